@@ -1,0 +1,1 @@
+"""EscrowMQ: a message reaches consumers if, and only if, the sender's own transaction committed."""

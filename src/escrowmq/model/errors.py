@@ -1,0 +1,54 @@
+"""Errors, sorted by who must act.
+
+``code`` is stable snake_case: it goes on the wire and is listed in docs/reference/errors.md with
+its cause and remedy.  ``fields`` are the facts; the text is made of both.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EscrowError(Exception):
+    """The root of every error that EscrowMQ raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, code: str, /, message: str = "", **fields: object) -> None:
+        self.code = code
+        self.message = message
+        self.fields = fields
+        facts = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        super().__init__(": ".join(part for part in (code, message, facts) if part))
+
+
+class RequestRefused(EscrowError):
+    """The caller asked for something that cannot be done; repeating it will not help."""
+
+
+class Unavailable(EscrowError):
+    """Nothing was done; the same request may succeed later."""
+
+    retriable = True
+
+    def __init__(
+        self, code: str, /, message: str = "", *, retry_after_ms: int = 1_000, **fields: object
+    ) -> None:
+        self.retry_after_ms = retry_after_ms
+        super().__init__(code, message, **fields)
+
+
+class OutcomeUnknown(EscrowError):
+    """It may or may not have happened: ask before you repeat it."""
+
+
+class StoreCorrupt(EscrowError):
+    """Bytes that were durable are damaged.  The process stops; an operator must look."""
+
+
+class StoreUnusable(EscrowError):
+    """The data directory cannot be served as it is: locked, read-only, foreign, or too new."""
+
+
+class ProtocolViolation(EscrowError):
+    """Bytes that no conforming peer sends."""

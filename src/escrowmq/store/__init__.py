@@ -1,0 +1,1 @@
+"""The append-only store: commit log, consume queues, state table, recovery."""

@@ -1,0 +1,65 @@
+"""What an operator may set about the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from escrowmq.model.errors import RequestRefused
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Section ``[store]``."""
+
+    #: When a reply may leave: "fsync" after the disk has it, "os" after the kernel has it.
+    durability: Literal["fsync", "os"] = "fsync"
+    #: A commit log segment is closed when the next frame would make it larger than this.
+    segment_bytes_max: int = GIB
+    #: Log written between two checkpoints; bounds what a restart must replay.
+    checkpoint_bytes: int = 64 * MIB
+    #: Messages older than this may be deleted.
+    retention_ms: int = 72 * HOUR_MS
+    #: The log is kept below this size by deleting its oldest segments; 0 means no limit.
+    retention_bytes: int = 0
+    #: A half message older than this when it becomes visible is copied forward, so that it lives
+    #: a whole retention.
+    copy_after_ms: int = HOUR_MS
+    #: Rows per chunk of the state table.
+    chunk_rows: int = 65_536
+    #: How long decided transactions stay in memory, so that a repeated half is recognised.
+    id_window_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        if self.durability not in ("fsync", "os"):
+            raise RequestRefused(
+                "bad_config", 'set it to "fsync" or "os"', key="store.durability", value=self.durability
+            )
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise RequestRefused(
+                    "bad_config", f"must be from {low} to {high}", key=f"store.{name}", value=value
+                )
+        if self.copy_after_ms > self.retention_ms:
+            raise RequestRefused(
+                "bad_config",
+                "must not be longer than store.retention_ms",
+                key="store.copy_after_ms",
+                value=self.copy_after_ms,
+            )
+
+
+_BOUNDS = (
+    ("segment_bytes_max", 4096, 64 * GIB),
+    ("checkpoint_bytes", 4096, 16 * GIB),
+    ("retention_ms", 1, 10 * 365 * 24 * HOUR_MS),
+    ("retention_bytes", 0, 2**62),
+    ("copy_after_ms", 0, 10 * 365 * 24 * HOUR_MS),
+    ("chunk_rows", 8, 65_536),
+    ("id_window_ms", 0, 24 * HOUR_MS),
+)

@@ -1,0 +1,60 @@
+"""What an operator may set about transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from escrowmq.model.errors import RequestRefused
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicy:
+    """Section ``[transaction]``.  The defaults are RocketMQ's."""
+
+    #: Age of an undecided transaction before its first back-check.
+    check_after_ms: int = 6_000
+    #: Wait between two back-checks of one transaction.
+    check_interval_ms: int = 30_000
+    #: Factor by which the wait grows from check to check.
+    check_backoff: float = 1.0
+    #: The wait never grows beyond this.
+    check_interval_max_ms: int = 600_000
+    #: Back-checks really sent before a transaction is parked.
+    checks_max: int = 15
+    #: An undecided transaction older than this is parked even if nobody could be asked.
+    park_after_ms: int = 72 * HOUR_MS
+    #: Interactive limits; the Spark sink's attempts have none.
+    messages_max: int = 4_096
+    transaction_bytes_max: int = 16 * 1024 * 1024
+    #: A stock client's half sent again within this time is answered with the first one's offsets.
+    resend_window_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise RequestRefused(
+                    "bad_config", f"must be from {low} to {high}", key=f"transaction.{name}", value=value
+                )
+        if self.check_interval_ms > self.check_interval_max_ms:
+            raise RequestRefused(
+                "bad_config",
+                "must not be longer than transaction.check_interval_max_ms",
+                key="transaction.check_interval_ms",
+                value=self.check_interval_ms,
+            )
+
+
+_BOUNDS = (
+    ("check_after_ms", 0, 24 * HOUR_MS),
+    ("check_interval_ms", 1, 24 * HOUR_MS),
+    ("check_backoff", 1.0, 10.0),
+    ("check_interval_max_ms", 1, 24 * HOUR_MS),
+    ("checks_max", 1, 255),
+    ("park_after_ms", 1, 10 * 365 * 24 * HOUR_MS),
+    ("messages_max", 1, 4_096),
+    ("transaction_bytes_max", 1024, 16 * 1024 * 1024),
+    ("resend_window_ms", 0, HOUR_MS),
+)
