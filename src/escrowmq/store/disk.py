@@ -6,12 +6,9 @@ lose what was not flushed, and fail it.  Paths are relative to the disk's root a
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Buffer
+Bytes = bytes | bytearray | memoryview
 
 
 class File(Protocol):
@@ -21,7 +18,7 @@ class File(Protocol):
         """Up to ``size`` bytes; fewer at the end of the file."""
         ...
 
-    def write_at(self, offset: int, data: Buffer) -> None:
+    def write_at(self, offset: int, data: Bytes) -> None:
         """All of ``data``, or an OSError; a gap before ``offset`` reads as zeros."""
         ...
 
