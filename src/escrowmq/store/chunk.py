@@ -1,0 +1,234 @@
+"""A run of state-table rows in memory: columns, no Python object per row.
+
+Single rows are read and written through ``array``; scans and ranges go through numpy views of the
+same memory: 52 bytes a row.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from escrowmq.store.rows import STATE_ROW, Rows
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from escrowmq.transaction.table import NewRows
+
+#: Column name and array type code.
+COLUMNS = (
+    ("log_offset", "q"),
+    ("stored_at_ms", "q"),
+    ("next_at_ms", "q"),
+    ("size", "I"),
+    ("crc", "I"),
+    ("origin", "I"),
+    ("queue", "I"),
+    ("tags", "i"),
+    ("part", "H"),
+    ("state", "B"),
+    ("checks_sent", "B"),
+    ("id_hash", "I"),
+)
+
+
+def _column(typecode: str, rows: int) -> array[int]:
+    empty = array(typecode)
+    return array(typecode, bytes(empty.itemsize * rows))
+
+
+_UNDECIDED = (State.PREPARED, State.PARKED)
+
+
+class Chunk:
+    """Rows ``[base, base + count)``; those before ``base + skipped`` are not here."""
+
+    log_offset: array[int]
+    stored_at_ms: array[int]
+    next_at_ms: array[int]
+    size: array[int]
+    crc: array[int]
+    origin: array[int]
+    queue: array[int]
+    tags: array[int]
+    part: array[int]
+    state: array[int]
+    checks_sent: array[int]
+    id_hash: array[int]
+
+    def __init__(self, base: int, rows_max: int) -> None:
+        self.base = base
+        self.rows_max = rows_max
+        self.count = 0
+        self.skipped = 0
+        for name, typecode in COLUMNS:
+            setattr(self, name, _column(typecode, rows_max))
+        #: Rows that are undecided, parked or not yet visible.
+        self.needed = 0
+        #: No row is due before this; may be earlier than the true minimum, never later.
+        self.due_from_ms = NEVER
+        #: Rows whose bytes were carried forward, and where to.
+        self.locations: dict[int, int] = {}
+        self.dirty_from = rows_max
+        self.dirty_to = 0
+
+    def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
+        """A column's rows as numpy sees them."""
+        return np.frombuffer(getattr(self, name), dtype=STATE_ROW[name])[: self.count]
+
+    def touch(self, at: int, end: int) -> None:
+        """Note that rows [at, end) differ from the file."""
+        self.dirty_from = min(self.dirty_from, at)
+        self.dirty_to = max(self.dirty_to, end)
+
+    def insert_one(self, rows: NewRows) -> None:
+        """Add the only row of a request."""
+        at = self.count
+        placed = rows.placed
+        next_at_ms = rows.next_at_ms[0]
+        self.log_offset[at] = rows.log_offset
+        self.stored_at_ms[at] = rows.stored_at_ms
+        self.next_at_ms[at] = next_at_ms
+        self.size[at] = placed.sizes[0]
+        self.crc[at] = placed.crcs[0]
+        self.origin[at] = rows.origin
+        self.queue[at] = placed.queues[0]
+        self.tags[at] = placed.tags[0]
+        self.part[at] = FIRST | 1
+        self.state[at] = rows.state
+        self.id_hash[at] = crc32(rows.transaction_id.encode())
+        self.count = at + 1
+        self.needed += 1
+        if next_at_ms < self.due_from_ms:
+            self.due_from_ms = next_at_ms
+        if at < self.dirty_from:
+            self.dirty_from = at
+        self.dirty_to = at + 1
+
+    def insert_many(self, rows: NewRows, log_offsets: list[int], skip: int, count: int) -> None:
+        """Add rows [skip, skip + count) of a request; they fit in here."""
+        at, end = self.count, self.count + count
+        placed = rows.placed
+        this = slice(skip, skip + count)
+        self.log_offset[at:end] = array("q", log_offsets[this])
+        self.next_at_ms[at:end] = array("q", rows.next_at_ms[this])
+        self.size[at:end] = array("I", placed.sizes[this])
+        self.crc[at:end] = array("I", placed.crcs[this])
+        self.queue[at:end] = array("I", placed.queues[this])
+        self.tags[at:end] = array("i", placed.tags[this])
+        self.part[at:end] = array("H", range(skip, skip + count))
+        if not skip:
+            self.part[at] = FIRST | len(placed.sizes)
+        self.count = end
+        self.view("stored_at_ms")[at:] = rows.stored_at_ms
+        self.view("origin")[at:] = rows.origin
+        self.view("state")[at:] = rows.state
+        self.view("id_hash")[at:] = crc32(rows.transaction_id.encode())
+        self.needed += count
+        self.due_from_ms = min(self.due_from_ms, *rows.next_at_ms[this])
+        self.touch(at, end)
+
+    def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        state = self.view("state")[at:end]
+        waits = (state == State.COMMITTED) & (self.view("next_at_ms")[at:end] != NEVER)
+        return (state == State.PREPARED) | (state == State.PARKED) | waits
+
+    def _needed_in(self, at: int, end: int) -> int:
+        return int(np.count_nonzero(self._needs(at, end)))
+
+    def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
+        """Set rows [at, end); a settled row is never due again."""
+        if end - at == 1:
+            before = self._is_needed(at)
+            self.state[at] = state
+            if settled:
+                self.next_at_ms[at] = NEVER
+            self.needed += self._is_needed(at) - before
+        else:
+            before = self._needed_in(at, end)
+            self.view("state")[at:end] = state
+            if settled:
+                self.view("next_at_ms")[at:end] = NEVER
+            self.needed += self._needed_in(at, end) - before
+        self.touch(at, end)
+
+    def set_next(self, at: int, at_ms: int) -> None:
+        """Set when to look at a row next."""
+        before = self._is_needed(at)
+        self.next_at_ms[at] = at_ms
+        self.needed += self._is_needed(at) - before
+        self.due_from_ms = min(self.due_from_ms, at_ms)
+        self.touch(at, at + 1)
+
+    def _is_needed(self, at: int) -> bool:
+        state = self.state[at]
+        return state in _UNDECIDED or (
+            state == State.COMMITTED and self.next_at_ms[at] != NEVER
+        )
+
+    def needed_below(self, log_offset: int) -> list[int]:
+        """Needed rows whose bytes lie below this log offset."""
+        location = self.view("log_offset")
+        if self.locations:
+            location = location.copy()
+            for row, moved_to in self.locations.items():
+                location[row - self.base] = moved_to
+        hits = np.flatnonzero(self._needs(0, self.count) & (location < log_offset))
+        return [self.base + hit for hit in hits.tolist() if hit >= self.skipped]
+
+    def candidates(self, wanted: int) -> list[int]:
+        """Rows, newest first, whose transaction id has this hash."""
+        hits = np.flatnonzero(self.view("id_hash") == wanted).tolist()
+        return [self.base + hit for hit in reversed(hits) if hit >= self.skipped]
+
+    def row_at(self, log_offset: int) -> int | None:
+        """The row of the half message with exactly this identity."""
+        at = bisect_left(self.log_offset, log_offset, self.skipped, self.count)
+        if at < self.count and self.log_offset[at] == log_offset:
+            return self.base + at
+        return None
+
+    def due(self, now_ms: int, limit: int) -> list[int]:
+        """Rows to look at now."""
+        if self.due_from_ms > now_ms:
+            return []
+        next_at_ms = self.view("next_at_ms")
+        hits = np.flatnonzero(next_at_ms <= now_ms)[:limit]
+        if not len(hits):
+            self.due_from_ms = int(next_at_ms.min())
+        return [self.base + hit for hit in hits.tolist()]
+
+    def to_rows(self, at: int, end: int, ops: Mapping[int, tuple[int, int]]) -> Rows:
+        """Rows [at, end) as the file holds them, except for op offsets that only the file knows."""
+        rows = np.zeros(end - at, dtype=STATE_ROW)
+        for name, _ in COLUMNS:
+            rows[name] = self.view(name)[at:end]
+        rows["location"] = rows["log_offset"]
+        rows["op_offset"] = -1
+        for row, location in self.locations.items():
+            if at <= row - self.base < end:
+                rows["location"][row - self.base - at] = location
+        for first, (count, op_offset) in ops.items():
+            low = max(first - self.base, at)
+            high = min(first + count - self.base, end)
+            if low < high:
+                rows["op_offset"][low - at : high - at] = op_offset
+        return rows
+
+    def load(self, rows: Rows) -> None:
+        """Take all rows from the file."""
+        self.count = len(rows)
+        for name, _ in COLUMNS:
+            self.view(name)[:] = rows[name]
+        moved = np.flatnonzero(rows["location"] != rows["log_offset"])
+        self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
+        self.needed = self._needed_in(0, self.count)
+        self.due_from_ms = int(self.view("next_at_ms").min()) if self.count else NEVER

@@ -1,0 +1,190 @@
+"""The commit log: frames in segments, addressed by one running log offset.
+
+A segment is a file named by the log offset of its first byte; it ends where the next one starts.
+Frames never cross a border.  What was appended is first gathered in memory, then written, then
+flushed; ``end``, ``written`` and ``flushed`` say how far each has come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.frames import read_frame, stated_length
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.disk import Disk, File
+    from escrowmq.store.frames import Frame
+
+DIRECTORY = "commitlog"
+TEMPORARY = ".tmp"
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+def segment_path(start: int) -> str:
+    """Where the segment is that starts at this log offset."""
+    return f"{DIRECTORY}/{start:020d}"
+
+
+class Segment(msgspec.Struct):
+    """One file of the log."""
+
+    start: int
+    file: File
+    size: int
+    #: Store time of its first frame; 0 until it has one.
+    first_at_ms: int = 0
+
+    @property
+    def end(self) -> int:
+        """The log offset after its last byte."""
+        return self.start + self.size
+
+
+class CommitLog:
+    """All segments, oldest first."""
+
+    def __init__(self, disk: Disk, segment_bytes_max: int) -> None:
+        self._disk = disk
+        self._segment_bytes_max = segment_bytes_max
+        self.segments: list[Segment] = []
+        self.end = 0
+        self.written = 0
+        self.flushed = 0
+        #: Gathered frames: (log offset, bytes, whether it opens a new segment, store time).
+        self._gathered: list[tuple[int, bytes, bool, int]] = []
+        self._tail_bytes = 0
+        self._unflushed: dict[int, Segment] = {}
+
+    @property
+    def start(self) -> int:
+        """The lowest log offset that can still be read."""
+        return self.segments[0].start if self.segments else self.end
+
+    def begin_at(self, log_offset: int) -> None:
+        """Continue after the last segment, at this offset."""
+        self.end = self.written = self.flushed = log_offset
+        self._tail_bytes = self.segments[-1].size if self.segments else 0
+
+    def append(self, frame: bytes, stored_at_ms: int) -> None:
+        """Gather a frame; it must have been made for offset ``end``."""
+        size = len(frame)
+        opens = self._tail_bytes + size > self._segment_bytes_max and self._tail_bytes > 0
+        opens = opens or not (self.segments or self._gathered)
+        self._tail_bytes = size if opens else self._tail_bytes + size
+        self._gathered.append((self.end, frame, opens, stored_at_ms))
+        self.end += size
+
+    def write(self) -> None:
+        """Hand everything gathered to the operating system."""
+        gathered = self._gathered
+        at = 0
+        while at < len(gathered):
+            start, _, opens, stored_at_ms = gathered[at]
+            if opens:
+                self._open_segment(start, stored_at_ms)
+            run = at + 1
+            while run < len(gathered) and not gathered[run][2]:
+                run += 1
+            data = b"".join([frame for _, frame, _, _ in gathered[at:run]])
+            segment = self.segments[-1]
+            segment.file.write_at(start - segment.start, data)
+            segment.size += len(data)
+            segment.first_at_ms = segment.first_at_ms or stored_at_ms
+            self._unflushed[segment.start] = segment
+            at = run
+        self.written = self.end
+        self._gathered = []
+
+    def _open_segment(self, start: int, stored_at_ms: int) -> None:
+        file = self._disk.open(segment_path(start), create=True)
+        # Before any frame goes in: a frame must not be lost because its file has no name.
+        self._disk.flush_directory(DIRECTORY)
+        self.segments.append(Segment(start, file, 0, stored_at_ms))
+
+    def flush(self) -> None:
+        """Return once everything written is on the disk."""
+        written = self.written
+        for segment in self._unflushed.values():
+            segment.file.flush()
+        self._unflushed = {}
+        self.flushed = written
+
+    def read(self, log_offset: int, size: int) -> bytes:
+        """Bytes of the log; also of what is only gathered yet."""
+        if log_offset >= self.written:
+            for start, frame, _, _ in reversed(self._gathered):
+                if start <= log_offset:
+                    return frame[log_offset - start : log_offset - start + size]
+        segment = self._segment_of(log_offset)
+        data = segment.file.read_at(log_offset - segment.start, size)
+        if len(data) < size:
+            raise StoreCorrupt(
+                "log_too_short",
+                "run `escrowmq store check`",
+                segment=segment_path(segment.start),
+                log_offset=log_offset,
+            )
+        return data
+
+    def _segment_of(self, log_offset: int) -> Segment:
+        at = bisect_right(self.segments, log_offset, key=lambda segment: segment.start) - 1
+        if at < 0 or log_offset >= self.segments[at].end:
+            raise StoreCorrupt(
+                "log_offset_unknown", "nothing is stored there", log_offset=log_offset
+            )
+        return self.segments[at]
+
+    def remove_below(self, log_offset: int) -> list[int]:
+        """Delete the segments that end at or before this offset, oldest first."""
+        removed = []
+        while len(self.segments) > 1 and self.segments[0].end <= log_offset:
+            segment = self.segments.pop(0)
+            segment.file.close()
+            self._unflushed.pop(segment.start, None)
+            self._disk.remove(segment_path(segment.start))
+            removed.append(segment.start)
+        if removed:
+            self._disk.flush_directory(DIRECTORY)
+        return removed
+
+    def close(self) -> None:
+        """Give all handles back."""
+        for segment in self.segments:
+            segment.file.close()
+        self.segments = []
+
+
+def read_frames(
+    segment: Segment, seed: int, *, from_offset: int, end: int
+) -> Iterator[tuple[Frame, bytes, int]]:
+    """Intact frames of a segment, each with the block that holds it and its place in there.
+
+    Stops at the first bad frame; the caller sees that it did not reach ``end``.
+    """
+    offset = from_offset
+    while offset < end:
+        block = segment.file.read_at(offset - segment.start, min(_BLOCK_BYTES, end - offset))
+        at = 0
+        while True:
+            frame = read_frame(block, at, offset, seed)
+            if frame is None:
+                break
+            yield frame, block, at
+            at += frame.length
+            offset = frame.end
+        if at == 0:
+            length = stated_length(block, 0)
+            if length is None or length <= len(block) or offset + length > end:
+                return
+            block = segment.file.read_at(offset - segment.start, length)
+            frame = read_frame(block, 0, offset, seed)
+            if frame is None:
+                return
+            yield frame, block, 0
+            offset = frame.end

@@ -1,0 +1,229 @@
+"""A consume queue: the index that makes messages visible, in order.
+
+Entries are 32 bytes and stand in files of ``FILE_ENTRIES``.  The newest ones are only in memory
+until a checkpoint files them: after a crash they come from the log again.  A queue's end moves
+only over entries whose records are flushed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.rows import QUEUE_ENTRY, Rows, first_bad, sealed
+
+if TYPE_CHECKING:
+    from escrowmq.store.disk import Disk, File
+
+DIRECTORY = "consumequeue"
+ENTRY_BYTES = QUEUE_ENTRY.itemsize
+FILE_ENTRIES = 262_144
+OPEN_FILES_MAX = 256
+
+#: log offset, visible at, size, tags, crc; the check word is set when the entry is filed.
+PACK_ENTRY = struct.Struct("<qqIiI4x").pack
+_UNPACK = struct.Struct("<qqIiI4x")
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One visible message: where it is and what a pull must know before reading it."""
+
+    log_offset: int
+    visible_at_ms: int
+    size: int
+    tags: int
+    crc: int
+
+
+class OpenFiles:
+    """The queue files that were used last; with ten thousand topics not all can stay open."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def get(self, path: str, *, create: bool = False) -> File:
+        """An open handle; it may be closed by the next call."""
+        file = self._files.pop(path, None)
+        if file is None:
+            file = self._disk.open(path, create=create)
+            if len(self._files) >= OPEN_FILES_MAX:
+                self._files.popitem(last=False)[1].close()
+        self._files[path] = file
+        return file
+
+    def forget(self, path: str) -> None:
+        """Close it, if it is open."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """Entries that a checkpoint files."""
+
+    queue: ConsumeQueue
+    first: int
+    data: bytes
+
+
+class ConsumeQueue:
+    """Entries ``[start, end)`` of one queue."""
+
+    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+        self._disk = disk
+        self._files = files
+        self.topic = topic
+        self.queue_id = queue_id
+        self.start = 0
+        self.end = 0
+        #: Entries below this are in files.
+        self.filed = 0
+        self._tail = bytearray()
+        self._has_directory = False
+
+    @property
+    def directory(self) -> str:
+        """Where its files are."""
+        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
+
+    def _path(self, entry: int) -> str:
+        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+
+    def open(self, start: int, end: int) -> None:
+        """Continue as of a checkpoint; files that hold less are damaged."""
+        self.start, self.end, self.filed = start, end, end
+        if end > start:
+            self._has_directory = True
+            self._read_file(end - 1, end)
+
+    def append(self, first: int, data: bytes) -> None:
+        """Add entries; they are visible when this returns."""
+        if first != self.end:
+            # The log starts later than the queue did: what is missing was deleted.
+            assert self.start == self.end < first, "entries are added in order"
+            self.start = self.filed = first
+        self._tail += data
+        self.end = first + len(data) // ENTRY_BYTES
+
+    def entries(self, offset: int, count: int) -> list[Entry]:
+        """Up to ``count`` entries from this offset on."""
+        end = min(offset + count, self.end)
+        assert offset >= self.start
+        found: list[Entry] = []
+        while offset < min(end, self.filed):
+            stop = min(end, self.filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
+            rows = self._read_file(offset, stop)
+            found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(rows.tobytes()))
+            offset = stop
+        if offset < end:
+            at = (offset - self.filed) * ENTRY_BYTES
+            data = bytes(self._tail[at : (end - self.filed) * ENTRY_BYTES])
+            found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(data))
+        return found
+
+    def _read_file(self, offset: int, stop: int) -> Rows:
+        path = self._path(offset)
+        at = offset % FILE_ENTRIES
+        try:
+            data = self._files.get(path).read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
+        except FileNotFoundError:
+            raise _damaged(path, 0, "the file is missing") from None
+        if len(data) < (stop - offset) * ENTRY_BYTES:
+            raise _damaged(path, len(data), "the file is too short")
+        rows = np.frombuffer(data, dtype=QUEUE_ENTRY)
+        bad = first_bad(rows)
+        if bad is not None:
+            raise _damaged(path, (at + bad) * ENTRY_BYTES, "a check word is wrong")
+        return rows
+
+    def offset_at(self, visible_at_ms: int) -> int:
+        """The first entry visible at or after this time; ``end`` if there is none."""
+        low, high = self.start, self.end
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries(middle, 1)[0].visible_at_ms < visible_at_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # Files.
+
+    def tail(self) -> Tail | None:
+        """What is not in files yet."""
+        return Tail(self, self.filed, bytes(self._tail)) if self._tail else None
+
+    def write(self, tail: Tail) -> list[str]:
+        """File these entries and flush them; returns the directories that gained a name."""
+        grown = []
+        rows = np.frombuffer(tail.data, dtype=QUEUE_ENTRY).copy()
+        data = memoryview(sealed(rows))
+        offset = tail.first
+        end = offset + len(rows)
+        if not self._has_directory:
+            self._disk.make_directory(self.directory)
+            self._has_directory = True
+        while offset < end:
+            stop = min(end, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
+            path = self._path(offset)
+            if not self._disk.exists(path):
+                grown.append(self.directory)
+            file = self._files.get(path, create=True)
+            skip = offset - tail.first
+            part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
+            file.write_at(offset % FILE_ENTRIES * ENTRY_BYTES, part)
+            file.flush()
+            offset = stop
+        return grown
+
+    def install(self, tail: Tail) -> None:
+        """The files hold these entries: drop them from memory."""
+        del self._tail[: len(tail.data)]
+        self.filed += len(tail.data) // ENTRY_BYTES
+
+    def first_after(self, log_offset: int, bound_ms: int) -> int:
+        """One past the highest entry that points below this log offset.
+
+        Entries visible after ``bound_ms`` cannot: anything older was copied when it became
+        visible.
+        """
+        after = self.start
+        stop = self.offset_at(bound_ms + 1)
+        offset = self.start
+        while offset < stop:
+            entries = self.entries(offset, min(4096, stop - offset))
+            for at, entry in enumerate(entries, offset + 1):
+                if entry.log_offset < log_offset:
+                    after = at
+            offset += len(entries)
+        return after
+
+    def remove_below(self, start: int) -> None:
+        """Forget entries below; files that hold nothing else are deleted, oldest first."""
+        self.start = max(self.start, start)
+        for name in self._disk.list(self.directory) if self._has_directory else ():
+            if int(name) + FILE_ENTRIES > self.start:
+                break
+            self._files.forget(f"{self.directory}/{name}")
+            self._disk.remove(f"{self.directory}/{name}")
+
+
+def _damaged(path: str, at: int, what: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        "consume_queue_damaged",
+        f"{what}; `escrowmq store repair` rebuilds it from the log",
+        path=path,
+        at=at,
+    )

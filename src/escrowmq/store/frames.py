@@ -1,0 +1,131 @@
+"""Frames: the unit of atomicity in the commit log.
+
+A frame is one command's doing: the messages it brings, then the records that say what they mean.
+
+    position  size  field
+           0     4  magic "EMQF"
+           4     2  version (1)
+           6     2  reserved, 0
+           8     4  length of the whole frame
+          12     4  where the records start, from the start of the frame
+          16     8  log offset of this frame
+          24     8  store time, ms
+          32     8  log offset below which everything was known to be flushed when this was written
+          40     4  checksum: CRC-32 of bytes 0 to 40 and of everything after 44, seeded by the store
+          44     -  messages in RocketMQ's stored layout, one after the other
+           -     -  records: one MessagePack array of arrays
+
+Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The seed is made
+with the store, so that neither a frame of another store nor one that a producer hides in a
+message body is ever taken for ours.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from escrowmq.store.disk import Bytes
+from escrowmq.transaction.records import Record
+
+MAGIC = b"EMQF"
+VERSION = 1
+HEAD_BYTES = 44
+#: The largest transaction (16 MiB of bodies and properties) with its headers fits easily.
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+_HEAD = struct.Struct("<4sHHIIQQQ")
+_CHECKSUM = struct.Struct("<I")
+_WHOLE_HEAD = struct.Struct("<4sHHIIQQQI")
+
+_encode_records = msgspec.msgpack.Encoder().encode
+_decode_records = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """An intact frame's head."""
+
+    log_offset: int
+    length: int
+    records_at: int
+    stored_at_ms: int
+    flushed: int
+
+    @property
+    def end(self) -> int:
+        """Where the next frame starts."""
+        return self.log_offset + self.length
+
+    @property
+    def messages(self) -> int:
+        """The log offset of the first message."""
+        return self.log_offset + HEAD_BYTES
+
+
+def encode_frame(
+    messages: list[bytes],
+    records: tuple[Record, ...],
+    log_offset: int,
+    stored_at_ms: int,
+    flushed: int,
+    seed: int,
+) -> bytes:
+    """The bytes of a frame."""
+    content = b"".join(messages)
+    tail = _encode_records(records)
+    records_at = HEAD_BYTES + len(content)
+    length = records_at + len(tail)
+    assert length <= FRAME_BYTES_MAX
+    head = _HEAD.pack(MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed)
+    content += tail
+    checksum = zlib.crc32(content, zlib.crc32(head, seed))
+    return b"".join((head, _CHECKSUM.pack(checksum), content))
+
+
+def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
+    """The intact frame at ``data[at:]``, which is ``log_offset`` in the log; None if it is bad.
+
+    A frame that ends beyond ``data`` is bad too: the caller brings enough bytes.
+    """
+    if len(data) - at < HEAD_BYTES:
+        return None
+    magic, version, _, length, records_at, stated, stored_at_ms, flushed, checksum = (
+        _WHOLE_HEAD.unpack_from(data, at)
+    )
+    if (
+        magic != MAGIC
+        or version != VERSION
+        or stated != log_offset
+        or not HEAD_BYTES <= records_at <= length <= len(data) - at
+        or flushed > log_offset
+    ):
+        return None
+    view = memoryview(data)
+    seeded = zlib.crc32(view[at : at + 40], seed)
+    if zlib.crc32(view[at + HEAD_BYTES : at + length], seeded) != checksum:
+        return None
+    return Frame(log_offset, length, records_at, stored_at_ms, flushed)
+
+
+def stated_length(data: Bytes, at: int) -> int | None:
+    """How long the frame at ``data[at:]`` says it is; None if that cannot be a frame."""
+    if len(data) - at < HEAD_BYTES:
+        return None
+    magic, _, _, length = struct.unpack_from("<4sHHI", data, at)
+    if magic != MAGIC or not HEAD_BYTES <= length <= FRAME_BYTES_MAX:
+        return None
+    return int(length)
+
+
+def stated_version(data: Bytes, at: int) -> int | None:
+    """The version that a frame at ``data[at:]`` claims, if it starts like a frame at all."""
+    if len(data) - at < HEAD_BYTES or bytes(data[at : at + 4]) != MAGIC:
+        return None
+    return int.from_bytes(data[at + 4 : at + 6], "little")
+
+
+def records_of(data: Bytes, at: int, frame: Frame) -> list[Record]:
+    """The records of an intact frame at ``data[at:]``."""
+    return _decode_records(memoryview(data)[at + frame.records_at : at + frame.length])

@@ -1,0 +1,431 @@
+"""The state table: one fixed-size row per half message, by half offset.
+
+It is a projection of the log.  Memory is what counts; files are written by checkpoints only, and
+only with what the log has flushed.  Recent rows, and old ones while many are undecided, live in
+chunks of columns.  A chunk with hardly any needed row left is dropped: its survivors go to a small
+map, and decided rows are read from the file when somebody asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from escrowmq.store.chunk import Chunk
+from escrowmq.store.id_filter import IdFilter
+from escrowmq.store.state_files import Piece, StateFiles, StateSnapshot, to_half
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, Half, NewRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from escrowmq.model.message import Message
+    from escrowmq.store.disk import Disk
+    from escrowmq.transaction.records import Moved, MovedRow
+
+DROP_SHARE = 64
+"""A chunk is dropped when at most one row in this many is still needed."""
+
+_STATES = (State.PREPARED, State.COMMITTED, State.ROLLED_BACK, State.PARKED)
+_DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the table asks of the log, where the text of each row is."""
+
+    #: Transaction id and part number of a request, by its first row.
+    identity: Callable[[Half], tuple[str, int]]
+    #: Whether a stored half holds this message.
+    holds: Callable[[Half, Message], bool]
+    #: Who decided in the frame at this offset, and when.
+    decision: Callable[[int], tuple[str, int]]
+
+
+def is_needed(state: State, next_at_ms: int) -> bool:
+    """Whether a row is undecided, parked, or committed but not yet visible."""
+    return state not in _DECIDED or (state is State.COMMITTED and next_at_ms != NEVER)
+
+
+class StateTable:
+    """Every row; the adapter behind the core that the broker uses."""
+
+    def __init__(self, disk: Disk, chunk_rows: int, reading: Reading) -> None:
+        self.chunk_rows = chunk_rows
+        self._reading = reading
+        self.files = StateFiles(disk, chunk_rows)
+        #: The lowest row that is known; older survivors are in the map all the same.
+        self.start = 0
+        self.end = 0
+        #: By base, ascending.
+        self.chunks: dict[int, Chunk] = {}
+        #: Needed rows of dropped chunks.
+        self.survivors: dict[int, Half] = {}
+        self._survivor_by_log_offset: dict[int, int] = {}
+        self._survivors_by_hash: dict[int, list[int]] = {}
+        self.dirty_survivors: set[int] = set()
+        #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
+        self.ops: dict[int, tuple[int, int]] = {}
+        self._ids = IdFilter()
+
+    # Questions.
+
+    def get(self, half_offset: int) -> Half | None:
+        """The row, or None if it never was or is gone."""
+        chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
+        if chunk is None:
+            survivor = self.survivors.get(half_offset)
+            if survivor is not None or not self.start <= half_offset < self.end:
+                return survivor
+            return self.files.half(half_offset)
+        at = half_offset - chunk.base
+        if not chunk.skipped <= at < chunk.count:
+            return self.survivors.get(half_offset)
+        log_offset = chunk.log_offset[at]
+        part = chunk.part[at]
+        op = self.ops.get(half_offset if part & FIRST else half_offset - part)
+        return Half(
+            half_offset=half_offset,
+            log_offset=log_offset,
+            location=chunk.locations.get(half_offset, log_offset),
+            size=chunk.size[at],
+            crc=chunk.crc[at],
+            stored_at_ms=chunk.stored_at_ms[at],
+            origin=chunk.origin[at],
+            queue=chunk.queue[at],
+            tags=chunk.tags[at],
+            part=part,
+            state=_STATES[chunk.state[at]],
+            checks_sent=chunk.checks_sent[at],
+            next_at_ms=chunk.next_at_ms[at],
+            op_offset=op[1] if op else -1,
+        )
+
+    def find(self, transaction_id: str) -> int | None:
+        """The newest request's first row with exactly this transaction id, if still known."""
+        wanted = crc32(transaction_id.encode())
+        if not self._ids.may_hold(wanted):
+            return None
+        for candidate in self._candidates(wanted):
+            half = self.get(candidate)
+            if (
+                half is not None
+                and half.part & FIRST
+                and self._reading.identity(half)[0] == transaction_id
+            ):
+                return candidate
+        return None
+
+    def _candidates(self, wanted: int) -> Iterator[int]:
+        for chunk in reversed(self.chunks.values()):
+            yield from chunk.candidates(wanted)
+        yield from self._survivors_by_hash.get(wanted, ())
+
+    def row_at(self, log_offset: int) -> int | None:
+        """The row of the message with exactly this identity in the log."""
+        for chunk in reversed(self.chunks.values()):
+            if chunk.count > chunk.skipped and chunk.log_offset[chunk.skipped] <= log_offset:
+                row = chunk.row_at(log_offset)
+                if row is not None:
+                    return row
+                break
+        survivor = self._survivor_by_log_offset.get(log_offset)
+        if survivor is not None:
+            return survivor
+        row = self.files.row_at(log_offset)
+        return row if row is not None and self.start <= row < self.end else None
+
+    def holds(self, half: Half, message: Message) -> bool:
+        """Whether the stored half has this message's topic, queue and body."""
+        return self._reading.holds(half, message)
+
+    def identity(self, half: Half) -> tuple[str, int]:
+        """Transaction id and part number, as they were prepared."""
+        return self._reading.identity(half)
+
+    def decided_by(self, half: Half) -> tuple[str, int]:
+        """Who decided it, and when."""
+        op_offset = half.op_offset
+        if op_offset < 0:
+            filed = self.files.half(half.half_offset)
+            assert filed is not None, "a decision is in memory until a file has it"
+            op_offset = filed.op_offset
+        return self._reading.decision(op_offset)
+
+    def queues(self, first: int, count: int) -> Sequence[int]:
+        """The queue of each of these rows."""
+        if count == 1 or not self._is_in_chunks(first, count):
+            return [half.queue for half in self._halves(first, count)]
+        return [
+            queue
+            for chunk, at, end in self._slices(first, count)
+            for queue in chunk.queue[at:end]
+        ]
+
+    def sizes(self, first: int, count: int) -> int:
+        """Stored bytes of these rows together."""
+        return sum(half.size for half in self._halves(first, count))
+
+    def waits(self, first: int, count: int) -> bool:
+        """Whether any of these rows is still undecided or waits for its time."""
+        return any(is_needed(half.state, half.next_at_ms) for half in self._halves(first, count))
+
+    def due(self, now_ms: int, limit: int) -> list[int]:
+        """Rows to look at now: undecided ones to check, committed ones to make visible."""
+        rows = [row for row, half in self.survivors.items() if half.next_at_ms <= now_ms]
+        for chunk in self.chunks.values():
+            if len(rows) >= limit:
+                break
+            rows.extend(chunk.due(now_ms, limit - len(rows)))
+        return rows[:limit]
+
+    def needed_below(self, log_offset: int, limit: int) -> list[int]:
+        """Needed rows whose bytes lie below this log offset."""
+        rows = [row for row, half in self.survivors.items() if half.location < log_offset]
+        for chunk in self.chunks.values():
+            if len(rows) >= limit:
+                break
+            if chunk.needed:
+                rows.extend(chunk.needed_below(log_offset))
+        return rows[:limit]
+
+    @property
+    def needed(self) -> int:
+        """How many rows are undecided, parked or not yet visible."""
+        kept = sum(is_needed(half.state, half.next_at_ms) for half in self.survivors.values())
+        return kept + sum(chunk.needed for chunk in self.chunks.values())
+
+    # Changes.  Each sets absolute values, so that a repeat changes nothing more.
+
+    def insert(self, rows: NewRows) -> None:
+        """Add rows at the end."""
+        if not self.end and not self.chunks:
+            # The log starts here: what came before is gone, or was carried forward.
+            self.start = self.end = rows.first
+        assert rows.first == self.end, "rows are added in order"
+        count = len(rows.placed.sizes)
+        if rows.transaction_id:
+            self._ids.add(crc32(rows.transaction_id.encode()))
+        chunk = self._chunk_for(self.end)
+        if count == 1:
+            chunk.insert_one(rows)
+        else:
+            log_offsets = [rows.log_offset]
+            for size in rows.placed.sizes[:-1]:
+                log_offsets.append(log_offsets[-1] + size)
+            done = min(count, self.chunk_rows - chunk.count)
+            chunk.insert_many(rows, log_offsets, 0, done)
+            while done < count:
+                chunk = self._chunk_for(self.end + done)
+                more = min(count - done, self.chunk_rows)
+                chunk.insert_many(rows, log_offsets, done, more)
+                done += more
+        self.end += count
+        if self._ids.is_full:
+            self.rebuild_filter()
+
+    def _chunk_for(self, row: int) -> Chunk:
+        base = row - row % self.chunk_rows
+        chunk = self.chunks.get(base)
+        if chunk is None:
+            chunk = Chunk(base, self.chunk_rows)
+            chunk.skipped = chunk.count = row - base
+            self.chunks[base] = chunk
+        return chunk
+
+    def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
+        """Set the state of rows for good."""
+        self.ops[first] = (count, op_offset)
+        self._set(first, count, state)
+
+    def mark(self, first: int, count: int, state: State) -> None:
+        """Park or resume rows."""
+        self._set(first, count, state)
+
+    def _set(self, first: int, count: int, state: State) -> None:
+        settled = state in _DECIDED
+        for chunk, at, end in self._slices(first, count):
+            chunk.set_state(at, end, state, settled=settled)
+        for row in range(first, first + count) if self.survivors else ():
+            half = self.survivors.get(row)
+            if half is not None:
+                next_at_ms = NEVER if settled else half.next_at_ms
+                op_offset = self.ops[first][1] if settled else -1
+                self._keep(
+                    msgspec.structs.replace(
+                        half, state=state, next_at_ms=next_at_ms, op_offset=op_offset
+                    )
+                )
+
+    def schedule(self, half_offset: int, at_ms: int) -> None:
+        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        chunk, at = self._place(half_offset)
+        if chunk is not None:
+            chunk.set_next(at, at_ms)
+        elif half_offset in self.survivors:
+            half = self.survivors[half_offset]
+            self._keep(msgspec.structs.replace(half, next_at_ms=at_ms))
+
+    def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
+        """Set the number of checks sent and when to look next."""
+        chunk, at = self._place(half_offset)
+        if chunk is not None:
+            chunk.checks_sent[at] = checks_sent
+            chunk.set_next(at, next_at_ms)
+        elif half_offset in self.survivors:
+            half = self.survivors[half_offset]
+            self._keep(
+                msgspec.structs.replace(half, checks_sent=checks_sent, next_at_ms=next_at_ms)
+            )
+
+    def restore(self, moved: Moved, location: int) -> None:
+        """Set whole rows as they were carried forward; the first one's bytes are at location."""
+        placed = moved.placed
+        for index, row in enumerate(moved.rows):
+            chunk, at = self._place(row.half_offset)
+            if chunk is not None:
+                chunk.locations[row.half_offset] = location
+                chunk.touch(at, at + 1)
+            else:
+                self._restore_survivor(row, location, index, moved)
+            location += placed.sizes[index]
+
+    def _restore_survivor(self, row: MovedRow, location: int, index: int, moved: Moved) -> None:
+        placed = moved.placed
+        half = Half(
+            half_offset=row.half_offset,
+            log_offset=row.log_offset,
+            location=location,
+            size=placed.sizes[index],
+            crc=placed.crcs[index],
+            stored_at_ms=row.stored_at_ms,
+            origin=row.origin,
+            queue=placed.queues[index],
+            tags=placed.tags[index],
+            part=row.part,
+            state=_STATES[row.state],
+            checks_sent=row.checks_sent,
+            next_at_ms=row.next_at_ms,
+            op_offset=-1,
+        )
+        if row.half_offset not in self.survivors:
+            self._index_survivor(half, crc32(row.transaction_id.encode()))
+        self._keep(half)
+
+    def _keep(self, half: Half) -> None:
+        self.survivors[half.half_offset] = half
+        self.dirty_survivors.add(half.half_offset)
+
+    def _index_survivor(self, half: Half, id_hash: int) -> None:
+        self._survivor_by_log_offset[half.log_offset] = half.half_offset
+        if half.part & FIRST:
+            self._survivors_by_hash.setdefault(id_hash, []).append(half.half_offset)
+            self._ids.add(id_hash)
+
+    # Files.
+
+    def snapshot(self, at_ms: int, id_window_ms: int) -> StateSnapshot:
+        """What the files must be told for a checkpoint, and which chunks may then be dropped."""
+        pieces = []
+        dropped = []
+        for base, chunk in self.chunks.items():
+            if chunk.dirty_from < chunk.dirty_to:
+                at, end = chunk.dirty_from, chunk.dirty_to
+                pieces.append(Piece(base, at, chunk.to_rows(at, end, self.ops)))
+                chunk.dirty_from, chunk.dirty_to = self.chunk_rows, 0
+            if (
+                chunk.count == self.chunk_rows
+                and chunk.needed <= self.chunk_rows // DROP_SHARE
+                and chunk.stored_at_ms[chunk.count - 1] + id_window_ms < at_ms
+            ):
+                dropped.append(base)
+        kept = [self.survivors[row] for row in sorted(self.dirty_survivors)]
+        self.dirty_survivors = set()
+        gone = [h.half_offset for h in kept if not is_needed(h.state, h.next_at_ms)]
+        return StateSnapshot(
+            pieces=pieces, survivors=kept, dropped=dropped, gone=gone, ops=list(self.ops)
+        )
+
+    def install(self, snapshot: StateSnapshot) -> None:
+        """The files hold the snapshot: forget what need not stay in memory."""
+        for first in snapshot.ops:
+            self.ops.pop(first, None)
+        for base in snapshot.dropped:
+            chunk = self.chunks[base]
+            if chunk.dirty_from >= chunk.dirty_to:
+                for row in chunk.needed_below(NEVER):
+                    half = self.get(row)
+                    assert half is not None
+                    self.survivors[row] = half
+                    self._index_survivor(half, chunk.id_hash[row - base])
+                del self.chunks[base]
+        for row in snapshot.gone:
+            half = self.survivors[row]
+            if not is_needed(half.state, half.next_at_ms):
+                del self.survivors[row]
+                del self._survivor_by_log_offset[half.log_offset]
+        if snapshot.dropped or snapshot.gone:
+            self.rebuild_filter()
+
+    def rebuild_filter(self) -> None:
+        """Build the filter of ids anew from the rows that are in memory."""
+        columns = [chunk.view("id_hash") for chunk in self.chunks.values()]
+        by_hash = {
+            id_hash: rows
+            for id_hash, old in self._survivors_by_hash.items()
+            if (rows := [row for row in old if row in self.survivors])
+        }
+        self._survivors_by_hash = by_hash
+        columns.append(np.fromiter(by_hash, dtype=np.uint32, count=len(by_hash)))
+        self._ids.rebuild(columns, sum(map(len, columns)))
+
+    def open(self, start: int, end: int, live: list[int], survivors: list[int]) -> None:
+        """Take the rows as of a checkpoint from the files."""
+        self.start, self.end = start, end
+        for base in live:
+            chunk = Chunk(base, self.chunk_rows)
+            chunk.skipped = max(start - base, 0)
+            chunk.load(self.files.rows(base, 0, min(end - base, self.chunk_rows)))
+            self.chunks[base] = chunk
+        for row in survivors:
+            rows = self.files.rows(row - row % self.chunk_rows, row % self.chunk_rows, 1)
+            half = to_half(row, rows)
+            self.survivors[row] = half
+            self._index_survivor(half, int(rows["id_hash"][0]))
+        self.rebuild_filter()
+
+    def forget_below(self, log_offset: int) -> None:
+        """Forget decided rows whose messages are no longer in the log."""
+        pinned = {row - row % self.chunk_rows for row in self.survivors} | self.chunks.keys()
+        self.start = max(self.start, self.files.remove_below(log_offset, pinned))
+
+    # Where rows are.
+
+    def _place(self, half_offset: int) -> tuple[Chunk | None, int]:
+        chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
+        if chunk is None or not chunk.skipped <= half_offset - chunk.base < chunk.count:
+            return None, 0
+        return chunk, half_offset - chunk.base
+
+    def _slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
+        row = first
+        while row < first + count:
+            base = row - row % self.chunk_rows
+            end = min(first + count, base + self.chunk_rows)
+            chunk = self.chunks.get(base)
+            if chunk is not None:
+                yield chunk, max(row - base, chunk.skipped), min(end - base, chunk.count)
+            row = end
+
+    def _is_in_chunks(self, first: int, count: int) -> bool:
+        return sum(max(end - at, 0) for _, at, end in self._slices(first, count)) == count
+
+    def _halves(self, first: int, count: int) -> Iterator[Half]:
+        for row in range(first, first + count):
+            half = self.get(row)
+            assert half is not None, "a request's rows stay together"
+            yield half

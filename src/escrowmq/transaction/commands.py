@@ -1,0 +1,193 @@
+"""What can be asked of the transaction core, and what it answers.
+
+A command says what somebody wants; the core answers with a ``Decision``: the records that make it
+so, a reply, or a refusal.  Nothing has happened until the records are on disk.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from escrowmq.model.message import Message
+from escrowmq.transaction.records import Record
+from escrowmq.transaction.states import Resolution, State
+
+if TYPE_CHECKING:
+    from escrowmq.model.errors import RequestRefused
+
+BatchId = int | str
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold these half messages for one transaction until it is decided."""
+
+    group: str
+    transaction_id: str
+    messages: tuple[Message, ...]
+    #: The SDK numbers the requests of one transaction from 0; a stock client does not.
+    number: int | None = None
+    #: A Spark attempt: no limit on the whole transaction, only on each request.
+    bulk: bool = False
+    #: The UUID of the ledger table that knows the outcome, and how long the sender may take.
+    ledger: str = ""
+    allowed_ms: int = 0
+    #: Age before the first back-check; None means the policy's.
+    check_after_ms: int | None = None
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Store ordinary messages: visible at once, or each at its own time."""
+
+    messages: tuple[Message, ...]
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """Commit or roll back the transaction that this half message belongs to."""
+
+    half_offset: int
+    resolution: Resolution
+    by: str
+    #: What the caller believes; checked when given.
+    group: str | None = None
+    log_offset: int | None = None
+    #: The answer to a back-check: an UNKNOWN is then recorded.
+    from_check: bool = False
+
+
+class CheckSent(msgspec.Struct, frozen=True, kw_only=True):
+    """A live producer was really asked: its socket took the back-check."""
+
+    half_offset: int
+    client: str
+
+
+class Park(msgspec.Struct, frozen=True, kw_only=True):
+    """Stop asking: keep the transaction, undelivered, for a person to settle."""
+
+    half_offset: int
+    reason: str
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """Start asking again about a parked transaction."""
+
+    half_offset: int
+    by: str
+
+
+class VerdictKind(StrEnum):
+    """What the pipeline can tell the broker to do."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ASK = "ask"
+    PARK = "park"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipeline's word on one transaction, valid only for the version it was computed from."""
+
+    half_offset: int
+    kind: VerdictKind
+    state: State
+    checks_sent: int
+    by: str = "settle"
+    reason: str = "exhausted"
+
+
+class AttemptClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Spark driver knows of one task's attempt: it must match what was prepared."""
+
+    transaction_id: str
+    last_number: int
+    rows: int
+
+
+class DecideBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Commit all these attempts at once, if this batch has not been decided before."""
+
+    app_id: str
+    query_id: str
+    batch_id: BatchId
+    attempts: tuple[AttemptClaim, ...]
+    by: str
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """Make messages visible whose time has come."""
+
+    half_offsets: tuple[int, ...]
+
+
+class Carry(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy these half messages forward, so that the log before them may be deleted."""
+
+    half_offsets: tuple[int, ...]
+
+
+Command = (
+    Prepare
+    | Append
+    | End
+    | CheckSent
+    | Park
+    | Resume
+    | Verdict
+    | DecideBatch
+    | Release
+    | Carry
+)
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The one decision of a transaction, whoever asks for it."""
+
+    half_offset: int
+    state: State
+    by: str
+    at_ms: int
+    #: True when it had been decided before this request.
+    repeated: bool
+
+
+class Held(msgspec.Struct, kw_only=True):
+    """Where the half messages of one request are.  The store fills in the log offsets."""
+
+    half_offset: int
+    count: int
+    log_offsets: list[int]
+    repeated: bool = False
+
+
+class Appended(msgspec.Struct, kw_only=True):
+    """Where ordinary messages are; a scheduled one has no queue offset yet (-1)."""
+
+    queue_offsets: list[int]
+    log_offsets: list[int]
+
+
+class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
+    """How a batch decision ended: done now, or already done before."""
+
+    outcome: Literal["decided", "already_done"]
+    rows: int
+
+
+Reply = Settled | Held | Appended | BatchReply
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the core answers to a command."""
+
+    records: tuple[Record, ...] = ()
+    reply: Reply | None = None
+    refused: "RequestRefused | None" = None
+    #: Half messages whose producer should be asked now.
+    back_checks: tuple[int, ...] = ()
+    #: Messages to be written with the records, in the order of their sizes.
+    messages: tuple[Message, ...] = ()
+    #: Half messages to be written again with the records.
+    copies: tuple[int, ...] = ()

@@ -1,0 +1,261 @@
+"""The transaction state machine.
+
+``decide`` reads and never writes; ``apply`` writes and never decides.  Recovery is ``apply`` over
+the log, so a restarted broker cannot disagree with the one that crashed.  Nothing here opens a
+file, reads a clock, awaits or logs; the rules of each command are in ``decide.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.transaction import decide as rules
+from escrowmq.transaction.batches import Batches
+from escrowmq.transaction.names import Names
+from escrowmq.transaction.records import (
+    NEVER,
+    PLAIN,
+    Answered,
+    Asked,
+    BatchDecided,
+    Decided,
+    Moved,
+    NamedOrigin,
+    NamedQueue,
+    Parked,
+    Prepared,
+    Record,
+    Released,
+    Resumed,
+    Scheduled,
+    Stored,
+)
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, HalfTable, NewRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.transaction.commands import Command, Decision
+    from escrowmq.transaction.policy import CheckPolicy
+
+MOVED_AT_MAX = 100_000
+"""Rows whose last move is remembered; forgetting one only means it may be copied once more."""
+
+
+class Where(msgspec.Struct, frozen=True, gc=False):
+    """What a frame adds to its records: where and when they were written."""
+
+    frame: int
+    #: The log offset of the first message that the record brings.
+    messages: int
+    at_ms: int
+
+
+class Parts(msgspec.Struct):
+    """A transaction that came in more than one request: its rows, in order of the numbers."""
+
+    ranges: list[tuple[int, int]]
+    messages: int
+    bytes: int
+
+
+class Transactions:
+    """Every transaction the broker knows, and the next offset of every queue."""
+
+    def __init__(self, table: HalfTable, policy: CheckPolicy, *, copy_after_ms: int) -> None:
+        self.table = table
+        self.policy = policy
+        self.copy_after_ms = copy_after_ms
+        self.names = Names()
+        self.batches = Batches()
+        #: By queue number: the next queue offset to give.
+        self.queue_ends: list[int] = []
+        #: By head: transactions of several requests, while they are undecided.
+        self.parts: dict[int, Parts] = {}
+        #: First row of a later request -> head of its transaction.
+        self.heads: dict[int, int] = {}
+        #: Undecided half messages with a delivery delay.
+        self.delays: dict[int, int] = {}
+        self.moved_at_ms: dict[int, int] = {}
+        self._appliers: dict[type, Callable[..., None]] = {
+            NamedQueue: self._apply_named_queue,
+            NamedOrigin: self._apply_named_origin,
+            Stored: self._apply_stored,
+            Scheduled: self._apply_scheduled,
+            Prepared: self._apply_prepared,
+            Decided: self._apply_decided,
+            BatchDecided: self._apply_batch_decided,
+            Asked: self._apply_asked,
+            Answered: self._apply_answered,
+            Parked: self._apply_parked,
+            Resumed: self._apply_resumed,
+            Released: self._apply_released,
+            Moved: self._apply_moved,
+        }
+
+    def decide(self, command: Command, now_ms: int) -> Decision:
+        """What this command leads to at this time.  Changes nothing."""
+        return rules.DECIDERS[type(command)](self, command, now_ms)
+
+    def apply(self, record: Record, where: Where) -> None:
+        """Make a record so.  Applying it again changes nothing more."""
+        self._appliers[type(record)](record, where)
+
+    def head_of(self, first: int) -> int:
+        """The head of the transaction whose request starts at this row."""
+        return self.heads.get(first, first)
+
+    def ranges_of(self, head: int) -> list[tuple[int, int]]:
+        """Rows ``(first, count)`` of the undecided transaction that starts here."""
+        parts = self.parts.get(head)
+        if parts is not None:
+            return parts.ranges
+        half = self.table.get(head)
+        assert half is not None
+        assert half.part & FIRST, "a head is the first row of its request"
+        return [(head, half.part & ~FIRST)]
+
+    def _apply_named_queue(self, record: NamedQueue, _where: Where) -> None:
+        self.names.apply(record)
+        if len(self.queue_ends) < len(self.names.queues):
+            self.queue_ends.append(0)
+
+    def _apply_named_origin(self, record: NamedOrigin, _where: Where) -> None:
+        self.names.apply(record)
+
+    def _apply_stored(self, record: Stored, _where: Where) -> None:
+        ends = self.queue_ends
+        for queue, offset in zip(record.placed.queues, record.queue_offsets, strict=True):
+            ends[queue] = offset + 1
+
+    def _apply_scheduled(self, record: Scheduled, where: Where) -> None:
+        self.table.insert(
+            NewRows(
+                first=record.first,
+                origin=PLAIN,
+                state=State.COMMITTED,
+                stored_at_ms=where.at_ms,
+                log_offset=where.messages,
+                next_at_ms=record.deliver_at_ms,
+                transaction_id="",
+                placed=record.placed,
+            )
+        )
+
+    def _apply_prepared(self, record: Prepared, where: Where) -> None:
+        count = len(record.placed.sizes)
+        next_at_ms = [NEVER] * count
+        if record.head == record.first:
+            # One check per transaction: only its head is ever due.
+            next_at_ms[0] = record.next_check_at_ms
+        else:
+            self._join(record, count)
+        self.table.insert(
+            NewRows(
+                first=record.first,
+                origin=record.origin,
+                state=State.PREPARED,
+                stored_at_ms=where.at_ms,
+                log_offset=where.messages,
+                next_at_ms=next_at_ms,
+                transaction_id=record.transaction_id,
+                placed=record.placed,
+            )
+        )
+        for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
+            if delay_ms:
+                self.delays[row] = delay_ms
+
+    def _join(self, record: Prepared, count: int) -> None:
+        parts = self.parts.get(record.head)
+        if parts is None:
+            ranges = self.ranges_of(record.head)
+            first, size = ranges[0]
+            parts = Parts(ranges=ranges, messages=size, bytes=self.table.sizes(first, size))
+            self.parts[record.head] = parts
+        if record.number == len(parts.ranges):
+            parts.ranges.append((record.first, count))
+            parts.messages += count
+            parts.bytes += sum(record.placed.sizes)
+        self.heads[record.first] = record.head
+
+    def _apply_decided(self, record: Decided, where: Where) -> None:
+        self._settle(record.ranges, State(record.state), where.frame)
+        self._forget(record.head, record.ranges)
+        self._give(record)
+        for row, at_ms in record.waiting:
+            self.table.schedule(row, at_ms)
+
+    def _apply_batch_decided(self, record: BatchDecided, where: Where) -> None:
+        self._settle(record.ranges, State.COMMITTED, where.frame)
+        for head in record.heads:
+            self._forget(head, record.ranges)
+        self._give(record)
+        self.batches.apply(record.app_id, record.query_id, record.batch_id, where.frame)
+
+    def _settle(self, ranges: list[tuple[int, int]], state: State, op_offset: int) -> None:
+        for first, count in ranges:
+            self.table.decide(first, count, state, op_offset)
+
+    def _give(self, record: Decided | BatchDecided) -> None:
+        for span in record.given:
+            self.queue_ends[span.queue] = span.first + span.count
+
+    def _forget(self, head: int, ranges: list[tuple[int, int]]) -> None:
+        if self.parts.pop(head, None) is not None:
+            for first, _ in ranges:
+                self.heads.pop(first, None)
+        if self.delays or self.moved_at_ms:
+            for first, count in ranges:
+                for row in range(first, first + count):
+                    self.delays.pop(row, None)
+                    self.moved_at_ms.pop(row, None)
+
+    def _apply_asked(self, record: Asked, _where: Where) -> None:
+        self.table.count_check(record.head, record.checks_sent, record.next_check_at_ms)
+
+    def _apply_answered(self, record: Answered, _where: Where) -> None:
+        """An UNKNOWN is kept for the transaction's life line only."""
+
+    def _apply_parked(self, record: Parked, _where: Where) -> None:
+        for first, count in self.ranges_of(record.head):
+            self.table.mark(first, count, State.PARKED)
+        self.table.schedule(record.head, NEVER)
+
+    def _apply_resumed(self, record: Resumed, _where: Where) -> None:
+        for first, count in self.ranges_of(record.head):
+            self.table.mark(first, count, State.PREPARED)
+        self.table.count_check(record.head, 0, record.next_check_at_ms)
+
+    def _apply_released(self, record: Released, _where: Where) -> None:
+        for row, queue, offset in zip(
+            record.rows, record.queues, record.queue_offsets, strict=True
+        ):
+            self.table.schedule(row, NEVER)
+            self.queue_ends[queue] = offset + 1
+            self.moved_at_ms.pop(row, None)
+
+    def _apply_moved(self, record: Moved, where: Where) -> None:
+        self.table.restore(record, where.messages)
+        if len(self.moved_at_ms) > MOVED_AT_MAX:
+            self.moved_at_ms.clear()
+        for row in record.rows:
+            self.moved_at_ms[row.half_offset] = where.at_ms
+            if row.deliver_after_ms:
+                self.delays[row.half_offset] = row.deliver_after_ms
+            if row.part & FIRST and row.head != row.half_offset:
+                self._rejoin(row.head, row.number, row.half_offset, row.part & ~FIRST)
+
+    def _rejoin(self, head: int, number: int, first: int, count: int) -> None:
+        """Rebuild what ``_join`` knew, when the request that joined is no longer in the log."""
+        self.heads[first] = head
+        if head not in self.parts:
+            ranges = self.ranges_of(head)
+            self.parts[head] = Parts(ranges=ranges, messages=ranges[0][1], bytes=0)
+        parts = self.parts[head]
+        if number == len(parts.ranges):
+            parts.ranges.append((first, count))
+            parts.messages += count

@@ -1,0 +1,60 @@
+"""Small numbers for long names: queues, and where half messages come from.
+
+Rows and records hold the number; the name is written to the log before its first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.records import NamedOrigin, NamedQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Names:
+    """Every queue and origin that the log has named."""
+
+    def __init__(self) -> None:
+        self.queues: list[NamedQueue] = []
+        self.origins: list[NamedOrigin] = []
+        self.queue_ids: dict[tuple[str, int], int] = {}
+        self.origin_ids: dict[tuple[str, str, int], int] = {}
+
+    def queue_of(
+        self, topic: str, queue_id: int, new: dict[tuple[str, int], NamedQueue]
+    ) -> int:
+        """The queue's number; a queue without one gets the next, and is noted in ``new``."""
+        known = self.queue_ids.get((topic, queue_id))
+        if known is not None:
+            return known
+        named = new.get((topic, queue_id))
+        if named is None:
+            named = NamedQueue(len(self.queues) + len(new), topic, queue_id)
+            new[(topic, queue_id)] = named
+        return named.id
+
+    def origin_of(self, group: str, ledger: str, allowed_ms: int) -> int | NamedOrigin:
+        """The origin's number, or the record that gives it one."""
+        known = self.origin_ids.get((group, ledger, allowed_ms))
+        if known is not None:
+            return known
+        return NamedOrigin(len(self.origins), group, ledger, allowed_ms)
+
+    def apply(self, record: NamedQueue | NamedOrigin) -> None:
+        """Take a name from the log; one that is known already changes nothing."""
+        if isinstance(record, NamedQueue):
+            if record.id == len(self.queues):
+                self.queues.append(record)
+                self.queue_ids[(record.topic, record.queue_id)] = record.id
+        elif record.id == len(self.origins):
+            self.origins.append(record)
+            self.origin_ids[(record.group, record.ledger, record.allowed_ms)] = record.id
+
+    def restore(self, queues: Iterable[NamedQueue], origins: Iterable[NamedOrigin]) -> None:
+        """Take all names from a checkpoint."""
+        for queue in queues:
+            self.apply(queue)
+        for origin in origins:
+            self.apply(origin)

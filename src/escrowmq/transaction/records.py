@@ -1,0 +1,198 @@
+"""What a frame says besides the messages in it: the facts that recovery applies again.
+
+Records hold absolute values (check number 3), never increments, so applying one twice, or on top
+of a state that already contains it, gives the same state.  On disk each is a MessagePack array
+that starts with its tag; a later version may only add fields at the end, with defaults.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+NEVER = 2**63 - 1
+"""The next check of a half message that nobody needs to look at again."""
+
+PLAIN = 2**32 - 1
+"""The origin of a row that is no half message: an ordinary one waiting for its time."""
+
+UNNUMBERED = -1
+"""The part number of a stock client's half message."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Queue offsets ``[first, first + count)`` given in one queue."""
+
+    queue: int
+    first: int
+    count: int
+
+
+class NamedQueue(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """From here on ``id`` stands for this queue."""
+
+    id: int
+    topic: str
+    queue_id: int
+
+
+class NamedOrigin(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """From here on ``id`` stands for this producer group, ledger and time allowed."""
+
+    id: int
+    group: str
+    ledger: str
+    allowed_ms: int
+
+
+class Placed(msgspec.Struct, array_like=True):
+    """The messages that a record brings, one item each; they stand in its frame in this order.
+
+    Recovery takes everything it needs from here, so it never parses a message.  The core knows
+    the queues; the store fills in the rest when it encodes the messages.
+    """
+
+    queues: list[int]
+    sizes: list[int] = []
+    crcs: list[int] = []
+    tags: list[int] = []
+    #: Hashes of the keys under which the message can be found.
+    keys: list[list[int]] = []
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Ordinary messages, visible at once."""
+
+    queue_offsets: list[int]
+    placed: Placed
+
+
+class Scheduled(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Ordinary messages that become visible at their own times.  They take rows like halves."""
+
+    first: int
+    deliver_at_ms: list[int]
+    placed: Placed
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """Half messages: one request of one transaction."""
+
+    first: int
+    #: The transaction's first half message, in whichever request it came.
+    head: int
+    origin: int
+    transaction_id: str
+    number: int
+    next_check_at_ms: int
+    #: How long after the commit each becomes visible; empty when none waits.
+    deliver_after_ms: list[int]
+    placed: Placed
+
+
+class Decided(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """The op record: one decision for all half messages of a transaction."""
+
+    head: int
+    state: int
+    by: str
+    #: Rows ``(first, count)`` that this decides.
+    ranges: list[tuple[int, int]]
+    given: list[Span]
+    #: Rows that become visible later, and when.
+    waiting: list[tuple[int, int]]
+
+
+class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """One decision for all attempts of a Spark batch."""
+
+    app_id: str
+    query_id: str
+    batch_id: int | str
+    by: str
+    heads: list[int]
+    ranges: list[tuple[int, int]]
+    given: list[Span]
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
+    """A live producer was asked for the state of its transaction."""
+
+    head: int
+    checks_sent: int
+    next_check_at_ms: int
+    client: str
+
+
+class Answered(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
+    """A producer answered that it does not know yet."""
+
+    head: int
+    checks_sent: int
+    client: str
+
+
+class Parked(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """Nobody asks about this transaction any more until it is resumed or decided."""
+
+    head: int
+    reason: str
+
+
+class Resumed(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
+    """A parked transaction is asked about again, from the first check."""
+
+    head: int
+    next_check_at_ms: int
+    by: str
+
+
+class Released(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Messages whose time has come: ``rows[i]`` is now at ``queue_offsets[i]`` of its queue."""
+
+    rows: list[int]
+    queues: list[int]
+    queue_offsets: list[int]
+
+
+class MovedRow(msgspec.Struct, frozen=True, array_like=True):
+    """All that the state table knows of one half message that was carried forward."""
+
+    half_offset: int
+    log_offset: int
+    stored_at_ms: int
+    origin: int
+    state: int
+    checks_sent: int
+    next_at_ms: int
+    part: int
+    head: int
+    number: int
+    transaction_id: str
+    deliver_after_ms: int
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Half messages carried forward, by retention or because they became visible very late.
+
+    Their bytes are in this frame, unchanged, and they keep their identity.
+    """
+
+    rows: list[MovedRow]
+    placed: Placed
+
+
+Record = (
+    NamedQueue
+    | NamedOrigin
+    | Stored
+    | Scheduled
+    | Prepared
+    | Decided
+    | BatchDecided
+    | Asked
+    | Answered
+    | Parked
+    | Resumed
+    | Released
+    | Moved
+)

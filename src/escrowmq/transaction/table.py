@@ -1,0 +1,142 @@
+"""The port behind the core: one row per half message.
+
+A row's number is the half message's offset in the half topic; it never changes.  Adapters: the
+state table on disk, and a plain dict in ``escrowmq.testing``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.model.message import Message
+    from escrowmq.transaction.records import Moved, Placed
+
+SPAN_MAX = 0x7FFF
+"""Half messages in one request, at most."""
+
+FIRST = 0x8000
+"""Set in ``part`` of a request's first row: the rest is the number of its rows.
+
+In the other rows ``part`` is the distance to the first one.
+"""
+
+
+class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One row: what is known of a half message without reading it."""
+
+    half_offset: int
+    #: Its identity in the log: what the producer was told.
+    log_offset: int
+    #: Where its bytes are now; differs once retention carried it forward.
+    location: int
+    size: int
+    crc: int
+    stored_at_ms: int
+    origin: int
+    queue: int
+    tags: int
+    part: int
+    state: State
+    checks_sent: int
+    #: Undecided: when to look at it next.  Committed: when it becomes visible.  Else NEVER.
+    next_at_ms: int
+    #: The frame that decided it, or -1.
+    op_offset: int
+
+    @property
+    def first(self) -> int:
+        """The first row of the request that brought it."""
+        if self.part & FIRST:
+            return self.half_offset
+        return self.half_offset - self.part
+
+
+class NewRows(msgspec.Struct, kw_only=True):
+    """Rows to insert: those of one request."""
+
+    first: int
+    origin: int
+    state: State
+    stored_at_ms: int
+    #: Where the first message is; the others follow it.
+    log_offset: int
+    #: One item per row.
+    next_at_ms: list[int]
+    transaction_id: str
+    placed: Placed
+
+
+class HalfTable(Protocol):
+    """What the core asks of its rows.  Questions change nothing."""
+
+    @property
+    def end(self) -> int:
+        """The next half offset."""
+        ...
+
+    def get(self, half_offset: int) -> Half | None:
+        """The row, or None if it never was or is gone."""
+        ...
+
+    def find(self, transaction_id: str) -> int | None:
+        """The newest request's first row with exactly this transaction id, if still known."""
+        ...
+
+    def holds(self, half: Half, message: Message) -> bool:
+        """Whether the stored half has this message's topic, queue and body."""
+        ...
+
+    def decided_by(self, half: Half) -> tuple[str, int]:
+        """Who decided it, and when."""
+        ...
+
+    def queues(self, first: int, count: int) -> Sequence[int]:
+        """The queue of each of these rows."""
+        ...
+
+    def sizes(self, first: int, count: int) -> int:
+        """Stored bytes of these rows together."""
+        ...
+
+    def waits(self, first: int, count: int) -> bool:
+        """Whether any of these rows is still undecided or waits for its time."""
+        ...
+
+    def identity(self, half: Half) -> tuple[str, int]:
+        """Transaction id and part number, as they were prepared."""
+        ...
+
+    def insert(self, rows: NewRows) -> None:
+        """Add rows at the end."""
+        ...
+
+    def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
+        """Set the state of rows for good."""
+        ...
+
+    def schedule(self, half_offset: int, at_ms: int) -> None:
+        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        ...
+
+    def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
+        """Set the number of checks sent and when to look next."""
+        ...
+
+    def mark(self, first: int, count: int, state: State) -> None:
+        """Park or resume rows."""
+        ...
+
+    def relocate(self, half_offset: int, location: int, size: int, crc: int) -> None:
+        """The bytes are elsewhere now; the identity stays."""
+        ...
+
+    def restore(self, moved: Moved, location: int) -> None:
+        """Set whole rows as they were carried forward; the first one's bytes are at location."""
+        ...
