@@ -58,12 +58,12 @@ def is_decided(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 
 
 def is_parked(half: HalfFacts, _policy: CheckPolicy) -> Truth:
-    """Parked: a person resumes or settles it."""
+    """The automatic checks have stopped: parked, until a person resumes or settles it."""
     return half.state == State.PARKED
 
 
 def is_past_retention(half: HalfFacts, policy: CheckPolicy) -> Truth:
-    """At least `park_after_ms` old, whether or not anybody could be asked."""
+    """Its age has reached `park_after_ms`, whether or not anybody could be asked."""
     return half.age_ms >= policy.park_after_ms
 
 
@@ -78,7 +78,7 @@ def is_in_a_ledger(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 
 
 def is_exhausted(half: HalfFacts, policy: CheckPolicy) -> Truth:
-    """At least `checks_max` back-checks were sent."""
+    """Its producer was sent `checks_max` back-checks."""
     return half.checks_sent >= policy.checks_max
 
 
