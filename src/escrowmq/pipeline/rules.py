@@ -1,0 +1,38 @@
+"""The time rules as Spark Columns.  The rules themselves are ``transaction/rules.py``'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.rules import DUES, HalfFacts, check_wait_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def due_column(half: HalfFacts, policy: CheckPolicy) -> Column:
+    """Return the label of what each half is due for; the twin of ``due``.
+
+    There is no ``otherwise``: where no rule holds, the facts are broken, and the NULL shows it.
+    """
+    # The first that is not NULL is the first rule that holds, because when() without otherwise()
+    # gives NULL where its rule does not hold.
+    return F.coalesce(*(F.when(holds(half, policy), F.lit(due.value)) for due, holds in DUES))
+
+
+def check_wait_column(checks_sent: Column, policy: CheckPolicy) -> Column:
+    """Return the wait before the next check in whole ms (bigint); the twin of ``check_wait_ms``."""
+    wait: Column = check_wait_ms(checks_sent, policy, least=_least, whole=_whole)
+    return wait
+
+
+def _least(column: Column, limit: int) -> Column:
+    return F.least(column, F.lit(limit))
+
+
+def _whole(column: Column) -> Column:
+    # Cuts towards zero, as int() does.
+    return column.cast("bigint")

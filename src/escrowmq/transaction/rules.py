@@ -1,0 +1,143 @@
+"""The time rules: what an undecided half message is due for, and how long it waits.
+
+Each rule is written once, with operators that Python numbers and Spark Columns share, so the
+broker, the test double and the pipeline cannot disagree.  Hence no ``and or not if in min max``
+and no ``~`` in a rule: on a Column they raise, or mean something else than on a bool.  What
+operators cannot say (the smaller of two, a whole number) is passed in.
+
+Time is an argument: nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import State
+
+# int and bool in Python, Column in Spark: no type names both.  The tests' truth tables pay for it.
+Number: TypeAlias = Any
+Truth: TypeAlias = Any
+
+
+class Due(StrEnum):
+    """What the rules say should happen to a half message now."""
+
+    NOTHING = "nothing"
+    WAIT = "wait"
+    ASK = "ask"
+    LOOK_UP = "look_up"
+    PARK = "park"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # == on Columns would build a Column
+class HalfFacts:
+    """All that the rules know of a half message.  None of it may be NULL in Spark."""
+
+    #: Code of its ``State``.
+    state: Number
+    #: The broker's clock now, minus when the broker stored it.
+    age_ms: Number
+    #: When its next check is due, minus the broker's clock now; due at 0 and below.
+    wait_ms: Number
+    #: Back-checks that a live producer was really sent.
+    checks_sent: Number
+    #: 1 if a ledger table knows its outcome, else 0.
+    has_ledger: Number
+
+
+Rule = Callable[[HalfFacts, CheckPolicy], Truth]
+
+
+def is_decided(half: HalfFacts, _policy: CheckPolicy) -> Truth:
+    """Its decision is made: committed or rolled back."""
+    return (half.state == State.COMMITTED) | (half.state == State.ROLLED_BACK)
+
+
+def is_parked(half: HalfFacts, _policy: CheckPolicy) -> Truth:
+    """The automatic checks have stopped: parked, until a person resumes or settles it."""
+    return half.state == State.PARKED
+
+
+def is_past_retention(half: HalfFacts, policy: CheckPolicy) -> Truth:
+    """Its age has reached `park_after_ms`, whether or not anybody could be asked."""
+    return half.age_ms >= policy.park_after_ms
+
+
+def is_waiting(half: HalfFacts, _policy: CheckPolicy) -> Truth:
+    """Its next check lies ahead."""
+    return half.wait_ms > 0
+
+
+def is_in_a_ledger(half: HalfFacts, _policy: CheckPolicy) -> Truth:
+    """Its outcome is in a ledger table, so it is read there and no producer is asked."""
+    return half.has_ledger > 0
+
+
+def is_exhausted(half: HalfFacts, policy: CheckPolicy) -> Truth:
+    """Its producer was sent `checks_max` back-checks."""
+    return half.checks_sent >= policy.checks_max
+
+
+def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
+    """Its next check is due."""
+    return half.wait_ms <= 0
+
+
+#: Order is the rule: the first row that holds decides.
+DUES: tuple[tuple[Due, Rule], ...] = (
+    (Due.NOTHING, is_decided),
+    (Due.NOTHING, is_parked),
+    # Before any wait or look-up, so that a dead ledger or an absent producer cannot hold it open.
+    (Due.PARK, is_past_retention),
+    (Due.WAIT, is_waiting),
+    # Before exhaustion: look-ups are not counted, and checks sent before do not bar reading.
+    (Due.LOOK_UP, is_in_a_ledger),
+    # After the wait: the last check sent has as long to be answered as the others had.
+    (Due.PARK, is_exhausted),
+    (Due.ASK, is_overdue),
+)
+
+
+def due(half: HalfFacts, policy: CheckPolicy) -> Due:
+    """Return what `half` is due for.  Python numbers only; Spark has ``due_column``."""
+    return next(due for due, holds in DUES if holds(half, policy))
+
+
+def first_check_at_ms(stored_at_ms: Number, check_after_ms: Number) -> Number:
+    """Return when a half is first checked; it may bring a `check_after_ms` of its own."""
+    return stored_at_ms + check_after_ms
+
+
+#: Bits of the highest exponent; a policy allows no more than 255 checks.
+_EXPONENT_BITS = 8
+_EXPONENT_MAX = 2**_EXPONENT_BITS - 1
+
+
+def check_wait_ms(
+    checks_sent: Number,
+    policy: CheckPolicy,
+    least: Callable[[Number, Number], Number] = min,
+    whole: Callable[[Number], Number] = int,
+) -> Number:
+    """Return the wait before the next check, once `checks_sent` (1 or more) have been sent.
+
+    It is ``check_interval_ms * check_backoff ** (checks_sent - 1)``, at most
+    ``check_interval_max_ms``, cut to a whole number.  `least` and `whole` are what Spark spells
+    differently.
+    """
+    # Never below 0: the remainder of a negative number differs between Python and Spark.
+    exponent = least(-least(1 - checks_sent, 0), _EXPONENT_MAX)
+    # Two libraries' pow() may differ in the last bit, and cutting makes a millisecond of that.
+    # Products are rounded alike everywhere, so the power is made by squaring.  The largest,
+    # a day times 10.0 ** 255, is still far below what a double holds.
+    wait_ms = float(policy.check_interval_ms)
+    factor = float(policy.check_backoff)
+    for bit in (2**position for position in range(_EXPONENT_BITS)):
+        is_set = (exponent % (2 * bit) - exponent % bit) / bit  # 0.0 or 1.0
+        wait_ms = wait_ms * (is_set * factor + (1 - is_set))
+        factor = factor * factor
+    return whole(least(wait_ms, policy.check_interval_max_ms))

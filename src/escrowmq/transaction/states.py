@@ -1,0 +1,68 @@
+"""What a transaction is, what may be answered about it, and every move between its states.
+
+The moves are data.  The core looks them up, the reference page draws its diagram from them and the
+tests walk over them; a move that is not a row here does not exist.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class State(IntEnum):
+    """What a transaction is.  The codes are written to disk: never renumber, only add."""
+
+    PREPARED = 0
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    PARKED = 3
+
+    @property
+    def label(self) -> str:
+        """The name that people and refusals use, such as ``rolled_back``."""
+        return self.name.lower()
+
+
+class Resolution(StrEnum):
+    """What was answered about a transaction: by its producer, its ledger or a person."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    #: Also every answer that is not understood.  It decides nothing, so it is in no row below.
+    UNKNOWN = "unknown"
+
+
+class Transition(NamedTuple):
+    """One permitted move; ``source`` is None where a transaction begins."""
+
+    source: State | None
+    event: str
+    target: State
+
+
+#: Which answer leads where.  A decided state and the opposite answer have no row: refused.
+SETTLES: dict[tuple[State, Resolution], State] = {
+    (State.PREPARED, Resolution.COMMIT): State.COMMITTED,
+    (State.PREPARED, Resolution.ROLLBACK): State.ROLLED_BACK,
+    # A repeat is answered as the first time, because that first reply may have been lost.
+    (State.COMMITTED, Resolution.COMMIT): State.COMMITTED,
+    (State.ROLLED_BACK, Resolution.ROLLBACK): State.ROLLED_BACK,
+    # Parking only stops the automatic checks; the decision is still open and may come late.
+    (State.PARKED, Resolution.COMMIT): State.COMMITTED,
+    (State.PARKED, Resolution.ROLLBACK): State.ROLLED_BACK,
+}
+
+#: The moves that no answer causes.
+MOVES: tuple[Transition, ...] = (
+    Transition(None, "prepare", State.PREPARED),
+    # Being asked about changes counters, not the state.
+    Transition(State.PREPARED, "ask", State.PREPARED),
+    Transition(State.PREPARED, "park", State.PARKED),
+    Transition(State.PARKED, "resume", State.PREPARED),
+)
+
+#: Every move there is.
+TRANSITIONS: tuple[Transition, ...] = MOVES + tuple(
+    Transition(source, resolution.value, target) for (source, resolution), target in SETTLES.items()
+)

