@@ -1,0 +1,162 @@
+"""A message's properties: ``name 0x01 value 0x02``, repeated, in UTF-8.
+
+Read as RocketMQ reads them: the last 0x02 may be missing, the first 0x01 of a pair ends its name,
+a pair with an empty name or value does not count, and of pairs with one name the last one holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, AnyStr
+
+from escrowmq.model.errors import ProtocolViolation, RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Set by producers.
+UNIQ_KEY = "UNIQ_KEY"
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+PGROUP = "PGROUP"
+TRAN_MSG = "TRAN_MSG"
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+DELAY = "DELAY"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+
+# Set by brokers.
+TRANSACTION_ID = "__transactionId__"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+CLUSTER = "CLUSTER"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+POP_CK = "POP_CK"
+
+PROPERTIES_BYTES_MAX = 32_767
+#: Tags whose code is remembered, and how long one may be; a full cache is emptied.
+CACHED_TAGS_MAX = 16_384
+CACHED_TAG_CHARS_MAX = 128
+
+_NAME_END = "\x01"
+_PAIR_END = "\x02"
+_KEY_SEPARATOR = " "
+
+_tags_codes: dict[str, int] = {}
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    """All pairs that count, by name."""
+    properties = {}
+    for pair in _text(data).split(_PAIR_END):
+        name, _, value = pair.partition(_NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> bytes:
+    """Write pairs so that every reader gets exactly these back."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    # One look at the whole is faster than one at each pair, and finds the same.
+    if (
+        text.count(_NAME_END) != len(properties)
+        or text.count(_PAIR_END) != len(properties)
+        or "\x01\x02" in text
+        or "\x02\x01" in text
+        or text.startswith(_NAME_END)
+    ):
+        raise _first_illegal(properties)
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRefused("property_illegal", "not UTF-8", text=ascii(error.object)) from None
+    if len(data) > PROPERTIES_BYTES_MAX:
+        raise properties_too_large(len(data))
+    return data
+
+
+def find_property(data: bytes, name: bytes) -> bytes | None:
+    """One value, without looking at the other pairs."""
+    return _last_value(b"\x02%b\x02" % data, b"\x02%b\x01" % name, b"\x02") or None
+
+
+def index_facts(properties: bytes) -> tuple[str, tuple[str, ...], str]:
+    """Find the unique key, the keys and the tags, by which messages are found."""
+    pairs = f"\x02{_text(properties)}\x02"
+    keys = _last_value(pairs, "\x02KEYS\x01", _PAIR_END)
+    return (
+        _last_value(pairs, "\x02UNIQ_KEY\x01", _PAIR_END),
+        (keys,) if keys and _KEY_SEPARATOR not in keys else _split(keys),
+        _last_value(pairs, "\x02TAGS\x01", _PAIR_END),
+    )
+
+
+def tags_code(tags: str) -> int:
+    """Java's ``String.hashCode``, by which queues are filtered: signed 32 bits, 0 for no tag."""
+    try:
+        return _tags_codes[tags]
+    except KeyError:
+        return _remember_tags_code(tags)
+
+
+def properties_too_large(size: int) -> RequestRefused:
+    """Say by how much."""
+    return RequestRefused("properties_too_large", bytes=size, bytes_max=PROPERTIES_BYTES_MAX)
+
+
+def _last_value(pairs: AnyStr, start: AnyStr, pair_end: AnyStr) -> AnyStr:
+    """Look for ``0x02 name 0x01`` in pairs with 0x02 on both ends; empty if there is none.
+
+    No value can hold 0x02, so this matches neither in a value nor in the tail of a longer name.
+    """
+    at = pairs.rfind(start)
+    while at >= 0:
+        value_at = at + len(start)
+        value = pairs[value_at : pairs.find(pair_end, value_at)]
+        if value:
+            return value
+        at = pairs.rfind(start, 0, at)
+    return pairs[:0]
+
+
+def _split(keys: str) -> tuple[str, ...]:
+    return tuple(key for key in keys.split(_KEY_SEPARATOR) if key)
+
+
+def _remember_tags_code(tags: str) -> int:
+    code = 0
+    # Java counts in UTF-16 units: a character outside the basic plane counts as two.
+    units = tags.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFF_FFFF
+    signed = code - ((code & 0x8000_0000) << 1)
+    if len(_tags_codes) >= CACHED_TAGS_MAX:
+        _tags_codes.clear()
+    if len(tags) <= CACHED_TAG_CHARS_MAX:
+        _tags_codes[tags] = signed
+    return signed
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolViolation("properties_malformed", "not UTF-8", at=error.start) from None
+
+
+def _first_illegal(properties: Mapping[str, str]) -> RequestRefused:
+    name, value = next(
+        (name, value)
+        for name, value in properties.items()
+        if not name or not value or {_NAME_END, _PAIR_END} & {*name, *value}
+    )
+    return RequestRefused(
+        "property_illegal", "empty, or with 0x01 or 0x02 in it", name=name, value=value
+    )

@@ -1,0 +1,413 @@
+"""A message as RocketMQ lays it out in its log, in pull bodies and in check bodies.
+
+All integers are big-endian.  A host is 8 bytes (IPv4) or 20 bytes (IPv6), port included, and two
+bits of ``sys_flag`` say which; positions after the first host therefore vary.
+
+    ====  ======================================================  ===============
+      at  field                                                   bytes
+    ====  ======================================================  ===============
+       0  size of all of this                                     4
+       4  magic: v1, or v2 for a topic longer than 127 bytes      4
+       8  CRC-32 of the body without its highest bit              4
+      12  queue id                                                4
+      16  flag, the user's                                        4
+      20  queue offset                                            8
+      28  log offset                                              8
+      36  sys flag                                                4
+      40  born at                                                 8
+      48  born host                                               8 or 20
+      ..  stored at                                               8
+      ..  store host                                              8 or 20
+      ..  reconsume times                                         4
+      ..  prepared offset                                         8
+      ..  body size, body                                         4 + n
+      ..  topic size, topic                                       1 (v2: 2) + n
+      ..  properties size, properties                             2 + n
+    ====  ======================================================  ===============
+
+``validate`` holds what we take to the limits; reading accepts whatever fits the layout, because
+another broker may have been set up with other limits.  Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from zlib import crc32
+
+import msgspec
+
+from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.model.message import Message
+from escrowmq.protocol.ids import HOST_BYTES, IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+
+SYS_COMPRESSED = 0x1
+SYS_MULTI_TAGS = 0x2
+SYS_PREPARED = 0x4
+SYS_COMMITTED = 0x8
+SYS_ROLLED_BACK = 0xC
+SYS_TRANSACTION_MASK = 0xC
+SYS_BORN_IPV6 = 0x10
+SYS_STORE_IPV6 = 0x20
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+TOPIC_CHARS_MAX = 127
+#: For the topics that the broker names after a consumer group.
+GROUP_TOPIC_CHARS_MAX = 255
+GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
+QUEUE_ID_MAX = 2**31 - 1
+#: Topics kept by each cache below: a full one is emptied, and fills again with those in use.
+CACHED_TOPICS_MAX = 16_384
+
+_SYS_IPV6 = SYS_BORN_IPV6 | SYS_STORE_IPV6
+#: The bits that encode sets itself.
+_SYS_OURS = SYS_TRANSACTION_MASK | _SYS_IPV6
+_CRC_MASK = 0x7FFF_FFFF
+#: Sizes in the layout are signed.
+_V1_TOPIC_BYTES_MAX = 127
+_V2_TOPIC_BYTES_MAX = 32_767
+_LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
+_INT32 = (-(2**31), 2**31 - 1)
+_INT64 = (-(2**63), 2**63 - 1)
+_RANGES = (
+    ("flag", *_INT32),
+    ("sys_flag", *_INT32),
+    ("reconsume_times", *_INT32),
+    ("born_at_ms", *_INT64),
+    # Not in this layout, but stored beside it, and a negative one means nothing.
+    ("deliver_after_ms", 0, 2**63 - 1),
+    ("deliver_at_ms", 0, 2**63 - 1),
+)
+
+# The formats of which one is chosen by the two IPv6 bits, ``sys_flag >> 4 & 3``.
+_HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
+_IPV6_EXTRA_BYTES = (0, 12, 12, 24)
+#: All that comes before the body.
+_HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{store}siqI") for born, store in _HOSTS)
+#: The same up to the prepared offset; "8x" is where a commit shows, and the sys flag.
+_KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in _HOSTS)
+_COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store in _HOSTS)
+
+_HEAD_BYTES = _HEADS[0].size
+#: A v1 message between IPv4 hosts, without body, topic and properties.
+_FIXED_BYTES = _HEAD_BYTES + 3
+#: Size, magic, queue id, queue offset, sys flag and, if both hosts are IPv4, the body's size.
+_SKIMMED = Struct(">II4xi4xq8xi44xI")
+_BODY_SIZE = Struct(">I")
+_SIZE_OF_TEXT = Struct(">h")
+
+_pack_ipv4_head = _HEADS[0].pack
+_pack_text_size = _SIZE_OF_TEXT.pack
+_unpack_skimmed = _SKIMMED.unpack_from
+
+_legal_topics: set[str] = set()
+#: Magic, topic with its size in front, and the size of a message without body and properties.
+_topic_fields: dict[str, tuple[int, bytes, int]] = {}
+#: By the topic with its size in front.
+_topic_names: dict[bytes, str] = {}
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Every field of the layout, in its order."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    log_offset: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: bytes
+    stored_at_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    properties: bytes
+
+
+_HEAD_FIELDS = StoredMessage.__struct_fields__[:14]
+
+
+def validate(message: Message) -> None:
+    """Refuse what cannot be stored, with the limit and the value that broke it."""
+    if (
+        message.topic not in _legal_topics
+        or len(message.body) > BODY_BYTES_MAX
+        or len(message.properties) > PROPERTIES_BYTES_MAX
+        or len(message.born_host) not in HOST_BYTES
+        # What is in range and not negative leaves nothing; the rest is looked at one by one.
+        or (message.queue_id | message.flag | message.sys_flag | message.reconsume_times) >> 31
+        or (message.born_at_ms | message.deliver_after_ms | message.deliver_at_ms) >> 63
+    ):
+        _validate_each(message)
+
+
+def encode(  # noqa: PLR0913, PLR0917 - positional, because this is called for each message.
+    message: Message,
+    queue_offset: int,
+    log_offset: int,
+    stored_at_ms: int,
+    store_host: bytes,
+    transaction_bits: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """Lay out a message that passed ``validate``."""
+    body = message.body
+    properties = message.properties
+    born_host = message.born_host
+    try:
+        magic, topic_field, fixed_bytes = _topic_fields[message.topic]
+    except KeyError:
+        magic, topic_field, fixed_bytes = _remember_topic_field(message.topic)
+    sys_flag = message.sys_flag & ~_SYS_OURS | transaction_bits
+    pack_head = _pack_ipv4_head
+    if len(born_host) != IPV4_HOST_BYTES or len(store_host) != IPV4_HOST_BYTES:
+        sys_flag |= _ipv6_bits(born_host, store_host)
+        pack_head = _HEADS[sys_flag >> 4 & 3].pack
+        fixed_bytes += _IPV6_EXTRA_BYTES[sys_flag >> 4 & 3]
+    body_bytes = len(body)
+    properties_bytes = len(properties)
+    return b"".join(
+        (
+            pack_head(
+                fixed_bytes + body_bytes + properties_bytes,
+                magic,
+                crc32(body) & _CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                log_offset,
+                sys_flag,
+                message.born_at_ms,
+                born_host,
+                stored_at_ms,
+                store_host,
+                message.reconsume_times,
+                prepared_offset,
+                body_bytes,
+            ),
+            body,
+            topic_field,
+            _pack_text_size(properties_bytes),
+            properties,
+        )
+    )
+
+
+def encoded_size(message: Message, store_host_size: int) -> int:
+    """Bytes that ``encode`` makes of it."""
+    try:
+        fixed_bytes = _topic_fields[message.topic][2]
+    except KeyError:
+        fixed_bytes = _remember_topic_field(message.topic)[2]
+    ipv6_extra_bytes = len(message.born_host) + store_host_size - 2 * IPV4_HOST_BYTES
+    return fixed_bytes + ipv6_extra_bytes + len(message.body) + len(message.properties)
+
+
+def decode(record: bytes | memoryview, *, check_body: bool = True) -> StoredMessage:
+    """Read the one message that ``record`` is."""
+    data = bytes(record)
+    message = _decode_at(data, 0, check_body=check_body)
+    _refuse_rest(data, message.size)
+    return message
+
+
+def decode_many(data: bytes | memoryview) -> list[StoredMessage]:
+    """Read messages that follow each other without a gap, as in the body of a pull."""
+    data = bytes(data)
+    messages = []
+    at = 0
+    while at < len(data):
+        message = _decode_at(data, at, check_body=True)
+        messages.append(message)
+        at += message.size
+    return messages
+
+
+def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, str, bytes]:
+    """Size, queue id, queue offset, sys flag, topic and properties of the message at ``at``.
+
+    The message is whole and its parts add up to its size; its body is neither copied nor checked.
+    """
+    try:
+        size, magic, queue_id, queue_offset, sys_flag, body_bytes = _unpack_skimmed(record, at)
+        topic_at = at + _HEAD_BYTES + body_bytes
+        if sys_flag & _SYS_IPV6:
+            topic_at = _topic_at(record, at, sys_flag)
+    except StructError:
+        raise _malformed("truncated", len(record)) from None
+    end = at + size
+    if end > len(record):
+        raise _malformed("truncated", len(record), size=size)
+    rest = record[topic_at:end]
+    # All positions are in this short copy from here on, so they cannot leave the message.
+    tail = rest if type(rest) is bytes else bytes(rest)
+    try:
+        if magic == MAGIC_V1:
+            topic_end = 1 + tail[0]
+        elif magic == MAGIC_V2:
+            topic_end = 2 + (tail[0] << 8 | tail[1])
+        else:
+            raise _malformed("neither magic", at + 4, magic=magic)
+        properties_bytes = tail[topic_end] << 8 | tail[topic_end + 1]
+    except IndexError:
+        raise _malformed("body or topic passes its end", topic_at, size=size) from None
+    properties = tail[topic_end + 2 :]
+    if properties_bytes != len(properties) or properties_bytes > PROPERTIES_BYTES_MAX:
+        at = topic_at + topic_end
+        raise _malformed("properties do not fit", at, size=properties_bytes, fit=len(properties))
+    try:
+        topic = _topic_names[tail[:topic_end]]
+    except KeyError:
+        topic = _read_topic(tail[:topic_end], magic, topic_at)
+    return size, queue_id, queue_offset, sys_flag, topic, properties
+
+
+def patch_committed(
+    record: bytes, queue_offset: int, visible_at_ms: int, prepared_offset: int
+) -> bytes:
+    """Show a half message as consumers see it once it is committed."""
+    try:
+        start, log_offset, sys_flag, born, stored = _KEPT[0].unpack_from(record)
+        hosts = sys_flag >> 4 & 3
+        if hosts:
+            start, log_offset, sys_flag, born, stored = _KEPT[hosts].unpack_from(record)
+    except StructError:
+        raise _malformed("truncated", len(record)) from None
+    sys_flag = sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED
+    head: bytes = _COMMITTED[hosts].pack(
+        start, queue_offset, log_offset, sys_flag, born, visible_at_ms, stored, prepared_offset
+    )
+    return head + record[len(head) :]
+
+
+def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
+    """Show an undecided half message as administrators see it: on the half topic, queue 0."""
+    half = decode(record)
+    message = Message(
+        topic=HALF_TOPIC,
+        queue_id=0,
+        body=half.body,
+        properties=half.properties,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_at_ms=half.born_at_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+    )
+    return encode(
+        message,
+        half_queue_offset,
+        half.log_offset,
+        half.stored_at_ms,
+        half.store_host,
+        prepared_offset=half.prepared_offset,
+    )
+
+
+def _validate_each(message: Message) -> None:
+    _validate_topic(message.topic)
+    if len(message.body) > BODY_BYTES_MAX:
+        raise RequestRefused("body_too_large", bytes=len(message.body), bytes_max=BODY_BYTES_MAX)
+    if len(message.properties) > PROPERTIES_BYTES_MAX:
+        raise properties_too_large(len(message.properties))
+    if not 0 <= message.queue_id <= QUEUE_ID_MAX:
+        raise RequestRefused("queue_id_illegal", queue_id=message.queue_id, max=QUEUE_ID_MAX)
+    if len(message.born_host) not in HOST_BYTES:
+        raise RequestRefused(
+            "born_host_illegal", "must have 8 or 20 bytes", born_host=message.born_host
+        )
+    for field, low, high in _RANGES:
+        value = getattr(message, field)
+        if not low <= value <= high:
+            raise RequestRefused("number_out_of_range", field=field, value=value, min=low, max=high)
+
+
+def _validate_topic(topic: str) -> None:
+    chars_max = GROUP_TOPIC_CHARS_MAX if topic.startswith(GROUP_TOPIC_PREFIXES) else TOPIC_CHARS_MAX
+    if not 1 <= len(topic) <= chars_max:
+        # A name may be as long as a frame: the start tells which one it is.
+        raise RequestRefused(
+            "topic_illegal", topic=topic[:chars_max], chars=len(topic), chars_max=chars_max
+        )
+    if not _LEGAL_TOPIC.fullmatch(topic):
+        raise RequestRefused("topic_illegal", "may have letters, digits, _ - % and |", topic=topic)
+    if len(_legal_topics) >= CACHED_TOPICS_MAX:
+        _legal_topics.clear()
+    _legal_topics.add(topic)
+
+
+def _ipv6_bits(born_host: bytes, store_host: bytes) -> int:
+    assert len(born_host) in HOST_BYTES
+    assert len(store_host) in HOST_BYTES
+    born_bit = SYS_BORN_IPV6 if len(born_host) == IPV6_HOST_BYTES else 0
+    store_bit = SYS_STORE_IPV6 if len(store_host) == IPV6_HOST_BYTES else 0
+    return born_bit | store_bit
+
+
+def _remember_topic_field(topic: str) -> tuple[int, bytes, int]:
+    raw = topic.encode()
+    if len(raw) <= _V1_TOPIC_BYTES_MAX:
+        field = (MAGIC_V1, bytes((len(raw),)) + raw, _FIXED_BYTES + len(raw))
+    else:
+        field = (MAGIC_V2, _pack_text_size(len(raw)) + raw, _FIXED_BYTES + 1 + len(raw))
+    if len(_topic_fields) >= CACHED_TOPICS_MAX:
+        _topic_fields.clear()
+    _topic_fields[topic] = field
+    return field
+
+
+def _decode_at(data: bytes, at: int, *, check_body: bool) -> StoredMessage:
+    _, _, _, sys_flag, topic, properties = skim(data, at)
+    head = _HEADS[sys_flag >> 4 & 3]
+    *values, body_bytes = head.unpack_from(data, at)
+    fields = dict(zip(_HEAD_FIELDS, values, strict=True))
+    body_at = at + head.size
+    body = data[body_at : body_at + body_bytes]
+    if check_body and crc32(body) & _CRC_MASK != fields["body_crc"]:
+        raise _malformed("body is damaged", body_at, body_crc=fields["body_crc"])
+    return StoredMessage(**fields, body=body, topic=topic, properties=properties)
+
+
+def _topic_at(record: bytes | memoryview, at: int, sys_flag: int) -> int:
+    body_at: int = at + _HEADS[sys_flag >> 4 & 3].size
+    (body_bytes,) = _BODY_SIZE.unpack_from(record, body_at - _BODY_SIZE.size)
+    return body_at + int(body_bytes)
+
+
+def _read_topic(field: bytes, magic: int, at: int) -> str:
+    size_bytes, bytes_max = (
+        (1, _V1_TOPIC_BYTES_MAX) if magic == MAGIC_V1 else (2, _V2_TOPIC_BYTES_MAX)
+    )
+    raw = field[size_bytes:]
+    if not 1 <= len(raw) <= bytes_max:
+        raise _malformed("topic size out of range", at, size=len(raw), max=bytes_max)
+    try:
+        topic = raw.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed("topic is not UTF-8", at + size_bytes + error.start) from None
+    if len(_topic_names) >= CACHED_TOPICS_MAX:
+        _topic_names.clear()
+    if len(topic) <= GROUP_TOPIC_CHARS_MAX:
+        _topic_names[field] = topic
+    return topic
+
+
+def _refuse_rest(data: bytes, size: int) -> None:
+    if size != len(data):
+        raise _malformed("bytes after the message", size, bytes=len(data) - size)
+
+
+def _malformed(message: str, at: int, **fields: object) -> ProtocolViolation:
+    return ProtocolViolation("stored_message_malformed", message, at=at, **fields)
