@@ -102,11 +102,12 @@ class RandomSubset:
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
         rng = Random(self.seed)
         # From "hardly anything" to "nearly everything": an even share would hide both.
-        share = rng.random()
+        kept_share = rng.random()
+        torn_share = rng.choice((0.0, 0.2, 0.5))
         for operation in pending:
-            if rng.random() < share:
+            if rng.random() < kept_share:
                 yield operation
-            elif isinstance(operation, Write) and rng.random() < 0.5:
+            elif isinstance(operation, Write) and rng.random() < torn_share:
                 kept = rng.choice((_random_prefix, _random_range, _random_sectors))(rng, operation)
                 yield from torn_parts(operation, kept, sized=rng.random() < 0.5)
 
