@@ -6,6 +6,10 @@ lose what was not flushed, and fail it.  Paths are relative to the disk's root a
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 Bytes = bytes | bytearray | memoryview
@@ -69,3 +73,150 @@ class Disk(Protocol):
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
         ...
+
+
+def checked_path(path: str) -> str:
+    """The path itself, "" for the root; ValueError if it might lead out of the root.
+
+    Only the spelling is looked at: an operator may well have put a link to another volume there.
+    """
+    if path in ("", "."):
+        return ""
+    if "\0" in path or any(name in ("", ".", "..") for name in path.split("/")):
+        raise ValueError(f"not a plain path below the disk's root: {path!r}")
+    return path
+
+
+class OsFile:
+    """A file of the operating system; its descriptor is closed by ``close`` only."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer at the end of the file."""
+        data = os.pread(self._descriptor, size, offset)
+        # One call may give less than there is; only an empty answer means the end.
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """All of ``data``, or an OSError; a gap before ``offset`` reads as zeros."""
+        written = os.pwrite(self._descriptor, data, offset)
+        if written != len(data):
+            self._write_rest(offset, data, written)
+
+    def _write_rest(self, offset: int, data: Bytes, written: int) -> None:
+        # A view of bytes, because len() of a view of wider items does not count bytes.
+        view = memoryview(data).cast("B")
+        while written < len(view):
+            # A call that makes no progress raises: on a full disk ENOSPC, above a limit EFBIG.
+            written += os.pwrite(self._descriptor, view[written:], offset + written)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._descriptor).st_size
+
+    def flush(self) -> None:
+        """Return once every byte written so far is on the disk."""
+        _flush_data(self._descriptor)
+
+    def close(self) -> None:
+        """Give the handle back; no error if that is done already."""
+        # Later calls meet descriptor -1 and get EBADF, not a stranger's file.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDisk:
+    """The directory ``root`` of the operating system's file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.path.abspath(root)
+        existing = self._root
+        while not os.path.isdir(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
+        # Directories whose names are known to be durable.  What was there before us, up to the
+        # root, is taken to be; what is below may be left from a process that was killed between
+        # making a directory and flushing its name, so that is flushed again, once.
+        self._named = {existing}
+
+    def _absolute(self, path: str) -> str:
+        return f"{self._root}/{checked}" if (checked := checked_path(path)) else self._root
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(os.open(self._absolute(path), flags, _FILE_MODE))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        # Not os.path.exists: it takes an I/O error for "no", and the store would start afresh.
+        try:
+            os.stat(self._absolute(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+        try:
+            return sorted(os.listdir(self._absolute(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Make it and its parents; no error if it is there.  Durable when it returns."""
+        directory = self._absolute(path)
+        unnamed = []
+        while directory not in self._named:
+            unnamed.append(directory)
+            directory = os.path.dirname(directory)
+        for directory in reversed(unnamed):
+            try:
+                os.mkdir(directory, _DIRECTORY_MODE)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    raise
+            _flush_names(os.path.dirname(directory))
+            self._named.add(directory)
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace ``new`` by ``old`` in one step."""
+        os.replace(self._absolute(old), self._absolute(new))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._absolute(path))
+
+    def flush_directory(self, path: str) -> None:
+        """Return once names made, renamed or removed in it are on the disk."""
+        _flush_names(self._absolute(path))
+
+
+# Messages may be private: nothing for others, whatever the umask.
+_FILE_MODE = 0o640
+_DIRECTORY_MODE = 0o750
+
+# fdatasync leaves out the times but not the size; not every system has it.
+_flush_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+def _flush_names(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,189 @@
+"""The two views of a disk, and what a power cut makes of them.
+
+Reads see the page cache: every operation so far.  Durable is what was flushed.  In between are the
+pending operations, of which a power cut keeps any choice.  The rules are the strictest that POSIX
+allows: flushing a new file makes its data durable but not its name; pending operations survive in
+any combination; after a failed flush the data is lost though reads still show it.
+
+Nothing here fails or counts faults: that is ``FaultyDisk``, which has one of these.
+"""
+
+from __future__ import annotations
+
+from escrowmq.testing.disk_image import DiskImage, parents_of
+from escrowmq.testing.journal import (
+    Create,
+    DataOperation,
+    Extend,
+    FlipBit,
+    Flush,
+    FlushDirectory,
+    FlushFailed,
+    MakeDirectory,
+    Mark,
+    NameOperation,
+    Operation,
+    PendingOperation,
+    Remove,
+    Rename,
+    Truncate,
+    Write,
+    apply_data,
+    apply_name,
+    directory_of,
+)
+from escrowmq.testing.survivors import Survivors, nothing_survives
+
+
+class Inode:
+    """A file without its name: what reads see, what is durable, what waits for a flush."""
+
+    __slots__ = ("_durable", "file", "path", "pending", "settled", "visible")
+
+    def __init__(self, file: int, path: str, content: bytes = b"") -> None:
+        self.file = file
+        #: Its last name.
+        self.path = path
+        #: Shared with an image until the first change makes a bytearray of it.
+        self.visible: bytes | bytearray = content
+        self._durable = content
+        #: Flushed but not yet put into ``_durable``: between two power cuts nobody asks for it.
+        self.settled: list[DataOperation] = []
+        #: Keys of its data operations among the disk's pending ones.
+        self.pending: list[int] = []
+
+    def change(self, operation: DataOperation) -> None:
+        """Show it to reads."""
+        if isinstance(self.visible, bytes):
+            self.visible = bytearray(self.visible)
+        apply_data(self.visible, operation)
+
+    def durable(self) -> bytes:
+        """What every power cut leaves of it."""
+        if self.settled:
+            content = bytearray(self._durable)
+            for operation in self.settled:
+                apply_data(content, operation)
+            self._durable = bytes(content)
+            self.settled.clear()
+        return self._durable
+
+
+class DiskState:
+    """Operations in, images out.  A function of the image it starts from and the operations."""
+
+    def __init__(self, image: DiskImage) -> None:
+        # Numbered in the order of the names, so that a journal fits every equal image.
+        self.inodes = {
+            file: Inode(file, path, image.files[path])
+            for file, path in enumerate(sorted(image.files))
+        }
+        self.names = {inode.path: file for file, inode in self.inodes.items()}
+        self.directories = set(image.directories)
+        self._durable_names = dict(self.names)
+        self._pending: dict[int, PendingOperation] = {}
+        self._pending_names: dict[str, list[int]] = {}
+        self._last_key = 0
+
+    @property
+    def pending(self) -> tuple[PendingOperation, ...]:
+        """What a power cut may keep or lose, in the order in which it was done."""
+        return tuple(self._pending.values())
+
+    def pending_of(self, inode: Inode) -> list[DataOperation]:
+        """The data operations that wait for a flush of this file."""
+        waiting = (self._pending[key] for key in inode.pending)
+        return [item for item in waiting if isinstance(item, Write | Truncate | Extend)]
+
+    def image(self) -> DiskImage:
+        """What reads see: what is left when the process dies but the power stays."""
+        files = {path: bytes(self.inodes[file].visible) for path, file in self.names.items()}
+        return DiskImage(files, frozenset(self.directories))
+
+    def crash_image(self, survivors: Survivors = nothing_survives) -> DiskImage:
+        """What a power cut leaves."""
+        names = dict(self._durable_names)
+        changed: dict[int, bytearray] = {}
+        for operation in survivors(self.pending):
+            if isinstance(operation, Create | Rename | Remove):
+                apply_name(names, operation)
+                continue
+            if operation.file not in changed:
+                changed[operation.file] = bytearray(self.inodes[operation.file].durable())
+            apply_data(changed[operation.file], operation)
+        files = {
+            path: bytes(changed[file]) if file in changed else self.inodes[file].durable()
+            for path, file in names.items()
+        }
+        return DiskImage(files, frozenset(self.directories))
+
+    def apply(self, operation: Operation) -> None:
+        """Do it."""
+        match operation:
+            case Write() | Truncate() | Extend():
+                inode = self.inodes[operation.file]
+                inode.change(operation)
+                inode.pending.append(self._wait(operation))
+            case Create() | Rename() | Remove():
+                self._apply_name(operation)
+            case Flush():
+                inode = self.inodes[operation.file]
+                inode.settled += self._take(inode)
+            case FlushFailed():
+                inode = self.inodes[operation.file]
+                self._take(inode)
+                inode.settled += operation.landed
+            case FlushDirectory():
+                self._settle_names(operation.path)
+            case MakeDirectory():
+                self.directories.update((operation.path, *parents_of(operation.path)))
+            case FlipBit():
+                self._flip(operation)
+            case Mark():
+                pass
+
+    def _wait(self, operation: PendingOperation) -> int:
+        self._last_key += 1
+        self._pending[self._last_key] = operation
+        return self._last_key
+
+    def _take(self, inode: Inode) -> list[DataOperation]:
+        taken = self.pending_of(inode)
+        for key in inode.pending:
+            del self._pending[key]
+        inode.pending.clear()
+        return taken
+
+    def _apply_name(self, operation: NameOperation) -> None:
+        if isinstance(operation, Create):
+            self.inodes[operation.file] = Inode(operation.file, operation.path)
+        elif isinstance(operation, Rename):
+            self.inodes[operation.file].path = operation.new_path
+        apply_name(self.names, operation)
+        directory = directory_of(operation.path)
+        self._pending_names.setdefault(directory, []).append(self._wait(operation))
+
+    def _settle_names(self, directory: str) -> None:
+        for key in self._pending_names.pop(directory, ()):
+            operation = self._pending.pop(key)
+            assert isinstance(operation, Create | Rename | Remove)
+            apply_name(self._durable_names, operation)
+
+    def _flip(self, flip: FlipBit) -> None:
+        inode = self.inodes[flip.file]
+        mask = 1 << flip.bit
+        inode.change(_flipped(bytes(inode.visible), flip, mask))
+        durable = inode.durable()
+        if flip.offset < len(durable):
+            inode.settled.append(_flipped(durable, flip, mask))
+        # A pending write would bring the sound byte back.
+        for key in inode.pending:
+            write = self._pending[key]
+            if isinstance(write, Write) and 0 <= flip.offset - write.offset < len(write.data):
+                data = bytearray(write.data)
+                data[flip.offset - write.offset] ^= mask
+                self._pending[key] = Write(write.file, write.path, write.offset, bytes(data))
+
+
+def _flipped(content: bytes, flip: FlipBit, mask: int) -> Write:
+    return Write(flip.file, flip.path, flip.offset, bytes([content[flip.offset] ^ mask]))

@@ -1,0 +1,378 @@
+"""A disk in memory that does what a real one may do when it fails, or when the power fails.
+
+``crash`` is the power cut: it gives a fresh disk with what was flushed and any choice of what was
+not (see ``disk_state`` for the rules, ``survivors`` for the choices).  ``fail_after``, ``flip_bit``
+and the switches are the disk's own failures.
+
+All changes go through one door, ``perform``, as values that are kept in ``journal``; a test plants
+a bug with a subclass that drops or changes operations there.
+"""
+
+from __future__ import annotations
+
+import errno as codes
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from escrowmq.store.disk import Bytes, checked_path
+from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
+from escrowmq.testing.disk_state import DiskState, Inode
+from escrowmq.testing.journal import (
+    Create,
+    Extend,
+    FlipBit,
+    Flush,
+    FlushDirectory,
+    FlushFailed,
+    MakeDirectory,
+    Mark,
+    Operation,
+    PendingOperation,
+    Remove,
+    Rename,
+    Truncate,
+    Write,
+    directory_of,
+)
+from escrowmq.testing.survivors import Survivors, nothing_survives
+
+
+class Kind(StrEnum):
+    """The calls that ``fail_after`` can make fail."""
+
+    READ = "read"
+    WRITE = "write"
+    TRUNCATE = "truncate"
+    FLUSH = "flush"
+    CREATE = "create"
+    RENAME = "rename"
+    REMOVE = "remove"
+    MAKE_DIRECTORY = "make_directory"
+    FLUSH_DIRECTORY = "flush_directory"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fault:
+    kind: Kind
+    successes_left: int
+    failures_left: int | None
+    errno: int
+    under: str
+    short_bytes: int
+    survivors: Survivors
+
+
+class FaultyFile:
+    """An open file of a ``FaultyDisk``; it stays usable when its name is removed."""
+
+    __slots__ = ("_disk", "_inode", "_open")
+
+    def __init__(self, disk: FaultyDisk, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._open = True
+
+    def _checked(self, *numbers: int) -> Inode:
+        if not self._open:
+            raise _error(codes.EBADF, self._inode.path)
+        if min(numbers, default=0) < 0:
+            raise _error(codes.EINVAL, self._inode.path)
+        return self._inode
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes; fewer at the end of the file."""
+        inode = self._checked(offset, size)
+        self._disk.raise_planned(Kind.READ, inode.path)
+        # Not through a memoryview: while one is held, another thread could not grow the file.
+        return bytes(inode.visible[offset : offset + size])
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """All of ``data``, or an OSError after which a beginning of it may have been written."""
+        self._disk.write(self._checked(offset), offset, bytes(data))
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size`` bytes."""
+        self._disk.truncate(self._checked(size), size)
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return len(self._checked().visible)
+
+    def flush(self) -> None:
+        """Make all data operations so far durable, unless the disk lies."""
+        self._disk.flush(self._checked())
+
+    def close(self) -> None:
+        """Give the handle back; no error if that is done already."""
+        self._open = False
+
+
+class FaultyDisk:
+    """A ``Disk`` in memory, made of an image; see the module's text."""
+
+    def __init__(self, image: DiskImage = EMPTY) -> None:
+        #: What it was made of: ``journal`` over ``start`` is the disk as it is now.
+        self.start = image
+        self.journal: list[Operation] = []
+        #: Flushes of files, or of directories, return without making anything durable.
+        self.lying_flush = False
+        self.lying_flush_directory = False
+        #: Every change raises EROFS.
+        self.read_only = False
+        #: Growing beyond it raises ENOSPC, after writing as much as fits.
+        self.capacity_bytes: int | None = None
+        self._faults: list[_Fault] = []
+        self._lock = threading.Lock()
+        self._state = DiskState(image)
+
+    @classmethod
+    def load(cls, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> Self:
+        """A disk with these files, durable, and the directories they need."""
+        return cls(DiskImage.of(files, directories))
+
+    @classmethod
+    def from_directory(cls, root: Path) -> Self:
+        """A disk with what is below a real directory."""
+        return cls(DiskImage.from_directory(root))
+
+    @classmethod
+    def replay(cls, journal: Iterable[Operation], start: DiskImage = EMPTY) -> Self:
+        """The disk as it was after these operations; see ``CrashExplorer`` for every prefix."""
+        disk = cls(start)
+        for operation in journal:
+            disk.perform(operation)
+        return disk
+
+    def perform(self, operation: Operation) -> None:
+        """The one door: keep it in the journal and do it.  Override this to plant a bug."""
+        with self._lock:  # A store flushes in one thread while it writes in another.
+            self.journal.append(operation)
+            self._state.apply(operation)
+
+    def mark(self, note: object) -> None:
+        """Put a note into the journal."""
+        self.perform(Mark(note))
+
+    def snapshot(self) -> dict[str, bytes]:
+        """All files as reads see them."""
+        return dict(self._state.image().files)
+
+    def durable_snapshot(self) -> dict[str, bytes]:
+        """All files as a power cut leaves them if nothing that is pending survives."""
+        return dict(self._state.crash_image().files)
+
+    def to_directory(self, root: Path) -> None:
+        """Put what reads see below a real directory."""
+        self._state.image().to_directory(root)
+
+    # Power cuts.
+
+    @property
+    def pending(self) -> tuple[PendingOperation, ...]:
+        """What a power cut may keep or lose, in the order in which it was done."""
+        return self._state.pending
+
+    def crash_image(self, survivors: Survivors) -> DiskImage:
+        """What a power cut leaves now."""
+        return self._state.crash_image(survivors)
+
+    def crash(self, survivors: Survivors) -> FaultyDisk:
+        """A fresh disk, without faults, as a power cut leaves it now."""
+        return FaultyDisk(self.crash_image(survivors))
+
+    # The port.
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
+        path = checked_path(path)
+        if self._is_directory(path):
+            raise _error(codes.EISDIR, path)
+        if path not in self._state.names:
+            self._require_directory(directory_of(path))
+            if not create:
+                raise _error(codes.ENOENT, path)
+            self._refuse(Kind.CREATE, path)
+            self.perform(Create(len(self._state.inodes), path))
+        return FaultyFile(self, self._state.inodes[self._state.names[path]])
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        path = checked_path(path)
+        return path in self._state.names or self._is_directory(path)
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+        path = checked_path(path)
+        everything = (*self._state.names, *self._state.directories)
+        return sorted(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
+
+    def make_directory(self, path: str) -> None:
+        """Make it and its parents; no error if it is there.  Durable when it returns."""
+        path = checked_path(path)
+        if path in self._state.names:
+            raise _error(codes.EEXIST, path)
+        if any(parent in self._state.names for parent in parents_of(path)):
+            raise _error(codes.ENOTDIR, path)
+        if not self._is_directory(path):
+            self._refuse(Kind.MAKE_DIRECTORY, path)
+            self.perform(MakeDirectory(path))
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace ``new`` by ``old`` in one step.
+
+        Files only, and within one directory: elsewhere EXDEV, because a directory may be a mount
+        point, and because two directories could not be flushed in one step.
+        """
+        old, new = checked_path(old), checked_path(new)
+        self._require_directory(directory_of(new))
+        if self._is_directory(old) or self._is_directory(new):
+            raise _error(codes.EISDIR, old)
+        if old not in self._state.names:
+            raise _error(codes.ENOENT, old)
+        if directory_of(old) != directory_of(new):
+            raise _error(codes.EXDEV, old)
+        self._refuse(Kind.RENAME, old)
+        if old != new:
+            self.perform(Rename(self._state.names[old], old, new))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; no error if it is gone."""
+        path = checked_path(path)
+        if self._is_directory(path):
+            raise _error(codes.EISDIR, path)
+        if path in self._state.names:
+            self._refuse(Kind.REMOVE, path)
+            self.perform(Remove(self._state.names[path], path))
+
+    def flush_directory(self, path: str) -> None:
+        """Make all names in it durable as they are, unless the disk lies."""
+        path = checked_path(path)
+        self._require_directory(path)
+        # After an error the names still wait: unlike data, they are not marked clean.
+        self.raise_planned(Kind.FLUSH_DIRECTORY, path)
+        if not self.lying_flush_directory:
+            self.perform(FlushDirectory(path))
+
+    # What an open file asks of its disk.
+
+    def write(self, inode: Inode, offset: int, data: bytes) -> None:
+        """See ``File.write_at``."""
+        if self.read_only:
+            raise _error(codes.EROFS, inode.path)
+        fits = self._fitting_bytes(inode, offset, len(data))
+        fault = self._planned(Kind.WRITE, inode.path)
+        landed = data[: fits if fault is None else min(fits, fault.short_bytes)]
+        if landed:
+            self.perform(Write(inode.file, inode.path, offset, landed))
+        if fault is not None:
+            raise _error(fault.errno, inode.path)
+        if fits < len(data):
+            raise _error(codes.ENOSPC, inode.path)
+
+    def truncate(self, inode: Inode, size: int) -> None:
+        """See ``File.truncate``."""
+        self._refuse(Kind.TRUNCATE, inode.path)
+        if self._fitting_bytes(inode, 0, size) < size:
+            raise _error(codes.ENOSPC, inode.path)
+        self.perform(Truncate(inode.file, inode.path, size))
+
+    def flush(self, inode: Inode) -> None:
+        """See ``File.flush``."""
+        fault = self._planned(Kind.FLUSH, inode.path)
+        if fault is not None:
+            landed = fault.survivors(self._state.pending_of(inode))
+            data = tuple(item for item in landed if isinstance(item, Write | Truncate | Extend))
+            self.perform(FlushFailed(inode.file, inode.path, data))
+            raise _error(fault.errno, inode.path)
+        if not self.lying_flush:
+            self.perform(Flush(inode.file, inode.path))
+
+    # Faults.
+
+    def fail_after(
+        self,
+        kind: Kind,
+        count: int,
+        errno: int,
+        *,
+        times: int | None = 1,
+        under: str = "",
+        short_bytes: int = 0,
+        survivors: Survivors = nothing_survives,
+    ) -> None:
+        """Let ``count`` calls succeed, then ``times`` (None: all) fail.
+
+        Only calls whose path starts with ``under`` count.  A failing write still writes its first
+        ``short_bytes``; of a failing flush, ``survivors`` reach the disk.
+        """
+        self._faults.append(
+            _Fault(
+                kind=kind,
+                successes_left=count,
+                failures_left=times,
+                errno=errno,
+                under=under,
+                short_bytes=short_bytes,
+                survivors=survivors,
+            )
+        )
+
+    def flip_bit(self, path: str, byte_offset: int, bit: int) -> None:
+        """Damage one bit of a file: on the disk, in what reads see, in what waits for a flush."""
+        inode = self._state.inodes[self._state.names[checked_path(path)]]
+        if not (0 <= byte_offset < len(inode.visible) and 0 <= bit < 8):
+            raise ValueError(f"no bit {bit} of byte {byte_offset} in {path!r}")
+        self.perform(FlipBit(inode.file, inode.path, byte_offset, bit))
+
+    def raise_planned(self, kind: Kind, path: str) -> None:
+        """Raise if a fault is due."""
+        fault = self._planned(kind, path)
+        if fault is not None:
+            raise _error(fault.errno, path)
+
+    def _planned(self, kind: Kind, path: str) -> _Fault | None:
+        for fault in self._faults:
+            if fault.kind is not kind or not path.startswith(fault.under):
+                continue
+            if fault.successes_left:
+                fault.successes_left -= 1
+            elif fault.failures_left is None:
+                return fault
+            elif fault.failures_left:
+                fault.failures_left -= 1
+                return fault
+        return None
+
+    def _refuse(self, kind: Kind, path: str) -> None:
+        if self.read_only:
+            raise _error(codes.EROFS, path)
+        self.raise_planned(kind, path)
+
+    def _fitting_bytes(self, inode: Inode, offset: int, wanted: int) -> int:
+        size = len(inode.visible)
+        if self.capacity_bytes is None or offset + wanted <= size:
+            return wanted
+        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
+        return min(wanted, max(0, size + self.capacity_bytes - used - offset))
+
+    # Names.
+
+    def _is_directory(self, path: str) -> bool:
+        return path == "" or path in self._state.directories
+
+    def _require_directory(self, path: str) -> None:
+        if self._is_directory(path):
+            return
+        names = self._state.names
+        under_a_file = any(name in names for name in (path, *parents_of(path)))
+        raise _error(codes.ENOTDIR if under_a_file else codes.ENOENT, path)
+
+
+def _error(errno: int, path: str) -> OSError:
+    # OSError itself picks the subclass, such as FileNotFoundError.
+    return OSError(errno, os.strerror(errno), path)
