@@ -19,8 +19,6 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -77,17 +75,12 @@ class Chunk:
         self.due_from_ms = NEVER
         #: Rows whose bytes were carried forward, and where to.
         self.locations: dict[int, int] = {}
-        self.dirty_from = rows_max
-        self.dirty_to = 0
+        #: Whether it differs from the file.
+        self.is_dirty = False
 
     def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
         """A column's rows as numpy sees them."""
         return np.frombuffer(getattr(self, name), dtype=STATE_ROW[name])[: self.count]
-
-    def touch(self, at: int, end: int) -> None:
-        """Note that rows [at, end) differ from the file."""
-        self.dirty_from = min(self.dirty_from, at)
-        self.dirty_to = max(self.dirty_to, end)
 
     def insert_one(self, rows: NewRows) -> None:
         """Add the only row of a request."""
@@ -109,9 +102,7 @@ class Chunk:
         self.needed += 1
         if next_at_ms < self.due_from_ms:
             self.due_from_ms = next_at_ms
-        if at < self.dirty_from:
-            self.dirty_from = at
-        self.dirty_to = at + 1
+        self.is_dirty = True
 
     def insert_many(self, rows: NewRows, log_offsets: list[int], skip: int, count: int) -> None:
         """Add rows [skip, skip + count) of a request; they fit in here."""
@@ -134,7 +125,7 @@ class Chunk:
         self.view("id_hash")[at:] = crc32(rows.transaction_id.encode())
         self.needed += count
         self.due_from_ms = min(self.due_from_ms, *rows.next_at_ms[this])
-        self.touch(at, end)
+        self.is_dirty = True
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         state = self.view("state")[at:end]
@@ -158,7 +149,7 @@ class Chunk:
             if settled:
                 self.view("next_at_ms")[at:end] = NEVER
             self.needed += self._needed_in(at, end) - before
-        self.touch(at, end)
+        self.is_dirty = True
 
     def set_next(self, at: int, at_ms: int) -> None:
         """Set when to look at a row next."""
@@ -166,7 +157,7 @@ class Chunk:
         self.next_at_ms[at] = at_ms
         self.needed += self._is_needed(at) - before
         self.due_from_ms = min(self.due_from_ms, at_ms)
-        self.touch(at, at + 1)
+        self.is_dirty = True
 
     def _is_needed(self, at: int) -> bool:
         state = self.state[at]
@@ -206,26 +197,25 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def to_rows(self, at: int, end: int, ops: Mapping[int, tuple[int, int]]) -> Rows:
-        """Rows [at, end) as the file holds them, except for op offsets that only the file knows."""
-        rows = np.zeros(end - at, dtype=STATE_ROW)
+    def to_rows(self, ops: list[tuple[int, int, int]]) -> Rows:
+        """All rows as a file holds them, except for op offsets that only the last file knows."""
+        rows = np.zeros(self.count, dtype=STATE_ROW)
         for name, _ in COLUMNS:
-            rows[name] = self.view(name)[at:end]
+            rows[name] = self.view(name)
         rows["location"] = rows["log_offset"]
         rows["op_offset"] = -1
         for row, location in self.locations.items():
-            if at <= row - self.base < end:
-                rows["location"][row - self.base - at] = location
-        for first, (count, op_offset) in ops.items():
-            low = max(first - self.base, at)
-            high = min(first + count - self.base, end)
-            if low < high:
-                rows["op_offset"][low - at : high - at] = op_offset
+            rows["location"][row - self.base] = location
+        op_offsets = rows["op_offset"]
+        for first, count, op_offset in ops:
+            op_offsets[max(first - self.base, 0) : first + count - self.base] = op_offset
         return rows
 
     def load(self, rows: Rows) -> None:
         """Take all rows from the file."""
         self.count = len(rows)
+        # Rows that were before the log's start when the chunk began hold no message.
+        self.skipped = int(np.argmax(rows["size"] > 0)) if self.count else 0
         for name, _ in COLUMNS:
             self.view(name)[:] = rows[name]
         moved = np.flatnonzero(rows["location"] != rows["log_offset"])

@@ -34,6 +34,9 @@ STATE_ROW = np.dtype(
     ]
 )
 
+#: A row that outlived its chunk: the same, after its half offset.  80 bytes.
+SURVIVOR_ROW = np.dtype([("half_offset", "<i8"), *STATE_ROW.descr])
+
 #: One entry of a consume queue.  Little-endian; 32 bytes.
 QUEUE_ENTRY = np.dtype(
     [
@@ -47,6 +50,7 @@ QUEUE_ENTRY = np.dtype(
 )
 
 assert STATE_ROW.itemsize == 72
+assert SURVIVOR_ROW.itemsize == 80
 assert QUEUE_ENTRY.itemsize == 32
 
 _ODD = np.array([2 * (i * 0x9E3779B1 % 2**31) + 1 for i in range(1, 33)], dtype=np.uint32)

@@ -1,4 +1,9 @@
-"""The state table's files: one per chunk, named by its first row."""
+"""The state table's files: one per chunk, and one for rows that changed after their chunk left.
+
+A file is never changed.  A checkpoint writes each changed chunk to a file of the next generation
+and then names the generations that count, so a checkpoint that a crash cut short leaves nothing
+behind but files that no one names.
+"""
 
 from __future__ import annotations
 
@@ -9,186 +14,198 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.rows import STATE_ROW, Rows, first_bad, sealed
+from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
     from escrowmq.store.disk import Disk
 
 DIRECTORY = "statetable"
 ROW_BYTES = STATE_ROW.itemsize
+_FIELDS = tuple(name for name in STATE_ROW.names or () if name not in ("check", "id_hash"))
 
 
-def chunk_path(base: int) -> str:
-    """Where the rows are that start at ``base``."""
-    return f"{DIRECTORY}/{base:020d}"
-
-
-class Piece(msgspec.Struct, frozen=True):
-    """Rows to write: those of chunk ``base`` from its ``at``-th on."""
+class ChunkFile(msgspec.Struct, frozen=True, array_like=True):
+    """The file that holds a chunk's rows ``[base, base + count)``."""
 
     base: int
-    at: int
-    rows: Rows
+    generation: int
+    count: int
+    #: The identity of its first row, to find rows by log offset.
+    log_offset: int
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return f"{DIRECTORY}/{self.base:020d}.{self.generation}"
+
+
+class Survivor(msgspec.Struct, frozen=True):
+    """A row that outlived its chunk, and the hash by which its transaction id is found."""
+
+    half: Half
+    id_hash: int
 
 
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint writes to the files, and what memory may forget afterwards."""
+    """What a checkpoint writes, and what memory may forget afterwards."""
 
-    pieces: list[Piece]
-    survivors: list[Half]
+    #: By base.
+    chunks: dict[int, Rows]
+    survivors: list[Survivor] | None
     dropped: list[int]
-    gone: list[int]
     ops: list[int]
 
 
 def to_half(row: int, rows: Rows) -> Half:
     """The first of these rows, as the core sees it."""
-    fields = {
-        name: rows[name][0].item()
-        for name in STATE_ROW.names or ()
-        if name not in ("check", "id_hash", "state")
-    }
-    return Half(half_offset=row, state=State(rows["state"][0]), **fields)
+    fields = {name: rows[name][0].item() for name in _FIELDS}
+    fields["state"] = State(fields["state"])
+    return Half(half_offset=row, **fields)
 
 
 class StateFiles:
-    """Rows on disk."""
+    """Rows on disk, as of the last checkpoint."""
 
     def __init__(self, disk: Disk, chunk_rows: int) -> None:
         self._disk = disk
         self._chunk_rows = chunk_rows
-        #: Bases that have a file, ascending, with the log offset of their first row in there.
-        self._bases: list[int] = []
-        self._offsets: list[int] = []
+        #: In the order of their bases.
+        self.chunks: list[ChunkFile] = []
+        self.survivors_generation = 0
+        self.survivors_count = 0
 
-    def scan(self, start: int, end: int) -> None:
-        """Note the files that hold rows of [start, end), and delete the others."""
-        self._bases, self._offsets = [], []
-        for name in self._disk.list(DIRECTORY):
-            base = int(name)
-            if base >= end or base + self._chunk_rows <= start:
-                self._disk.remove(chunk_path(base))
-                continue
-            at = max(start - base, 0)
-            self._bases.append(base)
-            self._offsets.append(int(self.rows(base, at, 1)["log_offset"][0]))
+    @property
+    def survivors_path(self) -> str:
+        """Where the survivors are, if there are any."""
+        return f"{DIRECTORY}/survivors.{self.survivors_generation}"
+
+    def names(self) -> set[str]:
+        """The files that count."""
+        names = {chunk.path.partition("/")[2] for chunk in self.chunks}
+        if self.survivors_count:
+            names.add(self.survivors_path.partition("/")[2])
+        return names
 
     def rows(self, base: int, at: int, count: int) -> Rows:
-        """Rows of a file, checked."""
-        path = chunk_path(base)
-        try:
-            file = self._disk.open(path)
-        except FileNotFoundError:
-            raise _damaged(path, 0, "the file is missing") from None
-        try:
-            data = file.read_at(at * ROW_BYTES, count * ROW_BYTES)
-        finally:
-            file.close()
-        if len(data) < count * ROW_BYTES:
-            raise _damaged(path, at * ROW_BYTES, "the file is too short")
-        rows = np.frombuffer(data, dtype=STATE_ROW)
-        bad = first_bad(rows)
-        if bad is not None:
-            raise _damaged(path, (at + bad) * ROW_BYTES, "a check word is wrong")
-        return rows
+        """Rows of a chunk, checked."""
+        return self._read(self._of(base).path, STATE_ROW, at, count)
 
     def half(self, half_offset: int) -> Half:
         """One row that a checkpoint has written."""
         at = half_offset % self._chunk_rows
         return to_half(half_offset, self.rows(half_offset - at, at, 1))
 
+    def read_survivors(self) -> list[Survivor]:
+        """All survivors."""
+        if not self.survivors_count:
+            return []
+        rows = self._read(self.survivors_path, SURVIVOR_ROW, 0, self.survivors_count)
+        return [
+            Survivor(to_half(int(one["half_offset"][0]), one), int(one["id_hash"][0]))
+            for one in np.split(rows, len(rows))
+        ]
+
     def row_at(self, log_offset: int) -> int | None:
         """The row with exactly this identity, among those on disk."""
-        index = bisect_right(self._offsets, log_offset) - 1
+        index = bisect_right(self.chunks, log_offset, key=lambda chunk: chunk.log_offset) - 1
         if index < 0:
             return None
-        base = self._bases[index]
-        low, high = 0, self._row_count(base)
-        while low < high:
-            middle = (low + high) // 2
-            found = self.rows(base, middle, 1)["log_offset"][0]
-            if found == log_offset:
-                return base + middle
-            if found < log_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return None
+        chunk = self.chunks[index]
+        offsets = self.rows(chunk.base, 0, chunk.count)["log_offset"]
+        at = int(np.searchsorted(offsets, log_offset))
+        return chunk.base + at if at < len(offsets) and offsets[at] == log_offset else None
 
-    def _row_count(self, base: int) -> int:
-        file = self._disk.open(chunk_path(base))
+    def _of(self, base: int) -> ChunkFile:
+        index = bisect_right(self.chunks, base, key=lambda chunk: chunk.base) - 1
+        assert index >= 0
+        return self.chunks[index]
+
+    def _read(self, path: str, kind: np.dtype[np.void], at: int, count: int) -> Rows:
         try:
-            return file.size() // ROW_BYTES
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            raise _damaged(path, 0, "the file is missing") from None
+        try:
+            data = file.read_at(at * kind.itemsize, count * kind.itemsize)
         finally:
             file.close()
+        if len(data) < count * kind.itemsize:
+            raise _damaged(path, len(data), "the file is too short")
+        rows = np.frombuffer(data, dtype=kind)
+        bad = first_bad(rows)
+        if bad is not None:
+            raise _damaged(path, (at + bad) * kind.itemsize, "a check word is wrong")
+        return rows
+
+    # Writing.
 
     def write(self, snapshot: StateSnapshot) -> None:
-        """Write a checkpoint's rows and flush them."""
-        names_before = len(self._bases)
-        for piece in snapshot.pieces:
-            self._write_piece(piece)
-        for half in snapshot.survivors:
-            self._write_survivor(half)
-        if len(self._bases) > names_before:
-            self._disk.flush_directory(DIRECTORY)
+        """Write a checkpoint's rows to new files and flush them."""
+        by_base = {chunk.base: chunk for chunk in self.chunks}
+        for base, rows in snapshot.chunks.items():
+            old = by_base.get(base)
+            if old is not None:
+                self._keep_ops(rows, old)
+            new = ChunkFile(
+                base,
+                old.generation + 1 if old else 0,
+                len(rows),
+                int(rows["log_offset"][np.argmax(rows["size"] > 0)]),
+            )
+            self._write(new.path, sealed(rows))
+            by_base[base] = new
+        if snapshot.survivors is not None:
+            self.survivors_generation += 1
+            self.survivors_count = len(snapshot.survivors)
+            if snapshot.survivors:
+                self._write(self.survivors_path, sealed(_survivor_rows(snapshot.survivors)))
+        self._disk.flush_directory(DIRECTORY)
+        self.chunks = [by_base[base] for base in sorted(by_base)]
 
-    def _write_piece(self, piece: Piece) -> None:
-        path = chunk_path(piece.base)
+    def _keep_ops(self, rows: Rows, old: ChunkFile) -> None:
+        """Rows decided before the last checkpoint: only the file knows by which frame."""
+        unknown = rows["op_offset"][: old.count] < 0
+        if unknown.any():
+            known = self._read(old.path, STATE_ROW, 0, old.count)
+            rows["op_offset"][: old.count][unknown] = known["op_offset"][unknown]
+
+    def _write(self, path: str, data: bytes) -> None:
         file = self._disk.open(path, create=True)
         try:
-            if piece.base not in self._bases:
-                self._bases.append(piece.base)
-                self._offsets.append(int(piece.rows["log_offset"][0]))
-            else:
-                self._keep_ops(piece, file.size() // ROW_BYTES)
-            file.write_at(piece.at * ROW_BYTES, sealed(piece.rows))
+            # A crash may have left an unnamed file here, longer than this one.
+            file.truncate(0)
+            file.write_at(0, data)
             file.flush()
         finally:
             file.close()
 
-    def _keep_ops(self, piece: Piece, known: int) -> None:
-        """Rows decided before the last checkpoint: only the file knows by which frame."""
-        unknown = (piece.rows["op_offset"] < 0) & (piece.rows["state"] != State.PREPARED)
-        unknown[max(known - piece.at, 0) :] = False
-        if unknown.any():
-            count = int(np.flatnonzero(unknown)[-1]) + 1
-            file = self._disk.open(chunk_path(piece.base))
-            data = file.read_at(piece.at * ROW_BYTES, count * ROW_BYTES)
-            file.close()
-            old = np.frombuffer(data, dtype=STATE_ROW)
-            piece.rows["op_offset"][:count][unknown[:count]] = old["op_offset"][unknown[:count]]
-
-    def _write_survivor(self, half: Half) -> None:
-        at = half.half_offset % self._chunk_rows
-        base = half.half_offset - at
-        rows = np.zeros(1, dtype=STATE_ROW)
-        for name in STATE_ROW.names or ():
-            if name not in ("check", "id_hash"):
-                rows[name] = getattr(half, name)
-        if base in self._bases:
-            rows["id_hash"] = self.rows(base, at, 1)["id_hash"]
-        file = self._disk.open(chunk_path(base), create=True)
-        try:
-            file.write_at(at * ROW_BYTES, sealed(rows))
-            file.flush()
-        finally:
-            file.close()
-
-    def remove_below(self, log_offset: int, pinned: AbstractSet[int]) -> int:
-        """Delete files, oldest first, all of whose messages lie below; returns the new first row.
-
-        The next file's first message tells where a file's last one is.
-        """
-        while len(self._bases) > 1 and self._offsets[1] <= log_offset:
-            if self._bases[0] in pinned:
+    def remove_below(self, log_offset: int, pinned: AbstractSet[int]) -> None:
+        """Forget chunks, oldest first, all of whose messages lie below this log offset."""
+        while len(self.chunks) > 1 and self.chunks[1].log_offset <= log_offset:
+            if self.chunks[0].base in pinned:
                 break
-            self._disk.remove(chunk_path(self._bases.pop(0)))
-            self._offsets.pop(0)
-        return self._bases[0] if self._bases else 0
+            self.chunks.pop(0)
+
+    def collect(self, keep: Iterable[str]) -> None:
+        """Delete every file that no checkpoint names."""
+        kept = set(keep)
+        for name in self._disk.list(DIRECTORY):
+            if name not in kept:
+                self._disk.remove(f"{DIRECTORY}/{name}")
+
+
+def _survivor_rows(survivors: list[Survivor]) -> Rows:
+    rows = np.zeros(len(survivors), dtype=SURVIVOR_ROW)
+    for name in _FIELDS:
+        rows[name] = [getattr(survivor.half, name) for survivor in survivors]
+    rows["half_offset"] = [survivor.half.half_offset for survivor in survivors]
+    rows["id_hash"] = [survivor.id_hash for survivor in survivors]
+    return rows
 
 
 def _damaged(path: str, at: int, what: str) -> StoreCorrupt:

@@ -15,8 +15,10 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.chunk import Chunk
+from escrowmq.store.consume_queue import PACK_ENTRY
 from escrowmq.store.id_filter import IdFilter
-from escrowmq.store.state_files import Piece, StateFiles, StateSnapshot, to_half
+from escrowmq.store.rows import QUEUE_ENTRY, Rows
+from escrowmq.store.state_files import StateFiles, StateSnapshot, Survivor
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half, NewRows
@@ -63,11 +65,12 @@ class StateTable:
         self.end = 0
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
-        #: Needed rows of dropped chunks.
+        #: Rows of dropped chunks that were needed then: where the files are no longer right.
         self.survivors: dict[int, Half] = {}
         self._survivor_by_log_offset: dict[int, int] = {}
         self._survivors_by_hash: dict[int, list[int]] = {}
-        self.dirty_survivors: set[int] = set()
+        self._survivor_hashes: dict[int, int] = {}
+        self._survivors_changed = False
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
         self._ids = IdFilter()
@@ -193,6 +196,39 @@ class StateTable:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
 
+    def entry(self, row: int, visible_at_ms: int) -> bytes:
+        """The consume queue's entry for this row."""
+        chunk, at = self._place(row)
+        if chunk is None:
+            half = self.get(row)
+            assert half is not None
+            return PACK_ENTRY(half.location, visible_at_ms, half.size, half.tags, half.crc)
+        location = chunk.log_offset[at]
+        if chunk.locations:
+            location = chunk.locations.get(row, location)
+        return PACK_ENTRY(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+
+    def entries(self, first: int, count: int) -> tuple[Rows, Rows]:
+        """Queue numbers and consume queue entries of these rows, but for the time."""
+        queues = np.zeros(count, dtype=np.uint32)
+        entries = np.zeros(count, dtype=QUEUE_ENTRY)
+        if self._is_in_chunks(first, count):
+            done = 0
+            for chunk, at, end in self._slices(first, count):
+                here = slice(done, done + end - at)
+                queues[here] = chunk.view("queue")[at:end]
+                for name in ("log_offset", "size", "tags", "crc"):
+                    entries[name][here] = chunk.view(name)[at:end]
+                for row, location in chunk.locations.items():
+                    if first <= row < first + count:
+                        entries["log_offset"][row - first] = location
+                done += end - at
+        else:
+            for index, half in enumerate(self._halves(first, count)):
+                queues[index] = half.queue
+                entries[index] = (half.location, 0, half.size, half.tags, half.crc, 0)
+        return queues, entries
+
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
@@ -266,8 +302,9 @@ class StateTable:
         chunk, at = self._place(half_offset)
         if chunk is not None:
             chunk.set_next(at, at_ms)
-        elif half_offset in self.survivors:
-            half = self.survivors[half_offset]
+        # A chunk that is about to leave is in both places.
+        half = self.survivors.get(half_offset)
+        if half is not None:
             self._keep(msgspec.structs.replace(half, next_at_ms=at_ms))
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
@@ -276,8 +313,8 @@ class StateTable:
         if chunk is not None:
             chunk.checks_sent[at] = checks_sent
             chunk.set_next(at, next_at_ms)
-        elif half_offset in self.survivors:
-            half = self.survivors[half_offset]
+        half = self.survivors.get(half_offset)
+        if half is not None:
             self._keep(
                 msgspec.structs.replace(half, checks_sent=checks_sent, next_at_ms=next_at_ms)
             )
@@ -289,8 +326,8 @@ class StateTable:
             chunk, at = self._place(row.half_offset)
             if chunk is not None:
                 chunk.locations[row.half_offset] = location
-                chunk.touch(at, at + 1)
-            else:
+                chunk.is_dirty = True
+            if chunk is None or row.half_offset in self.survivors:
                 self._restore_survivor(row, location, index, moved)
             location += placed.sizes[index]
 
@@ -312,96 +349,114 @@ class StateTable:
             next_at_ms=row.next_at_ms,
             op_offset=-1,
         )
-        if row.half_offset not in self.survivors:
-            self._index_survivor(half, crc32(row.transaction_id.encode()))
-        self._keep(half)
+        self._keep(half, crc32(row.transaction_id.encode()))
 
-    def _keep(self, half: Half) -> None:
-        self.survivors[half.half_offset] = half
-        self.dirty_survivors.add(half.half_offset)
-
-    def _index_survivor(self, half: Half, id_hash: int) -> None:
-        self._survivor_by_log_offset[half.log_offset] = half.half_offset
-        if half.part & FIRST:
-            self._survivors_by_hash.setdefault(id_hash, []).append(half.half_offset)
+    def _keep(self, half: Half, id_hash: int | None = None) -> None:
+        row = half.half_offset
+        if row not in self.survivors:
+            assert id_hash is not None
+            self._survivor_by_log_offset[half.log_offset] = row
+            self._survivor_hashes[row] = id_hash
+            self._survivors_by_hash.setdefault(id_hash, []).append(row)
             self._ids.add(id_hash)
+        self.survivors[row] = half
+        self._survivors_changed = True
 
     # Files.
 
     def snapshot(self, at_ms: int, id_window_ms: int) -> StateSnapshot:
         """What the files must be told for a checkpoint, and which chunks may then be dropped."""
-        pieces = []
+        changed = {}
         dropped = []
+        ops = self._ops_by_chunk()
         for base, chunk in self.chunks.items():
-            if chunk.dirty_from < chunk.dirty_to:
-                at, end = chunk.dirty_from, chunk.dirty_to
-                pieces.append(Piece(base, at, chunk.to_rows(at, end, self.ops)))
-                chunk.dirty_from, chunk.dirty_to = self.chunk_rows, 0
+            if chunk.is_dirty:
+                changed[base] = chunk.to_rows(ops.get(base, []))
+                chunk.is_dirty = False
             if (
                 chunk.count == self.chunk_rows
                 and chunk.needed <= self.chunk_rows // DROP_SHARE
                 and chunk.stored_at_ms[chunk.count - 1] + id_window_ms < at_ms
             ):
                 dropped.append(base)
-        kept = [self.survivors[row] for row in sorted(self.dirty_survivors)]
-        self.dirty_survivors = set()
-        gone = [h.half_offset for h in kept if not is_needed(h.state, h.next_at_ms)]
+        for base in dropped:
+            self._drop(base)
+        survivors = None
+        if self._survivors_changed:
+            self._survivors_changed = False
+            survivors = [
+                Survivor(half, self._survivor_hashes[row]) for row, half in self.survivors.items()
+            ]
         return StateSnapshot(
-            pieces=pieces, survivors=kept, dropped=dropped, gone=gone, ops=list(self.ops)
+            chunks=changed, survivors=survivors, dropped=dropped, ops=list(self.ops)
         )
+
+    def _ops_by_chunk(self) -> dict[int, list[tuple[int, int, int]]]:
+        by_chunk: dict[int, list[tuple[int, int, int]]] = {}
+        for first, (count, op_offset) in self.ops.items():
+            for base in range(
+                first - first % self.chunk_rows, first + count, self.chunk_rows
+            ):
+                by_chunk.setdefault(base, []).append((first, count, op_offset))
+        return by_chunk
+
+    def _drop(self, base: int) -> None:
+        """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
+        chunk = self.chunks[base]
+        for row in chunk.needed_below(NEVER):
+            half = self.get(row)
+            assert half is not None
+            self._keep(half, chunk.id_hash[row - base])
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
         for first in snapshot.ops:
+            # Decided rows of the map keep their op offset themselves.
             self.ops.pop(first, None)
         for base in snapshot.dropped:
-            chunk = self.chunks[base]
-            if chunk.dirty_from >= chunk.dirty_to:
-                for row in chunk.needed_below(NEVER):
-                    half = self.get(row)
-                    assert half is not None
-                    self.survivors[row] = half
-                    self._index_survivor(half, chunk.id_hash[row - base])
-                del self.chunks[base]
-        for row in snapshot.gone:
-            half = self.survivors[row]
-            if not is_needed(half.state, half.next_at_ms):
-                del self.survivors[row]
-                del self._survivor_by_log_offset[half.log_offset]
-        if snapshot.dropped or snapshot.gone:
+            del self.chunks[base]
+        if snapshot.dropped:
             self.rebuild_filter()
 
     def rebuild_filter(self) -> None:
         """Build the filter of ids anew from the rows that are in memory."""
         columns = [chunk.view("id_hash") for chunk in self.chunks.values()]
-        by_hash = {
-            id_hash: rows
-            for id_hash, old in self._survivors_by_hash.items()
-            if (rows := [row for row in old if row in self.survivors])
-        }
-        self._survivors_by_hash = by_hash
-        columns.append(np.fromiter(by_hash, dtype=np.uint32, count=len(by_hash)))
+        hashes = self._survivors_by_hash
+        columns.append(np.fromiter(hashes, dtype=np.uint32, count=len(hashes)))
         self._ids.rebuild(columns, sum(map(len, columns)))
 
-    def open(self, start: int, end: int, live: list[int], survivors: list[int]) -> None:
+    def open(self, start: int, end: int, live: list[int]) -> None:
         """Take the rows as of a checkpoint from the files."""
         self.start, self.end = start, end
         for base in live:
             chunk = Chunk(base, self.chunk_rows)
-            chunk.skipped = max(start - base, 0)
             chunk.load(self.files.rows(base, 0, min(end - base, self.chunk_rows)))
             self.chunks[base] = chunk
-        for row in survivors:
-            rows = self.files.rows(row - row % self.chunk_rows, row % self.chunk_rows, 1)
-            half = to_half(row, rows)
-            self.survivors[row] = half
-            self._index_survivor(half, int(rows["id_hash"][0]))
+        for survivor in self.files.read_survivors():
+            self._keep(survivor.half, survivor.id_hash)
+        self._survivors_changed = False
         self.rebuild_filter()
 
     def forget_below(self, log_offset: int) -> None:
         """Forget decided rows whose messages are no longer in the log."""
-        pinned = {row - row % self.chunk_rows for row in self.survivors} | self.chunks.keys()
-        self.start = max(self.start, self.files.remove_below(log_offset, pinned))
+        needed = {
+            half.half_offset - half.half_offset % self.chunk_rows
+            for half in self.survivors.values()
+            if is_needed(half.state, half.next_at_ms)
+        }
+        self.files.remove_below(log_offset, needed | self.chunks.keys())
+        if self.files.chunks:
+            self.start = max(self.start, self.files.chunks[0].base)
+        for row in [row for row in self.survivors if row < self.start]:
+            self._let_go(row)
+
+    def _let_go(self, row: int) -> None:
+        half = self.survivors[row]
+        if not is_needed(half.state, half.next_at_ms):
+            del self.survivors[row]
+            del self._survivor_by_log_offset[half.log_offset]
+            self._survivors_by_hash.get(self._survivor_hashes.pop(row), []).remove(row)
+            self._survivors_changed = True
 
     # Where rows are.
 

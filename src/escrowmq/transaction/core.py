@@ -79,6 +79,9 @@ class Transactions:
         self.heads: dict[int, int] = {}
         #: Undecided half messages with a delivery delay.
         self.delays: dict[int, int] = {}
+        #: Undecided transactions that were parked before: their age counts from the resume.
+        self.resumed_at_ms: dict[int, int] = {}
+        #: When rows were last carried forward.
         self.moved_at_ms: dict[int, int] = {}
         self._appliers: dict[type, Callable[..., None]] = {
             NamedQueue: self._apply_named_queue,
@@ -208,6 +211,7 @@ class Transactions:
         if self.parts.pop(head, None) is not None:
             for first, _ in ranges:
                 self.heads.pop(first, None)
+        self.resumed_at_ms.pop(head, None)
         if self.delays or self.moved_at_ms:
             for first, count in ranges:
                 for row in range(first, first + count):
@@ -224,11 +228,13 @@ class Transactions:
         for first, count in self.ranges_of(record.head):
             self.table.mark(first, count, State.PARKED)
         self.table.schedule(record.head, NEVER)
+        self.resumed_at_ms.pop(record.head, None)
 
-    def _apply_resumed(self, record: Resumed, _where: Where) -> None:
+    def _apply_resumed(self, record: Resumed, where: Where) -> None:
         for first, count in self.ranges_of(record.head):
             self.table.mark(first, count, State.PREPARED)
         self.table.count_check(record.head, 0, record.next_check_at_ms)
+        self.resumed_at_ms[record.head] = where.at_ms
 
     def _apply_released(self, record: Released, _where: Where) -> None:
         for row, queue, offset in zip(

@@ -1,0 +1,86 @@
+"""Checkpoints: from where a restart must replay, and which files hold what came before.
+
+A checkpoint is one JSON line behind a line with its checksum.  It is written to a temporary name,
+flushed and renamed, so there is always a whole one; the one before it is kept as ``checkpoint.old``
+in case the newest is damaged.  It also holds what must outlive deleted log: names, decided batches,
+and what the core knows of transactions that came in several requests.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.store.state_files import ChunkFile
+from escrowmq.transaction.batches import AppBatches
+from escrowmq.transaction.core import Parts
+from escrowmq.transaction.records import NamedOrigin, NamedQueue
+
+if TYPE_CHECKING:
+    from escrowmq.store.disk import Disk
+
+PATH = "checkpoint"
+PREVIOUS = "checkpoint.old"
+TEMPORARY = "checkpoint.tmp"
+MAGIC = b"EMQC1"
+
+
+class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
+    """Everything below ``log_end`` is flushed and in the files named here."""
+
+    at_ms: int
+    log_start: int
+    log_end: int
+    rows_start: int
+    rows_end: int
+    chunks: list[ChunkFile]
+    #: Bases of the chunks that are in memory.
+    live: list[int]
+    survivors_generation: int
+    survivors_count: int
+    key_runs: list[str]
+    queues: list[NamedQueue]
+    #: By queue number: start and end.
+    queue_bounds: list[tuple[int, int]]
+    origins: list[NamedOrigin]
+    parts: dict[int, Parts]
+    delays: dict[int, int]
+    resumed_at_ms: dict[int, int]
+    batches: dict[str, AppBatches]
+
+
+_decode = msgspec.json.Decoder(Checkpoint).decode
+
+
+def save(disk: Disk, checkpoint: Checkpoint) -> None:
+    """Make this the newest checkpoint; durable when it returns."""
+    body = msgspec.json.encode(checkpoint)
+    file = disk.open(TEMPORARY, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, b"%s %08x\n%s\n" % (MAGIC, zlib.crc32(body), body))
+        file.flush()
+    finally:
+        file.close()
+    if disk.exists(PATH):
+        disk.rename(PATH, PREVIOUS)
+    disk.rename(TEMPORARY, PATH)
+    disk.flush_directory("")
+
+
+def load(disk: Disk, path: str) -> Checkpoint | None:
+    """The checkpoint at this path; None if it is missing or damaged."""
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    head, _, rest = data.partition(b"\n")
+    body = rest.removesuffix(b"\n")
+    if head != b"%s %08x" % (MAGIC, zlib.crc32(body)):
+        return None
+    return _decode(body)
