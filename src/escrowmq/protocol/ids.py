@@ -28,8 +28,8 @@ def pack_host(address: str, port: int) -> bytes:
         raise RequestRefused("host_illegal", "not an IP address", address=address) from None
     if not 0 <= port <= PORT_MAX:
         raise RequestRefused("host_illegal", "no such port", port=port, port_max=PORT_MAX)
-    # A dual-stack socket shows an IPv4 peer so.  Java makes four bytes of it again, in spite of
-    # the bit that says sixteen, and then cannot write the message.
+    # A dual-stack socket shows an IPv4 peer like this.  Java takes it for IPv4, whatever the
+    # flag says, so it must be packed as IPv4 here.
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
         ip = ip.ipv4_mapped
     return ip.packed + port.to_bytes(_PORT_BYTES, "big")

@@ -162,7 +162,10 @@ def encode(  # noqa: PLR0913, PLR0917 - positional, because this is called for e
     transaction_bits: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """Lay out a message that passed ``validate``."""
+    """Lay out a message that passed ``validate``.
+
+    The sender's word does not count for the bits that say what the transaction and hosts are.
+    """
     body = message.body
     properties = message.properties
     born_host = message.born_host
@@ -262,7 +265,7 @@ def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, s
             raise _malformed("neither magic", at + 4, magic=magic)
         properties_bytes = tail[topic_end] << 8 | tail[topic_end + 1]
     except IndexError:
-        raise _malformed("body or topic passes its end", topic_at, size=size) from None
+        raise _malformed("body or topic passes its end", end, size=size) from None
     properties = tail[topic_end + 2 :]
     if properties_bytes != len(properties) or properties_bytes > PROPERTIES_BYTES_MAX:
         at = topic_at + topic_end
