@@ -9,11 +9,11 @@ and what the core knows of transactions that came in several requests.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.store.state_files import ChunkFile
+from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
@@ -41,14 +41,25 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     survivors_generation: int
     survivors_count: int
     key_runs: list[str]
-    queues: list[NamedQueue]
     #: By queue number: start and end.
     queue_bounds: list[tuple[int, int]]
+    queues: list[NamedQueue]
     origins: list[NamedOrigin]
     parts: dict[int, Parts]
     delays: dict[int, int]
     resumed_at_ms: dict[int, int]
     batches: dict[str, AppBatches]
+
+    def with_files(self, **files: Any) -> Checkpoint:
+        """The same, with the files that hold it."""
+        return msgspec.structs.replace(self, **files)
+
+    def state_files(self) -> list[str]:
+        """Names of the state table's files that it counts on."""
+        names = [chunk.name for chunk in self.chunks]
+        if self.survivors_count:
+            names.append(survivors_name(self.survivors_generation))
+        return names
 
 
 _decode = msgspec.json.Decoder(Checkpoint).decode

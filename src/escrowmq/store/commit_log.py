@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.frames import read_frame, stated_length
+from escrowmq.store.frames import read_frame, stated_head
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,10 +179,10 @@ def read_frames(
             at += frame.length
             offset = frame.end
         if at == 0:
-            length = stated_length(block, 0)
-            if length is None or length <= len(block) or offset + length > end:
+            head = stated_head(block)
+            if head is None or head.length <= len(block) or offset + head.length > end:
                 return
-            block = segment.file.read_at(offset - segment.start, length)
+            block = segment.file.read_at(offset - segment.start, head.length)
             frame = read_frame(block, 0, offset, seed)
             if frame is None:
                 return

@@ -37,11 +37,12 @@ HEAD_BYTES = 44
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 _HEAD = struct.Struct("<4sHHIIQQQ")
+_START = struct.Struct("<4sHHII")
 _CHECKSUM = struct.Struct("<I")
 _WHOLE_HEAD = struct.Struct("<4sHHIIQQQI")
 
 _encode_records = msgspec.msgpack.Encoder().encode
-_decode_records = msgspec.msgpack.Decoder(list[Record]).decode
+decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -109,23 +110,24 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
     return Frame(log_offset, length, records_at, stored_at_ms, flushed)
 
 
-def stated_length(data: Bytes, at: int) -> int | None:
-    """How long the frame at ``data[at:]`` says it is; None if that cannot be a frame."""
+class StatedHead(msgspec.Struct, frozen=True, gc=False):
+    """What bytes say that start like a frame; nothing of it is checked."""
+
+    version: int
+    length: int
+    records_at: int
+
+
+def stated_head(data: Bytes, at: int = 0) -> StatedHead | None:
+    """What the frame at ``data[at:]`` says of itself; None if that cannot be a frame."""
     if len(data) - at < HEAD_BYTES:
         return None
-    magic, _, _, length = struct.unpack_from("<4sHHI", data, at)
-    if magic != MAGIC or not HEAD_BYTES <= length <= FRAME_BYTES_MAX:
+    magic, version, _, length, records_at = _START.unpack_from(data, at)
+    if magic != MAGIC or not HEAD_BYTES <= records_at <= length <= FRAME_BYTES_MAX:
         return None
-    return int(length)
-
-
-def stated_version(data: Bytes, at: int) -> int | None:
-    """The version that a frame at ``data[at:]`` claims, if it starts like a frame at all."""
-    if len(data) - at < HEAD_BYTES or bytes(data[at : at + 4]) != MAGIC:
-        return None
-    return int.from_bytes(data[at + 4 : at + 6], "little")
+    return StatedHead(version, length, records_at)
 
 
 def records_of(data: Bytes, at: int, frame: Frame) -> list[Record]:
     """The records of an intact frame at ``data[at:]``."""
-    return _decode_records(memoryview(data)[at + frame.records_at : at + frame.length])
+    return decode_records(memoryview(data)[at + frame.records_at : at + frame.length])

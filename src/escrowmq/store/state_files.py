@@ -39,9 +39,14 @@ class ChunkFile(msgspec.Struct, frozen=True, array_like=True):
     log_offset: int
 
     @property
-    def path(self) -> str:
-        """Where it is."""
-        return f"{DIRECTORY}/{self.base:020d}.{self.generation}"
+    def name(self) -> str:
+        """Its name in the directory."""
+        return f"{self.base:020d}.{self.generation}"
+
+
+def survivors_name(generation: int) -> str:
+    """The name of the file with rows that outlived their chunks."""
+    return f"survivors.{generation}"
 
 
 class Survivor(msgspec.Struct, frozen=True):
@@ -79,21 +84,9 @@ class StateFiles:
         self.survivors_generation = 0
         self.survivors_count = 0
 
-    @property
-    def survivors_path(self) -> str:
-        """Where the survivors are, if there are any."""
-        return f"{DIRECTORY}/survivors.{self.survivors_generation}"
-
-    def names(self) -> set[str]:
-        """The files that count."""
-        names = {chunk.path.partition("/")[2] for chunk in self.chunks}
-        if self.survivors_count:
-            names.add(self.survivors_path.partition("/")[2])
-        return names
-
     def rows(self, base: int, at: int, count: int) -> Rows:
         """Rows of a chunk, checked."""
-        return self._read(self._of(base).path, STATE_ROW, at, count)
+        return self._read(self._of(base).name, STATE_ROW, at, count)
 
     def half(self, half_offset: int) -> Half:
         """One row that a checkpoint has written."""
@@ -104,7 +97,7 @@ class StateFiles:
         """All survivors."""
         if not self.survivors_count:
             return []
-        rows = self._read(self.survivors_path, SURVIVOR_ROW, 0, self.survivors_count)
+        rows = self._read(survivors_name(self.survivors_generation), SURVIVOR_ROW, 0, self.survivors_count)
         return [
             Survivor(to_half(int(one["half_offset"][0]), one), int(one["id_hash"][0]))
             for one in np.split(rows, len(rows))
@@ -125,7 +118,8 @@ class StateFiles:
         assert index >= 0
         return self.chunks[index]
 
-    def _read(self, path: str, kind: np.dtype[np.void], at: int, count: int) -> Rows:
+    def _read(self, name: str, kind: np.dtype[np.void], at: int, count: int) -> Rows:
+        path = f"{DIRECTORY}/{name}"
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -157,13 +151,13 @@ class StateFiles:
                 len(rows),
                 int(rows["log_offset"][np.argmax(rows["size"] > 0)]),
             )
-            self._write(new.path, sealed(rows))
+            self._write(new.name, sealed(rows))
             by_base[base] = new
         if snapshot.survivors is not None:
             self.survivors_generation += 1
             self.survivors_count = len(snapshot.survivors)
             if snapshot.survivors:
-                self._write(self.survivors_path, sealed(_survivor_rows(snapshot.survivors)))
+                self._write(survivors_name(self.survivors_generation), sealed(_survivor_rows(snapshot.survivors)))
         self._disk.flush_directory(DIRECTORY)
         self.chunks = [by_base[base] for base in sorted(by_base)]
 
@@ -171,11 +165,11 @@ class StateFiles:
         """Rows decided before the last checkpoint: only the file knows by which frame."""
         unknown = rows["op_offset"][: old.count] < 0
         if unknown.any():
-            known = self._read(old.path, STATE_ROW, 0, old.count)
+            known = self._read(old.name, STATE_ROW, 0, old.count)
             rows["op_offset"][: old.count][unknown] = known["op_offset"][unknown]
 
-    def _write(self, path: str, data: bytes) -> None:
-        file = self._disk.open(path, create=True)
+    def _write(self, name: str, data: bytes) -> None:
+        file = self._disk.open(f"{DIRECTORY}/{name}", create=True)
         try:
             # A crash may have left an unnamed file here, longer than this one.
             file.truncate(0)

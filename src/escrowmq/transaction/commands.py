@@ -123,9 +123,10 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carry(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy these half messages forward, so that the log before them may be deleted."""
+    """Copy forward what is needed of one request, so that the log before it may be deleted."""
 
-    half_offsets: tuple[int, ...]
+    #: The request's first row.
+    first: int
 
 
 Command = (

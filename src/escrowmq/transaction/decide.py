@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.transaction.core import Transactions
 
-MOVED_ROWS_MAX = 4_096
-"""Half messages carried forward in one frame, at most."""
-
-
 def refuse(code: str, message: str, **facts: object) -> Decision:
     """Answer that it cannot be done, and why."""
     return Decision(refused=RequestRefused(code, message, **facts))
@@ -493,13 +489,34 @@ def moved_row(core: Transactions, half: Half) -> MovedRow:
 
 
 def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
-    """Copy half messages forward that are still needed; the others are passed over."""
+    """Copy forward those half messages of a request that are still needed.
+
+    One request per frame, so that the frame of a request's first row is found from the row alone.
+    """
+    first = core.table.get(command.first)
+    count = first.part & ~FIRST if first is not None else 1
     halves = [
         half
-        for half in map(core.table.get, command.half_offsets[:MOVED_ROWS_MAX])
+        for half in map(core.table.get, range(command.first, command.first + count))
         if half is not None and core.table.waits(half.half_offset, 1)
     ]
     return with_copies(core, (), halves, None)
+
+
+def carry_before(core: Transactions, command: DecideBatch, now_ms: int) -> Carry | None:
+    """The next request of a batch that is too old to become visible where it is."""
+    if core.batches.judge(command.app_id, command.query_id, command.batch_id) != "new":
+        return None
+    for claim in command.attempts:
+        found = core.table.find(claim.transaction_id)
+        half = core.table.get(core.head_of(found)) if found is not None else None
+        if half is None or half.state is not State.PREPARED:
+            continue
+        for first, _ in core.ranges_of(half.half_offset):
+            row = core.table.get(first)
+            if row is not None and is_stale(core, row, now_ms):
+                return Carry(first=first)
+    return None
 
 
 # Back-checks.

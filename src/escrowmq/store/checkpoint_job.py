@@ -1,0 +1,82 @@
+"""A checkpoint under way.
+
+Made between two batches, when memory holds exactly what the log has flushed; ``write`` then does
+the long work and may run in another thread while the store goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.store.checkpoint import Checkpoint
+from escrowmq.transaction.batches import AppBatches
+from escrowmq.transaction.core import Parts
+
+if TYPE_CHECKING:
+    from escrowmq.store.store import Store
+
+
+class CheckpointJob:
+    """What is to be written, frozen, and the checkpoint that will say so."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
+        self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
+        snapshot = store.keys.snapshot()
+        merge = store.keys.merge() if store.keys.merge_due() else None
+        self._runs = [run for run in (snapshot, merge) if run is not None]
+        core = store.core
+        self._frozen = Checkpoint(
+            at_ms=store.last_at_ms,
+            log_start=store.log_start,
+            log_end=store.log.end,
+            rows_start=store.table.start,
+            rows_end=store.table.end,
+            chunks=[],
+            live=[base for base in store.table.chunks if base not in self._state.dropped],
+            survivors_generation=0,
+            survivors_count=0,
+            key_runs=[],
+            queue_bounds=[(queue.start, queue.end) for queue in store.queues],
+            queues=list(core.names.queues),
+            origins=list(core.names.origins),
+            parts={
+                head: Parts(list(parts.ranges), parts.messages, parts.bytes)
+                for head, parts in core.parts.items()
+            },
+            delays=dict(core.delays),
+            resumed_at_ms=dict(core.resumed_at_ms),
+            batches={
+                app_id: AppBatches(dict(app.highest), dict(app.named))
+                for app_id, app in core.batches.apps.items()
+            },
+        )
+
+    def write(self) -> None:
+        """Put everything into files, flushed."""
+        store = self._store
+        grown: set[str] = set()
+        for tail in self._tails:
+            grown.update(tail.queue.write(tail))
+        for directory in sorted(grown):
+            store.disk.flush_directory(directory)
+        store.table.files.write(self._state)
+        for run in self._runs:
+            run.write()
+
+    def install(self) -> Checkpoint:
+        """Let memory forget what the files hold now; returns the checkpoint to save."""
+        store = self._store
+        for tail in self._tails:
+            tail.queue.install(tail)
+        store.table.install(self._state)
+        for run in self._runs:
+            store.keys.install(run)
+        files = store.table.files
+        return self._frozen.with_files(
+            chunks=files.chunks,
+            survivors_generation=files.survivors_generation,
+            survivors_count=files.survivors_count,
+            key_runs=store.keys.names(),
+        )

@@ -1,0 +1,73 @@
+"""The file that says what a store is: its format version and what was chosen when it was made."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+
+if TYPE_CHECKING:
+    from escrowmq.store.disk import Disk
+
+PATH = "format"
+TEMPORARY = "format.tmp"
+VERSION = 1
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    """Chosen once, when the store is made."""
+
+    version: int
+    #: Goes into every frame's checksum, so that no other store's frame passes for ours.
+    seed: int
+    chunk_rows: int
+
+
+def read_or_make(disk: Disk, chunk_rows: int) -> Format:
+    """The store's format; an empty directory becomes a store."""
+    if disk.exists(PATH):
+        return _read(disk)
+    names = [name for name in disk.list("") if name != TEMPORARY]
+    if any(disk.list(name) for name in names):
+        raise StoreUnusable(
+            "store_foreign",
+            "this directory holds files but no store; give an empty one",
+            names=names[:5],
+        )
+    made = Format(version=VERSION, seed=secrets.randbits(32), chunk_rows=chunk_rows)
+    file = disk.open(TEMPORARY, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, msgspec.json.encode(made))
+        file.flush()
+    finally:
+        file.close()
+    disk.rename(TEMPORARY, PATH)
+    disk.flush_directory("")
+    return made
+
+
+def _read(disk: Disk) -> Format:
+    file = disk.open(PATH)
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    try:
+        stated = msgspec.json.decode(data, type=dict)
+        version = stated["version"]
+        if version != VERSION:
+            raise StoreUnusable(
+                "store_version_unknown",
+                "a newer EscrowMQ made this store; use that one",
+                version=version,
+                known=VERSION,
+            )
+        return msgspec.convert(stated, Format)
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, UnicodeDecodeError) as error:
+        raise StoreCorrupt(
+            "format_damaged", "restore the file from a backup", path=PATH, cause=str(error)
+        ) from None

@@ -1,0 +1,94 @@
+"""Reading single frames and messages out of the log, checked before anybody sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.protocol.stored_message import decode
+from escrowmq.store.frames import HEAD_BYTES, decode_records, read_frame, stated_head
+from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
+
+if TYPE_CHECKING:
+    from escrowmq.model.message import Message
+    from escrowmq.store.commit_log import CommitLog
+    from escrowmq.store.frames import Frame
+    from escrowmq.transaction.records import Record
+    from escrowmq.transaction.table import Half
+
+
+class LogReading:
+    """What others ask of the log by offset."""
+
+    def __init__(self, log: CommitLog, seed: int) -> None:
+        self._log = log
+        self._seed = seed
+
+    def record(self, log_offset: int, size: int, crc: int) -> bytes:
+        """A stored message, as it was written."""
+        data = self._log.read(log_offset, size)
+        if crc32(data) != crc:
+            raise StoreCorrupt(
+                "message_damaged",
+                "run `escrowmq store check`",
+                log_offset=log_offset,
+                size=size,
+            )
+        return data
+
+    def record_of(self, half: Half) -> bytes:
+        """A half message, as it was written."""
+        return self.record(half.location, half.size, half.crc)
+
+    def frame(self, log_offset: int) -> tuple[Frame, list[Record]]:
+        """A whole frame and its records."""
+        head = stated_head(self._log.read(log_offset, HEAD_BYTES))
+        data = self._log.read(log_offset, head.length) if head else b""
+        frame = read_frame(data, 0, log_offset, self._seed)
+        if frame is None:
+            raise StoreCorrupt(
+                "frame_damaged", "run `escrowmq store check`", log_offset=log_offset
+            )
+        return frame, decode_records(data[frame.records_at :])
+
+    def identity(self, half: Half) -> tuple[str, int]:
+        """Transaction id and part number of a request, by its first row.
+
+        The frame is not checked as a whole, it may be large: a wrong id is only not found.
+        """
+        start = half.location - HEAD_BYTES
+        head = stated_head(self._log.read(start, HEAD_BYTES))
+        if head is None:
+            return "", UNNUMBERED
+        try:
+            records = decode_records(
+                self._log.read(start + head.records_at, head.length - head.records_at)
+            )
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return "", UNNUMBERED
+        for record in records:
+            if isinstance(record, Prepared) and record.first == half.half_offset:
+                return record.transaction_id, record.number
+            if isinstance(record, Moved) and record.rows[0].half_offset == half.half_offset:
+                return record.rows[0].transaction_id, record.rows[0].number
+        return "", UNNUMBERED
+
+    def holds(self, half: Half, message: Message) -> bool:
+        """Whether the stored half has this message's topic, queue and body."""
+        stored = decode(self.record_of(half))
+        return (stored.topic, stored.queue_id, stored.body) == (
+            message.topic,
+            message.queue_id,
+            message.body,
+        )
+
+    def decision(self, op_offset: int) -> tuple[str, int]:
+        """Who decided in this frame, and when."""
+        frame, records = self.frame(op_offset)
+        for record in records:
+            if isinstance(record, Decided | BatchDecided):
+                return record.by, frame.stored_at_ms
+        raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)

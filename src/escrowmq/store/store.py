@@ -1,0 +1,273 @@
+"""The store: commands in, frames in the log, and everything that is read back.
+
+One thread owns it.  A command is decided and applied in memory at once (``execute``), gathered
+with others, written and flushed together (``write``, ``flush``), and only then do queue ends move
+(``publish``) and replies leave.  If a write or a flush fails the store is finished: it refuses
+everything, and a restart recovers from the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.protocol.properties import tags_code
+from escrowmq.protocol.stored_message import SYS_PREPARED, encode, validate
+from escrowmq.store.checkpoint import save
+from escrowmq.store.checkpoint_job import CheckpointJob
+from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
+from escrowmq.store.dispatch import Dispatcher
+from escrowmq.store.frames import HEAD_BYTES, encode_frame
+from escrowmq.store.key_index import KeyIndex
+from escrowmq.store.log_reading import LogReading
+from escrowmq.store.state_table import Reading, StateTable
+from escrowmq.transaction.commands import (
+    Append,
+    Appended,
+    Command,
+    Decision,
+    DecideBatch,
+    Held,
+    Prepare,
+)
+from escrowmq.transaction.core import Transactions, Where
+from escrowmq.transaction.decide import carry_before
+from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
+
+if TYPE_CHECKING:
+    from escrowmq.model.message import Message
+    from escrowmq.store.checkpoint import Checkpoint
+    from escrowmq.store.commit_log import CommitLog
+    from escrowmq.store.config import StoreConfig
+    from escrowmq.store.disk import Disk
+    from escrowmq.store.format import Format
+    from escrowmq.transaction.policy import CheckPolicy
+    from escrowmq.transaction.records import Record
+    from escrowmq.transaction.table import Half
+
+
+class Store:
+    """An open store.  ``open_store`` in recovery.py makes one."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        form: Format,
+        config: StoreConfig,
+        policy: CheckPolicy,
+        store_host: bytes,
+    ) -> None:
+        self.disk = disk
+        self.log = log
+        self.config = config
+        self.store_host = store_host
+        self.seed = form.seed
+        self.reading = LogReading(log, form.seed)
+        self.keys = KeyIndex(disk)
+        self.table = StateTable(
+            disk,
+            form.chunk_rows,
+            Reading(
+                identity=self.reading.identity,
+                holds=self.reading.holds,
+                decision=self.reading.decision,
+            ),
+        )
+        self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
+        self.dispatcher = Dispatcher(self.table, self.keys)
+        self.open_files = OpenFiles(disk)
+        #: By queue number.
+        self.queues: list[ConsumeQueue] = []
+        #: Store times never go back, even if the clock does.
+        self.last_at_ms = 0
+        self.checkpointed = 0
+        self.previous: Checkpoint | None = None
+        self.failure: BaseException | None = None
+        #: Below this the log may be deleted once a checkpoint says so.
+        self.log_start = 0
+
+    # Commands.
+
+    def execute(self, command: Command, now_ms: int) -> Decision:
+        """Decide and apply a command.  Nothing of it may leave before the next flush."""
+        if self.failure is not None:
+            raise self._finished()
+        at_ms = max(now_ms, self.last_at_ms)
+        if isinstance(command, Prepare | Append):
+            try:
+                for message in command.messages:
+                    validate(message)
+            except RequestRefused as refused:
+                return Decision(refused=refused)
+        elif isinstance(command, DecideBatch):
+            self._carry_before(command, at_ms)
+        decision = self.core.decide(command, at_ms)
+        if decision.records:
+            self._record(decision, at_ms)
+        return decision
+
+    def _carry_before(self, command: DecideBatch, at_ms: int) -> None:
+        while (carry := carry_before(self.core, command, at_ms)) is not None:
+            self._record(self.core.decide(carry, at_ms), at_ms)
+
+    def _record(self, decision: Decision, at_ms: int) -> None:
+        log = self.log
+        frame_offset = log.end
+        messages_at = frame_offset + HEAD_BYTES
+        content: list[bytes] = []
+        if decision.messages:
+            content = self._encode(decision, messages_at, at_ms)
+        elif decision.copies:
+            content = [self.reading.record_of(self._row(row)) for row in decision.copies]
+        records = decision.records
+        frame = encode_frame(content, records, frame_offset, at_ms, log.flushed, self.seed)
+        log.append(frame, at_ms)
+        self.last_at_ms = at_ms
+        self.apply(records, Where(frame_offset, messages_at, at_ms))
+
+    def _row(self, row: int) -> Half:
+        half = self.table.get(row)
+        assert half is not None
+        return half
+
+    def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
+        """Apply a frame's records: live, and again after a crash."""
+        for record in records:
+            self.core.apply(record, where)
+            if type(record) is NamedQueue:
+                self._name_queue(record)
+            else:
+                self.dispatcher.dispatch(record, where)
+
+    def _name_queue(self, record: NamedQueue) -> None:
+        if record.id == len(self.queues):
+            self.queues.append(
+                ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
+            )
+
+    def _encode(self, decision: Decision, offset: int, at_ms: int) -> list[bytes]:
+        record = decision.records[-1]
+        placed, reply = record.placed, decision.reply  # type: ignore[union-attr]
+        assert isinstance(reply, Held | Appended)
+        first_id = ""
+        if type(record) is Stored:
+            bits, queue_offsets = 0, record.queue_offsets
+        elif type(record) is Prepared:
+            bits, queue_offsets = SYS_PREPARED, range(record.first, record.first + reply.count)
+            first_id = record.transaction_id
+        else:
+            assert isinstance(record, Scheduled)
+            count = len(decision.messages)
+            bits, queue_offsets = 0, range(record.first, record.first + count)
+        content = []
+        sizes, crcs, tags, keys = placed.sizes, placed.crcs, placed.tags, placed.keys
+        log_offsets = reply.log_offsets
+        host = self.store_host
+        for message, queue_offset in zip(decision.messages, queue_offsets, strict=True):
+            data = encode(message, queue_offset, offset, at_ms, host, bits)
+            content.append(data)
+            size = len(data)
+            sizes.append(size)
+            crcs.append(crc32(data))
+            tags.append(tags_code(message.tags))
+            keys.append(_key_hashes(message))
+            log_offsets.append(offset)
+            offset += size
+        if first_id and first_id != decision.messages[0].unique_key:
+            keys[0].append(crc32(first_id.encode()))
+        return content
+
+    # Durability.
+
+    def write(self) -> None:
+        """Hand what was gathered to the operating system."""
+        try:
+            self.log.write()
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def flush(self) -> None:
+        """Return once everything written is on the disk; may run in another thread."""
+        try:
+            self.log.flush()
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def publish(self) -> set[int]:
+        """Move queue ends over what is durable now, one slice; returns the queues that grew."""
+        grown = set()
+        queues = self.queues
+        for queue, first, entries in self.dispatcher.take():
+            queues[queue].append(first, entries)
+            grown.add(queue)
+        return grown
+
+    def sync(self) -> None:
+        """Write, flush and publish everything: a whole batch, for whoever has only one caller."""
+        self.write()
+        if self.config.durability == "fsync":
+            self.flush()
+        while not self.dispatcher.is_idle:
+            self.publish()
+
+    def _finished(self) -> Unavailable:
+        return Unavailable(
+            "store_failed",
+            "a write failed; restart the broker, it recovers from the log",
+            cause=repr(self.failure),
+        )
+
+    # Checkpoints.
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a restart would have too much to replay."""
+        grown = self.log.written - self.checkpointed
+        return grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint now.  Nothing may be gathered, unflushed or unpublished."""
+        job = self.begin_checkpoint()
+        try:
+            job.write()
+            self.end_checkpoint(job)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def begin_checkpoint(self) -> CheckpointJob:
+        """Freeze what a checkpoint must hold."""
+        assert self.log.end == self.log.written, "a checkpoint holds only what is written"
+        assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
+        self.flush()
+        return CheckpointJob(self)
+
+    def end_checkpoint(self, job: CheckpointJob) -> None:
+        """Make it count, and forget what it made unnecessary."""
+        checkpoint = job.install()
+        save(self.disk, checkpoint)
+        named = [one for one in (checkpoint, self.previous) if one is not None]
+        self.table.files.collect({name for one in named for name in one.state_files()})
+        self.keys.collect({name for one in named for name in one.key_runs})
+        self.previous = checkpoint
+        self.checkpointed = checkpoint.log_end
+
+    def close(self) -> None:
+        """Checkpoint, unless the store has failed, and give all files back."""
+        if self.failure is None:
+            self.sync()
+            self.checkpoint()
+        self.open_files.close()
+        self.keys.close()
+        self.log.close()
+
+
+def _key_hashes(message: Message) -> list[int]:
+    hashes = [crc32(message.unique_key.encode())] if message.unique_key else []
+    if message.keys:
+        hashes += [crc32(key.encode()) for key in message.keys]
+    return hashes
