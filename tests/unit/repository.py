@@ -48,6 +48,26 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+def imported(tree: ast.Module, module: str) -> Iterator[str]:
+    """Full names of all that is imported: in functions, under TYPE_CHECKING, by import_module."""
+    package = module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=base, names=names, level=level):
+                start = package.rsplit(".", level - 1)[0] if level else ""
+                origin = ".".join(part for part in (start, base) if part)
+                # "from escrowmq import store" imports escrowmq.store.
+                yield from (f"{origin}.{alias.name}" for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield name
+
+
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     for fence in _FENCE.finditer(text):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.repository import PACKAGE, modules, parse, relative
+from tests.unit.repository import PACKAGE, imported, modules, parse, relative
 
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
@@ -51,26 +50,6 @@ OUTSIDE_WORLD = {
     "uuid",
 }
 PURE = ("transaction", "protocol")
-
-
-def imported(tree: ast.Module, module: str) -> Iterator[str]:
-    """Full names of all that is imported: in functions, under TYPE_CHECKING, by import_module."""
-    package = module.rpartition(".")[0]
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=base, names=names, level=level):
-                start = package.rsplit(".", level - 1)[0] if level else ""
-                origin = ".".join(part for part in (start, base) if part)
-                # "from escrowmq import store" imports escrowmq.store.
-                yield from (f"{origin}.{alias.name}" for alias in names)
-            case ast.Call(
-                func=ast.Attribute(attr="import_module")
-                | ast.Name(id="import_module" | "__import__"),
-                args=[ast.Constant(value=str(name)), *_],
-            ):
-                yield name
 
 
 def module_name(path: Path) -> str:
