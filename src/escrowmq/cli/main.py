@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
     try:
         refuse_without_asserts()
-        app(arguments)
+        app(arguments, prog_name="escrowmq")
     except EscrowError as error:
         print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print
         sys.exit(EXIT_REFUSED)
