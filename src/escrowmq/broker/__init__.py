@@ -1,0 +1,1 @@
+"""The asyncio shell: sockets, the one writer, delivery, back-checks.  Owns time."""

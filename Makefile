@@ -1,0 +1,82 @@
+# Every target sets up what it needs the first time, from the locked and hashed requirements.
+# Needs Python 3.11 to 3.13, make and a package index; nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+UV_VERSION := 0.13.7
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo run test check format bench crash docs lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/base.stamp ## Write transactions, die, recover, and print what was found
+	$(BIN)/python -m escrowmq.cli.main demo $(ARGS)
+
+run: $(VENV)/base.stamp ## Run the escrowmq command: make run ARGS="config show"
+	$(BIN)/escrowmq $(ARGS)
+
+test: check ## Everything a change must pass: check, all tests, the coverage gate
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov --cov-report= $(ARGS)
+	$(BIN)/coverage report --fail-under=100 \
+	  --include='src/escrowmq/transaction/*,src/escrowmq/store/*'
+
+check: $(VENV)/spark.stamp ## Lint, format, spelling and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp ## Put the code into shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/base.stamp ## Print figures, one JSON object per line: make bench NAME=store
+	$(BIN)/python bench/$(NAME).py $(ARGS)
+
+crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
+	$(BIN)/python -m tests.crash.long $(ARGS)
+
+docs: $(VENV)/base.stamp ## Write the generated reference pages again
+	$(BIN)/python -m escrowmq.cli.reference docs/reference/config.md
+
+# spark.txt holds everything; the smaller locks follow its versions, so that they can be installed
+# over each other.  Nothing of the machine that ran this may end up in the files.
+LOCK := $(VENV)-lock/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --python-version 3.11 --custom-compile-command 'make lock' \
+  --group pyproject.toml:build pyproject.toml $(LOCK_FLAGS)
+
+lock: ## Resolve the dependencies again; LOCK_FLAGS=--upgrade takes the newest versions
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip --disable-pip-version-check --quiet install uv==$(UV_VERSION)
+	$(LOCK) --extra dev --extra spark --extra sql -o requirements/spark.txt
+	$(LOCK) --extra dev -c requirements/spark.txt -o requirements/dev.txt
+	$(LOCK) -c requirements/spark.txt -o requirements/base.txt
+
+clean: ## Remove the environment and every cache
+	rm -rf $(VENV) $(VENV)-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else \
+	  "EscrowMQ needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + ": set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/base.stamp: requirements/base.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes -r requirements/base.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/base.stamp
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# pyspark comes as source only; without isolation it is built by the setuptools of the lock.
+$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
+	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.txt
+	@touch $@

@@ -1,0 +1,173 @@
+"""Config is read once, here, and passed down: flags > environment > TOML file > defaults.
+
+Every section is one frozen dataclass that checks its own values; this module finds the values,
+gives them their types, and remembers where each one came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
+
+from escrowmq.cli.convert import from_text, from_toml
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+#: A package with settings joins by adding its dataclass here.
+SECTIONS: Mapping[str, type[DataclassInstance]] = {
+    "store": StoreConfig,
+    "transaction": CheckPolicy,
+}
+
+ENV_PREFIX = "ESCROWMQ_"
+ENV_FILE = "ESCROWMQ_CONFIG"
+DEFAULT = "default"
+FLAG = "flag"
+
+Section = TypeVar("Section")
+Given = TypeVar("Given")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One value and where it came from."""
+
+    #: ``section.key``
+    name: str
+    value: object
+    #: ``default``, ``file PATH``, ``env NAME`` or ``flag``.
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every section, checked, and every setting with its origin."""
+
+    sections: Mapping[str, object]
+    settings: tuple[Setting, ...]
+
+    def section(self, kind: type[Section]) -> Section:
+        """The section of that dataclass: ``config.section(StoreConfig)``."""
+        return next(section for section in self.sections.values() if isinstance(section, kind))
+
+
+def load(
+    *, file: Path | None = None, environ: Mapping[str, str], flags: Sequence[str] = ()
+) -> Config:
+    """Read and check all settings; the first problem is raised as ``RequestRefused``.
+
+    ``flags`` are ``section.key=value``.  Without ``file``, ``ESCROWMQ_CONFIG`` may name one.
+    """
+    if file is None and environ.get(ENV_FILE):
+        file = Path(environ[ENV_FILE])
+    given: dict[str, Setting] = {}
+    # From the weakest to the strongest: a later source replaces what an earlier one said.
+    for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
+        given.update((setting.name, setting) for setting in source)
+    sections = {section: _build(section, given) for section in SECTIONS}
+    settings = tuple(
+        given.get(f"{section}.{key}")
+        or Setting(name=f"{section}.{key}", value=getattr(sections[section], key), origin=DEFAULT)
+        for section, key in _known()
+    )
+    return Config(sections=sections, settings=settings)
+
+
+def _build(section: str, given: Mapping[str, Setting]) -> object:
+    names = {key: f"{section}.{key}" for known, key in _known() if known == section}
+    values = {key: given[name].value for key, name in names.items() if name in given}
+    try:
+        return replace(SECTIONS[section](), **values)
+    except RequestRefused as error:
+        culprit = given.get(str(error.fields["key"]))
+        origin = culprit.origin if culprit else DEFAULT
+        raise RequestRefused("bad_config", error.message, **error.fields, origin=origin) from None
+
+
+def _from_file(path: Path | None) -> Iterator[Setting]:
+    if path is None:
+        return
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror or "cannot be read"
+        raise RequestRefused("unreadable_config", why, path=str(path)) from error
+    except ValueError as error:  # Not TOML, or not UTF-8.
+        raise RequestRefused("unreadable_config", str(error), path=str(path)) from error
+    origin = f"file {path}"
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            raise RequestRefused(
+                "bad_config", "keys belong in a [section]", key=section, value=table, origin=origin
+            )
+        _check_section(section, origin)  # Here too, since the table may be empty.
+        for key, value in table.items():
+            yield _setting(section, key, value, from_toml, origin)
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
+    # Container platforms set variables such as ESCROWMQ_PORT for a service of our name, so only
+    # those with two underscores are ours; one in place of two is caught as a slip.
+    slips = {f"{section}_{key}": f"{section}__{key}".upper() for section, key in _known()}
+    for variable in sorted(environ):
+        if not variable.startswith(ENV_PREFIX):
+            continue
+        origin = f"env {variable}"
+        section, underscores, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
+        if underscores:
+            yield _setting(section, key, environ[variable], from_text, origin)
+        elif section in slips:
+            meant = f"did you mean {ENV_PREFIX}{slips[section]}?"
+            raise RequestRefused("bad_config", meant, key=variable, origin=origin)
+
+
+def _from_flags(flags: Iterable[str]) -> Iterator[Setting]:
+    for flag in flags:
+        name, equals, text = flag.partition("=")
+        section, dot, key = name.partition(".")
+        if not equals or not dot:
+            raise RequestRefused(
+                "bad_config", "write it as section.key=value", key=name, value=text, origin=FLAG
+            )
+        yield _setting(section, key, text, from_text, FLAG)
+
+
+def _setting(
+    section: str, key: str, given: Given, convert: Callable[[object, Given], object], origin: str
+) -> Setting:
+    _check_section(section, origin)
+    name = f"{section}.{key}"
+    types = get_type_hints(SECTIONS[section])
+    if key not in types:
+        hint = _did_you_mean(key, types)
+        raise RequestRefused("bad_config", f"no such key{hint}", key=name, origin=origin)
+    try:
+        return Setting(name=name, value=convert(types[key], given), origin=origin)
+    except ValueError as error:
+        raise RequestRefused(
+            "bad_config", str(error), key=name, value=given, origin=origin
+        ) from None
+
+
+def _check_section(section: str, origin: str) -> None:
+    if section not in SECTIONS:
+        hint = _did_you_mean(section, SECTIONS)
+        raise RequestRefused("bad_config", f"no such section{hint}", key=section, origin=origin)
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f", did you mean {close[0]}?" if close else f", there are {', '.join(known)}"
+
+
+def _known() -> Iterator[tuple[str, str]]:
+    return ((section, field.name) for section, kind in SECTIONS.items() for field in fields(kind))

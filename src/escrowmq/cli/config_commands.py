@@ -1,0 +1,67 @@
+"""``escrowmq config``: which settings hold, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.cli.config import Config, load
+
+app = typer.Typer(help="See the settings.", no_args_is_help=True)
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; else $ESCROWMQ_CONFIG names one."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
+]
+
+
+class Output(StrEnum):
+    """How to print."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.callback()
+def config() -> None:
+    """See the settings."""
+
+
+@app.command()
+def show(
+    file: FileOption = None,
+    set_: SetOption = None,
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Print every setting, its value, and where the value came from."""
+    loaded = load(file=file, environ=os.environ, flags=set_ or ())
+    typer.echo(as_json(loaded) if output is Output.JSON else as_table(loaded))
+
+
+def as_table(config: Config) -> str:
+    """Aligned columns, the same on a terminal and in a pipe, so that grep and awk can read them."""
+    rows = [("KEY", "VALUE", "ORIGIN")]
+    rows += [(setting.name, str(setting.value), setting.origin) for setting in config.settings]
+    name_width = max(len(name) for name, _, _ in rows)
+    value_width = max(len(value) for _, value, _ in rows)
+    return "\n".join(
+        f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows
+    )
+
+
+def as_json(config: Config) -> str:
+    """One list of objects."""
+    rows = [
+        {"key": setting.name, "value": setting.value, "origin": setting.origin}
+        for setting in config.settings
+    ]
+    return json.dumps(rows, indent=2)

@@ -1,0 +1,96 @@
+"""Writes docs/reference/config.md from the config dataclasses: ``make docs``.
+
+A field's description is the ``#:`` comment above it; fields that stand together under one comment
+share it.  The page is never edited by hand, and a test compares it with this.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
+
+from escrowmq.cli.config import ENV_PREFIX, SECTIONS
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_HEAD = """\
+# Settings
+
+Written by `make docs` from the code; edit the dataclasses instead.
+
+A setting can be given in four places. The first of them that has it wins:
+
+1. a flag, `--set store.durability=os`
+2. an environment variable, `ESCROWMQ_STORE__DURABILITY=os` (two underscores after the section)
+3. the TOML file that `--config` or `ESCROWMQ_CONFIG` names
+4. the default
+
+Sizes and durations are plain integers; the unit is in the key's name. An unknown section or key is
+an error, and so is a value out of its bounds. `escrowmq config show` prints every value and where
+it came from.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([_HEAD, *(_section(name, kind) for name, kind in SECTIONS.items())])
+
+
+def _section(name: str, kind: type[DataclassInstance]) -> str:
+    about = inspect.cleandoc(kind.__doc__ or "").partition("``.")[2].strip()
+    rows = [
+        f"## `[{name}]`",
+        "",
+        *([about, ""] if about else []),
+        "| Key | Default | Allowed | What it does |",
+        "|---|---|---|---|",
+    ]
+    descriptions = dict(describe(kind))
+    types = get_type_hints(kind)
+    bounds = _bounds(kind)
+    for field in fields(kind):
+        allowed = _allowed(types[field.name], bounds.get(field.name))
+        rows.append(
+            f"| `{field.name}` | `{field.default}` | {allowed} | {descriptions[field.name]} |"
+        )
+    rows += ["", f"In the environment: `{ENV_PREFIX}{name.upper()}__` and the key in capitals.", ""]
+    return "\n".join(rows)
+
+
+def describe(kind: type[DataclassInstance]) -> Iterator[tuple[str, str]]:
+    """Each field of the class, and the comment that belongs to it."""
+    source = inspect.getsource(kind)
+    lines = source.splitlines()
+    comment = ""
+    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined] # it is a class
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        first = node.lineno - 1
+        while lines[first - 1].lstrip().startswith("#:"):
+            first -= 1
+        above = lines[first : node.lineno - 1]
+        comment = " ".join(line.strip().removeprefix("#:").strip() for line in above) or comment
+        yield node.target.id, comment
+
+
+def _bounds(kind: type[DataclassInstance]) -> dict[str, tuple[object, object]]:
+    table = getattr(sys.modules[kind.__module__], "_BOUNDS", ())
+    return {name: (low, high) for name, low, high in table}
+
+
+def _allowed(kind: object, bounds: tuple[object, object] | None) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(f"`{choice}`" for choice in get_args(kind))
+    if bounds:
+        return f"`{bounds[0]}` to `{bounds[1]}`"
+    return {int: "an integer", float: "a number", bool: "`true` or `false`"}.get(kind, "text")  # type: ignore[call-overload, no-any-return]
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from escrowmq.cli.config import SECTIONS, Config, load
+from escrowmq.cli.config_commands import as_json, as_table
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "escrowmq.toml"
+
+
+def origin(config: Config, name: str) -> str:
+    return next(setting.origin for setting in config.settings if setting.name == name)
+
+
+def test_without_anything_given_the_defaults_hold() -> None:
+    config = load(environ={})
+    assert config.section(StoreConfig) == StoreConfig()
+    assert config.section(CheckPolicy) == CheckPolicy()
+    assert {setting.origin for setting in config.settings} == {"default"}
+    assert {setting.name.partition(".")[0] for setting in config.settings} == SECTIONS.keys()
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(file: Path) -> None:
+    file.write_text("[store]\nchunk_rows = 16\nretention_bytes = 1\ncopy_after_ms = 5\n")
+    environ = {"ESCROWMQ_STORE__CHUNK_ROWS": "32", "ESCROWMQ_STORE__RETENTION_BYTES": "2"}
+    config = load(file=file, environ=environ, flags=["store.chunk_rows=64"])
+    store = config.section(StoreConfig)
+    assert (store.chunk_rows, store.retention_bytes, store.copy_after_ms) == (64, 2, 5)
+    assert origin(config, "store.chunk_rows") == "flag"
+    assert origin(config, "store.retention_bytes") == "env ESCROWMQ_STORE__RETENTION_BYTES"
+    assert origin(config, "store.copy_after_ms") == f"file {file}"
+    assert origin(config, "store.durability") == "default"
+
+
+def test_the_last_of_two_flags_holds() -> None:
+    config = load(environ={}, flags=["store.chunk_rows=16", "store.chunk_rows=32"])
+    assert config.section(StoreConfig).chunk_rows == 32
+
+
+def test_a_value_that_equals_the_default_still_has_its_origin() -> None:
+    config = load(environ={}, flags=["store.retention_bytes=0"])
+    assert origin(config, "store.retention_bytes") == "flag"
+
+
+def test_the_environment_may_name_the_file(file: Path) -> None:
+    file.write_text('[store]\ndurability = "os"\n')
+    assert load(environ={"ESCROWMQ_CONFIG": str(file)}).section(StoreConfig).durability == "os"
+
+
+def test_a_file_given_as_a_flag_replaces_the_one_in_the_environment(file: Path) -> None:
+    file.write_text('[store]\ndurability = "os"\n')
+    config = load(file=file, environ={"ESCROWMQ_CONFIG": "/does/not/exist"})
+    assert config.section(StoreConfig).durability == "os"
+
+
+def test_variables_of_others_are_left_alone() -> None:
+    environ = {"ESCROWMQ_PORT": "tcp://10.0.0.1:9876", "ESCROWMQ_SERVICE_HOST": "10.0.0.1", "X": ""}
+    assert load(environ=environ).section(StoreConfig) == StoreConfig()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("transaction.checks_max=1_0", 10),
+        ("transaction.checks_max=+10", 10),
+        ("transaction.check_backoff=1.5", 1.5),
+        # An integer may stand for a float, not the other way round.
+        ("transaction.check_backoff=2", 2.0),
+        ("store.durability=os", "os"),
+    ],
+)
+def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
+    name = flag.partition("=")[0]
+    config = load(environ={}, flags=[flag])
+    got = next(setting.value for setting in config.settings if setting.name == name)
+    assert (got, type(got)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("flag", "message", "key"),
+    [
+        # Not the right type.
+        ("store.chunk_rows=many", "must be an integer, without a unit", "store.chunk_rows"),
+        ("store.chunk_rows=64MiB", "must be an integer, without a unit", "store.chunk_rows"),
+        ("store.chunk_rows=", "must be an integer, without a unit", "store.chunk_rows"),
+        ("store.chunk_rows= 64", "must be an integer, without a unit", "store.chunk_rows"),
+        ("store.chunk_rows=\u0664", "must be an integer, without a unit", "store.chunk_rows"),
+        ("store.chunk_rows=1.5", "must be an integer, without a unit", "store.chunk_rows"),
+        (
+            "store.chunk_rows=" + "9" * 5_000,
+            "must be an integer, without a unit",
+            "store.chunk_rows",
+        ),
+        ("transaction.check_backoff=nan", "must be a finite number", "transaction.check_backoff"),
+        ("transaction.check_backoff=x", "must be a finite number", "transaction.check_backoff"),
+        ("store.durability=maybe", 'must be "fsync" or "os"', "store.durability"),
+        # The right type, out of bounds: the dataclass says so.
+        ("store.chunk_rows=7", "must be from 8 to 65536", "store.chunk_rows"),
+        # No such thing.
+        ("store.durabilty=os", "no such key, did you mean durability?", "store.durabilty"),
+        ("stor.durability=os", "no such section, did you mean store?", "stor"),
+        ("zzz.durability=os", "no such section, there are store, transaction", "zzz"),
+        # Not a setting at all.
+        ("store.durability", "write it as section.key=value", "store.durability"),
+        ("durability=os", "write it as section.key=value", "durability"),
+    ],
+)
+def test_a_bad_flag_is_refused(flag: str, message: str, key: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        load(environ={}, flags=[flag])
+    assert (refused.value.code, refused.value.message) == ("bad_config", message)
+    assert (refused.value.fields["key"], refused.value.fields["origin"]) == (key, "flag")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "key"),
+    [
+        ("[store]\nchunk_rows = '64'", "must be an integer, without a unit", "store.chunk_rows"),
+        # A bool is an int to Python, not to us.
+        ("[store]\nchunk_rows = true", "must be an integer, without a unit", "store.chunk_rows"),
+        ("[store]\nchunk_rows = 64.0", "must be an integer, without a unit", "store.chunk_rows"),
+        (
+            "[transaction]\ncheck_backoff = true",
+            "must be a finite number",
+            "transaction.check_backoff",
+        ),
+        (
+            "[transaction]\ncheck_backoff = inf",
+            "must be a finite number",
+            "transaction.check_backoff",
+        ),
+        ("[store]\ndurability = 1", 'must be "fsync" or "os"', "store.durability"),
+        ("[store]\ndurability = []", 'must be "fsync" or "os"', "store.durability"),
+        ("durability = 'os'", "keys belong in a [section]", "durability"),
+        # Empty, and still unknown.
+        ("[stor]", "no such section, did you mean store?", "stor"),
+    ],
+)
+def test_a_bad_file_is_refused(file: Path, text: str, message: str, key: str) -> None:
+    file.write_text(text)
+    with pytest.raises(RequestRefused) as refused:
+        load(file=file, environ={})
+    assert (refused.value.code, refused.value.message) == ("bad_config", message)
+    assert (refused.value.fields["key"], refused.value.fields["origin"]) == (key, f"file {file}")
+
+
+def test_a_file_that_is_not_there_is_refused(file: Path) -> None:
+    with pytest.raises(RequestRefused, match="unreadable_config: No such file or directory"):
+        load(file=file, environ={})
+
+
+@pytest.mark.parametrize("content", [b"[store", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_is_refused(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(RequestRefused, match="unreadable_config"):
+        load(file=file, environ={})
+
+
+def test_one_underscore_in_place_of_two_is_caught() -> None:
+    with pytest.raises(RequestRefused, match=r"did you mean ESCROWMQ_STORE__CHUNK_ROWS\?"):
+        load(environ={"ESCROWMQ_STORE_CHUNK_ROWS": "64"})
+
+
+def test_an_unknown_variable_is_refused() -> None:
+    with pytest.raises(RequestRefused, match=r"did you mean chunk_rows\?"):
+        load(environ={"ESCROWMQ_STORE__CHUNKROWS": "64"})
+
+
+def test_values_that_contradict_each_other_are_refused_with_an_origin() -> None:
+    with pytest.raises(RequestRefused) as refused:
+        load(environ={}, flags=["store.retention_ms=1000"])
+    assert refused.value.fields == {
+        "key": "store.copy_after_ms",
+        "value": 3_600_000,
+        "origin": "default",
+    }
+
+
+def test_the_table_is_aligned() -> None:
+    lines = as_table(load(environ={}, flags=["store.durability=os"])).splitlines()
+    assert lines[0].split() == ["KEY", "VALUE", "ORIGIN"]
+    assert len({line.rindex(line.split()[-1]) for line in lines}) == 1
+    assert lines[1].split() == ["store.durability", "os", "flag"]
+
+
+def test_the_json_keeps_types() -> None:
+    rows = json.loads(as_json(load(environ={}, flags=["store.chunk_rows=64"])))
+    assert {"key": "store.chunk_rows", "value": 64, "origin": "flag"} in rows

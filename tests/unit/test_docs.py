@@ -1,0 +1,183 @@
+"""What the pages show is run, so that it stays true.
+
+By the kind of a fenced block: ``python`` is executed; ``toml`` is loaded as config and left as
+escrowmq.toml for the blocks after it; in ``console`` and ``sh`` each line after ``$`` that calls
+escrowmq is run, and its output compared if some is shown (a line ``...`` stands for any lines);
+a make line must name targets that exist.  ``text`` and ``mermaid`` are only looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from escrowmq.cli import reference
+from escrowmq.cli.config import SECTIONS, load
+from tests.unit.repository import ROOT, Block, blocks, modules, pages, parse, relative
+
+EXEMPT = {"text", "mermaid"}
+SHELL = {"console", "sh"}
+NOT_RUN = {"git", "pip", "cd"}
+
+RUN_PAGES = [page for page in pages() if page.name == "README.md" or "docs" in page.parts]
+RUN_PAGES = [page for page in RUN_PAGES if list(blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUN_PAGES, ids=relative)
+def test_a_page_shows_what_is_true(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page):
+        try_block(block, tmp_path)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in RUN_PAGES], ids=relative)
+def test_sketches_are_at_least_python(page: Path) -> None:
+    for block in blocks(page):
+        assert block.kind in {"python", *EXEMPT}, str(block)
+        if block.kind == "python":
+            ast.parse(block.body, filename=str(block))
+
+
+def try_block(block: Block, folder: Path) -> None:
+    if block.kind == "python":
+        done = run([sys.executable, "-c", block.body], folder)
+        assert done.returncode == 0, f"{block}\n{done.stdout}"
+    elif block.kind == "toml":
+        file = folder / "escrowmq.toml"
+        file.write_text(block.body, encoding="utf-8")
+        load(file=file, environ={})
+    elif block.kind in SHELL:
+        for command, shown in commands(block):
+            try_command(block, command, shown, folder)
+    else:
+        assert block.kind in EXEMPT, f"{block}: say which kind of block this is"
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a shell block with the output shown under it."""
+    assert block.body.startswith("$ "), f"{block}: a command starts with $"
+    for part in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        yield command, shown.rstrip("\n")
+
+
+def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
+    words = shlex.split(command, comments=True)
+    environ = {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        environ[name] = value
+    if words[0] == "make":
+        named = [word for word in words[1:] if "=" not in word]
+        assert set(named) <= make_targets(), f"{block}: {command}"
+    elif words[0] == "escrowmq":
+        done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
+        if shown:
+            assert matches(shown, done.stdout), f"{block}: {command}\n{done.stdout}"
+        else:
+            assert done.returncode == 0, f"{block}: {command}\n{done.stdout}"
+    else:
+        assert words[0] in NOT_RUN, f"{block}: no test knows how to run {words[0]}"
+
+
+def run(
+    words: list[str], folder: Path, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ESCROWMQ_")}
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={**clean, **(environ or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def matches(shown: str, printed: str) -> bool:
+    pattern = "\n".join(
+        ".*" if line.strip() == "..." else re.escape(line.rstrip()) for line in shown.splitlines()
+    )
+    text = "\n".join(line.rstrip() for line in printed.splitlines())
+    return re.fullmatch(pattern, text, flags=re.DOTALL) is not None
+
+
+def make_targets() -> set[str]:
+    return set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shown", "same"),
+    [
+        ("one\ntwo", True),
+        ("one\n...", True),
+        ("one", False),
+        ("one\nthree", False),
+    ],
+)
+def test_shown_output_is_compared(shown: str, same: bool) -> None:  # noqa: FBT001
+    assert matches(shown, "one\ntwo\n") is same
+
+
+def test_the_settings_page_is_what_the_code_says() -> None:
+    page = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
+    assert page == reference.page(), "run make docs"
+
+
+def test_every_setting_is_described() -> None:
+    for kind in SECTIONS.values():
+        assert all(comment for _, comment in reference.describe(kind)), kind
+
+
+def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert listed == sorted(set(listed)), "in order, each once"
+    assert set(listed) == raised()
+
+
+def raised() -> set[tuple[str, str]]:
+    """Each (code, class) that the source makes an error of with a literal code."""
+    trees = [parse(path) for path in modules("src")]
+    kinds = error_classes(trees)
+    return {
+        (str(node.args[0].value), name)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (name := called(node)) in kinds
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def error_classes(trees: list[ast.Module]) -> set[str]:
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    kinds = {"EscrowError"}
+    while True:
+        more = {
+            node.name
+            for node in classes
+            if any(isinstance(base, ast.Name) and base.id in kinds for base in node.bases)
+        }
+        if more <= kinds:
+            return kinds
+        kinds |= more

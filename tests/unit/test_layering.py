@@ -1,0 +1,123 @@
+"""Imports go one way.  Think hard before you change a table here: an ADR goes with it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.unit.repository import PACKAGE, imported, modules, parse, relative
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "model": set(),
+    "transaction": {"model"},
+    "protocol": {"model"},
+    "store": {"model", "transaction", "protocol"},
+    "broker": {"model", "transaction", "protocol", "store"},
+    "client": {"model", "protocol"},
+    "pipeline": {"client", "transaction", "protocol", "model"},
+    "console": {"client", "model"},
+    "cli": {
+        "model",
+        "transaction",
+        "protocol",
+        "store",
+        "broker",
+        "client",
+        "pipeline",
+        "console",
+    },
+    # Doubles may use everything below them; only tests use the doubles.
+    "testing": {"model", "transaction", "protocol", "store", "broker", "client", "pipeline"},
+}
+
+# The core decides and the codecs translate; neither can reach a clock, a file or a socket.
+OUTSIDE_WORLD = {
+    "asyncio",
+    "datetime",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "time",
+    "uuid",
+}
+PURE = ("transaction", "protocol")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts)
+
+
+def part_of(name: str) -> str | None:
+    """The part of escrowmq that a full name belongs to; None for everybody else's modules."""
+    root, _, rest = name.partition(".")
+    return rest.partition(".")[0] if root == "escrowmq" else None
+
+
+def violations(path: Path) -> list[str]:
+    name = module_name(path)
+    here = part_of(name)
+    allowed = MAY_IMPORT.get(here or "", set()) | {here}
+    return [
+        f"{relative(path)} imports {target}"
+        for target in imported(parse(path), name)
+        if (part := part_of(target)) is not None and part not in allowed
+    ]
+
+
+def test_every_package_is_in_the_table() -> None:
+    found = {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    loose = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert found <= MAY_IMPORT.keys()
+    assert not loose, "a module belongs in one of the packages"
+
+
+def test_imports_go_one_way() -> None:
+    assert [text for path in modules("src") for text in violations(path)] == []
+
+
+def test_the_table_has_no_circle() -> None:
+    done: set[str] = set()
+    while done != MAY_IMPORT.keys():
+        ready = {name for name, below in MAY_IMPORT.items() if name not in done and below <= done}
+        assert ready, f"a circle among {MAY_IMPORT.keys() - done}"
+        done |= ready
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_pure_packages_do_not_touch_the_outside_world(package: str) -> None:
+    found = [
+        f"{relative(path)} imports {target}"
+        for path in modules(f"src/escrowmq/{package}")
+        for target in imported(parse(path), module_name(path))
+        if target.partition(".")[0] in OUTSIDE_WORLD
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("import escrowmq.store.config", "escrowmq.store.config"),
+        ("from escrowmq import store", "escrowmq.store"),
+        ("from escrowmq.store import disk", "escrowmq.store.disk"),
+        # Relative, from escrowmq.model.errors.
+        ("from ..store import disk", "escrowmq.store.disk"),
+        ("from . import clock", "escrowmq.model.clock"),
+        # Hidden in a function, behind a guard, or behind a call.
+        ("def f():\n    import escrowmq.store", "escrowmq.store"),
+        ("if TYPE_CHECKING:\n    import escrowmq.store", "escrowmq.store"),
+        ("importlib.import_module('escrowmq.store')", "escrowmq.store"),
+    ],
+)
+def test_the_reader_sees_every_way_to_import(source: str, target: str) -> None:
+    assert list(imported(ast.parse(source), "escrowmq.model.errors")) == [target]

@@ -1,0 +1,198 @@
+"""Style that ruff cannot see."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.repository import (
+    ADR,
+    ROOT,
+    headings,
+    imported,
+    links,
+    modules,
+    pages,
+    parse,
+    prose,
+    relative,
+)
+
+MODULE_LINES_MAX = 400
+PIPELINE_MODULE_LINES_MAX = 250
+FUNCTION_LINES_MAX = 70
+ADR_WORDS_MAX = 600
+
+#: Modules that may be longer, each with the reason.
+LONG_MODULES: dict[str, str] = {}
+
+ADR_SECTIONS = [
+    "Status",
+    "Context",
+    "Decision",
+    "Consequences",
+    "What would change our mind",
+    "How it is checked",
+]
+ADR_STATUS = re.compile(
+    r"(Proposed|Accepted|Superseded by \[ADR-\d{4}\]\([^)]+\))( \d{4}-\d{2}-\d{2})?"
+)
+
+CODE = modules("src", "tests", "bench")
+TESTS = modules("tests")
+DECISIONS = sorted(path for path in ADR.glob("*.md") if path.name != "README.md")
+
+
+def lines_max(path: Path) -> int:
+    return PIPELINE_MODULE_LINES_MAX if "pipeline" in path.parts else MODULE_LINES_MAX
+
+
+def test_modules_are_short() -> None:
+    long = {
+        relative(path)
+        for path in CODE
+        if len(path.read_text(encoding="utf-8").splitlines()) > lines_max(path)
+    }
+    assert long == LONG_MODULES.keys(), "split it, or list it with its reason"
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{relative(path)}:{node.lineno} {node.name}"
+        for path in CODE
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_what_is_left_to_do_has_an_issue() -> None:
+    marker = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    with_issue = re.compile(r"\bTODO\(#\d+\): \S")
+    loose = [
+        f"{relative(path)}:{token.start[0]}"
+        for path in CODE
+        for token in comments(path)
+        if marker.search(token.string) and not with_issue.search(token.string)
+    ]
+    assert loose == [], "write it as TODO(#12): what"
+
+
+def comments(path: Path) -> Iterator[tokenize.TokenInfo]:
+    with path.open("rb") as file:
+        yield from (
+            token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT
+        )
+
+
+def test_no_test_patches_the_core_the_codecs_or_the_store() -> None:
+    """Their doubles are public classes in escrowmq.testing, which users have as well."""
+    guarded = tuple(f"escrowmq.{part}" for part in ("transaction", "protocol", "store"))
+    found = [
+        relative(path)
+        for path in TESTS
+        for names in [list(imported(parse(path), ""))]
+        if any(name.startswith(guarded) for name in names)
+        and any(name.startswith(("unittest.mock", "mock")) for name in names)
+    ]
+    assert found == []
+
+
+def test_no_test_sleeps() -> None:
+    found = [
+        f"{relative(path)}: {ast.unparse(node)}"
+        for path in TESTS
+        for node in ast.walk(parse(path))
+        if is_sleep(node)
+    ]
+    assert found == [], "wait for the event itself, or move a ManualClock"
+
+
+def is_sleep(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="time"), attr="sleep"):
+            return True
+        case ast.ImportFrom(module="time", names=names):
+            return any(alias.name == "sleep" for alias in names)
+    return False
+
+
+def test_no_test_asserts_a_constant() -> None:
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in TESTS
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and node.test.value
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=relative)
+def test_a_page_has_one_title(page: Path) -> None:
+    assert len(headings(page, 1)) == 1
+
+
+@pytest.mark.parametrize("page", pages(), ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in links(page) if not re.match(r"[a-z]+:", target)]
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(file), f"{target}: no such heading"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = [title for level in range(1, 5) for title in headings(page, level)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    numbers = [path.name.partition("-")[0] for path in DECISIONS]
+    assert numbers == [f"{number:04}" for number in range(1, len(DECISIONS) + 1)]
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_has_its_form(decision: Path) -> None:
+    number = decision.name.partition("-")[0]
+    assert headings(decision, 1)[0].startswith(f"ADR-{number}: ")
+    assert headings(decision, 2) == ADR_SECTIONS
+    assert len(prose(decision).split()) <= ADR_WORDS_MAX, "at most a page"
+    status = prose(decision).partition("## Status")[2].partition("##")[0].strip()
+    assert ADR_STATUS.fullmatch(status.splitlines()[0])
+
+
+@pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
+def test_a_superseded_decision_and_its_successor_link_to_each_other(decision: Path) -> None:
+    replaced = re.search(r"Superseded by \[ADR-\d{4}\]\(([^)]+)\)", prose(decision))
+    if replaced:
+        assert decision.name in links(decision.parent / replaced[1])
+
+
+def test_the_list_of_decisions_is_complete() -> None:
+    assert [ADR / link for link in links(ADR / "README.md")] == DECISIONS
+
+
+def test_cited_decisions_exist() -> None:
+    numbers = {path.name.partition("-")[0] for path in DECISIONS}
+    cited = {
+        number
+        for path in [*CODE, *pages()]
+        for number in re.findall(r"ADR-(\d{4})", path.read_text(encoding="utf-8"))
+    }
+    assert cited <= numbers
+
+
+def test_committed_files_name_no_machine_and_no_package_index() -> None:
+    """The lock files are for every machine."""
+    for path in sorted((ROOT / "requirements").glob("*.txt")):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(
+            r"://|^ *--(?!hash=)|(?<![\w.])/(root|home|tmp|work|opt)/", text, re.MULTILINE
+        )
