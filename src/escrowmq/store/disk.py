@@ -7,6 +7,7 @@ lose what was not flushed, and fail it.  Paths are relative to the disk's root a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,11 @@ def checked_path(path: str) -> str:
     return path
 
 
+# Larger than any process may have, so that calls after close get EBADF, not a stranger's file.
+# (Of -1 the flush calls think otherwise: they raise ValueError.)
+_NO_DESCRIPTOR = 2**31 - 1
+
+
 class OsFile:
     """A file of the operating system; its descriptor is closed by ``close`` only."""
 
@@ -133,9 +139,8 @@ class OsFile:
 
     def close(self) -> None:
         """Give the handle back; no error if that is done already."""
-        # Later calls meet descriptor -1 and get EBADF, not a stranger's file.
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
+        descriptor, self._descriptor = self._descriptor, _NO_DESCRIPTOR
+        if descriptor != _NO_DESCRIPTOR:
             os.close(descriptor)
 
 
@@ -188,7 +193,7 @@ class OsDisk:
                 os.mkdir(directory, _DIRECTORY_MODE)
             except FileExistsError:
                 if not os.path.isdir(directory):
-                    raise
+                    raise _not_a_directory(directory) from None
             _flush_names(os.path.dirname(directory))
             self._named.add(directory)
 
@@ -212,6 +217,10 @@ _DIRECTORY_MODE = 0o750
 
 # fdatasync leaves out the times but not the size; not every system has it.
 _flush_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+def _not_a_directory(path: str) -> OSError:
+    return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
 
 def _flush_names(directory: str) -> None:

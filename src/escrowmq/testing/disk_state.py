@@ -139,8 +139,8 @@ class DiskState:
                 self.directories.update((operation.path, *parents_of(operation.path)))
             case FlipBit():
                 self._flip(operation)
-            case Mark():
-                pass
+            case _:
+                assert isinstance(operation, Mark), operation
 
     def _wait(self, operation: PendingOperation) -> int:
         self._last_key += 1

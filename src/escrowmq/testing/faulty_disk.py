@@ -214,9 +214,7 @@ class FaultyDisk:
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
         path = checked_path(path)
-        if path in self._state.names:
-            raise _error(codes.EEXIST, path)
-        if any(parent in self._state.names for parent in parents_of(path)):
+        if any(name in self._state.names for name in (path, *parents_of(path))):
             raise _error(codes.ENOTDIR, path)
         if not self._is_directory(path):
             self._refuse(Kind.MAKE_DIRECTORY, path)
