@@ -127,6 +127,9 @@ class _Documents(Generic[Document]):
         self._table = table
         self._kind: type[Document] = kind
         self._rows_max = rows_max
+        # The names of tables are constants of this module.
+        self._insert = f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)"  # noqa: S608
+        self._delete = f"DELETE FROM {table} WHERE name = ?"  # noqa: S608
         self.rows: dict[str, Document] = {}
         for name, document in file.rows(table, ("name", "document")):
             try:
@@ -156,9 +159,7 @@ class _Documents(Generic[Document]):
             )
         row: tuple[str, str] = (value.name, document.decode())
         with self._file.transaction() as connection:
-            connection.execute(
-                f"INSERT OR REPLACE INTO {self._table} VALUES (?, ?, ?)", (*row, row_checksum(row))
-            )
+            connection.execute(self._insert, (*row, row_checksum(row)))
         self.rows[value.name] = value
 
     def remove(self, name: str, *more: tuple[str, tuple[str, ...]]) -> bool:
@@ -166,7 +167,7 @@ class _Documents(Generic[Document]):
         if name not in self.rows:
             return False
         with self._file.transaction() as connection:
-            connection.execute(f"DELETE FROM {self._table} WHERE name = ?", (name,))
+            connection.execute(self._delete, (name,))
             for statement, values in more:
                 connection.execute(statement, values)
         del self.rows[name]

@@ -1,0 +1,279 @@
+"""Finds messages by key: the CRC-32 of a key to the log offsets of the messages that carry it.
+
+A projection of the commit log: lost or damaged, it is rebuilt from there; nothing is flushed on the
+hot path.  Entries gather in memory; a checkpoint turns them into a *run*, a sorted file that never
+changes (``key_run`` has its byte layout).  Eight runs of about one size are merged into one, so
+that a billion entries lie in some forty files.  Memory holds one number per 1,024 entries on disk,
+and no Python object per entry.
+
+What is found are candidates: keys may share a hash, so the caller looks into the record.
+
+A checkpoint does ``snapshot`` -> ``PendingRun.write`` -> ``install``, keeps ``names`` and, once it
+is itself durable, calls ``collect`` with them; a merge does ``merge`` -> ``write`` -> ``install``
+at any time.  Only ``write`` is long at the disk, and it may run in another thread; all else belongs
+to the thread that adds.  A file is removed only when no checkpoint names it any more; a file that
+no checkpoint names is removed when the index is opened, since it is ahead of the log that counts.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+
+from escrowmq.model.errors import StoreUnusable, Unavailable
+from escrowmq.store.disk import Disk
+from escrowmq.store.key_run import Columns, Entries, Run, damaged, merged, open_run, write_run
+
+OFFSET_END = 2**63
+"""Above every log offset."""
+
+_NAME = re.compile(r"(\d{20})\.run(\.tmp)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyIndexLimits:
+    """How far things may grow before somebody must act."""
+
+    #: Entries in memory at which ``snapshot_due``; 12 bytes each.
+    active_entries_max: int = 4_194_304
+    #: Runs of one size class at which ``merge_due``.
+    merge_runs: int = 8
+    #: Runs smaller than this count as one size class.
+    small_entries: int = 4_096
+    #: A merge that would make a larger run than this is never due.
+    run_entries_max: int = 2**32
+    #: Open files; only reached if nobody merges.
+    runs_max: int = 256
+    #: What one search may answer.
+    found_max: int = 10_000
+
+
+DEFAULT_LIMITS = KeyIndexLimits()
+
+
+def key_hash(key: str) -> int:
+    """What the index knows of a key."""
+    return zlib.crc32(key.encode())
+
+
+class KeyIndex:
+    """The index; ``open`` it before anything else.
+
+    One ``snapshot`` and one ``merge`` may be under way at a time.  A ``write`` that failed may be
+    tried again.  Until a run is installed, its entries are found where they were before.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str = "keyindex", limits: KeyIndexLimits = DEFAULT_LIMITS
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._limits = limits
+        self._reset()
+
+    def _reset(self) -> None:
+        self._hashes = array("I")
+        self._offsets = array("Q")
+        self._frozen: Columns | None = None
+        self._snapshot: PendingRun | None = None
+        self._merge: PendingRun | None = None
+        #: By their highest offset, the highest first.
+        self._runs: list[Run] = []
+        self._garbage: list[Run] = []
+        self._low = 0
+        self._next_number = 1
+
+    def open(self, valid_names: Collection[str]) -> None:
+        """Begin with exactly these runs, as a checkpoint named them, and remove all others.
+
+        StoreCorrupt("key_index_damaged") if one is missing or not as it was written: then
+        ``open(())`` and add everything again from the log.
+        """
+        self.close()
+        self._disk.make_directory(self._directory)
+        present = self._disk.list(self._directory)
+        for name in present:
+            known = _NAME.fullmatch(name)
+            if known is None:
+                raise StoreUnusable(
+                    "key_index_foreign", "move this file away", path=f"{self._directory}/{name}"
+                )
+            self._next_number = max(self._next_number, int(known[1]) + 1)
+        try:
+            for name in sorted(set(valid_names)):
+                self._runs.append(self._open_run(name, present))
+        except BaseException:
+            self.close()
+            raise
+        self._set_runs(self._runs)
+        for name in set(present).difference(valid_names):
+            self._disk.remove(f"{self._directory}/{name}")
+
+    def close(self) -> None:
+        """Give the files back and forget everything; no ``write`` may be running."""
+        pending = [pending for pending in (self._snapshot, self._merge) if pending is not None]
+        written = [pending.run for pending in pending if pending.run is not None]
+        for run in (*self._runs, *self._garbage, *written):
+            run.close()
+        self._reset()
+
+    def add(self, key_hash: int, log_offset: int) -> None:
+        """Note that the record at ``log_offset`` has a key with this hash."""
+        self._hashes.append(key_hash)
+        self._offsets.append(log_offset)
+
+    def extend(self, hashes: Sequence[int], offsets: Sequence[int]) -> None:
+        """``add`` many; fastest with arrays of type "I" and "Q"."""
+        assert len(hashes) == len(offsets), "a hash without its offset"
+        self._hashes.extend(hashes)
+        self._offsets.extend(offsets)
+
+    def find(
+        self, key_hash: int, *, low: int = 0, high: int = OFFSET_END, limit: int = 1_000
+    ) -> list[int]:
+        """Log offsets in ``[low, high)`` noted for this hash, newest first.
+
+        At most ``limit``, and never more than ``found_max``: who wants older ones asks again with
+        ``high`` set to the last one found.
+        """
+        limit = min(limit, self._limits.found_max)
+        low = max(low, self._low)
+        if limit <= 0 or low >= high:
+            return []
+        found: set[int] = set()
+        for columns in (Columns(self._hashes, self._offsets), self._frozen):
+            if columns is not None:
+                found.update(columns.find(key_hash, low, high, limit))
+        for run in self._runs:
+            if len(found) >= limit:
+                found = set(nlargest(limit, found))
+                low = min(found)
+            if run.highest < low:
+                break
+            if run.lowest < high:
+                found.update(run.find(key_hash, low, high, limit))
+        return nlargest(limit, found)
+
+    def snapshot_due(self) -> bool:
+        """Whether so much is in memory that a checkpoint should not wait any longer."""
+        return len(self._hashes) >= self._limits.active_entries_max
+
+    def snapshot(self) -> PendingRun | None:
+        """Everything added so far as a run to be written; None if there is nothing new."""
+        assert self._snapshot is None, "the last snapshot was not installed"
+        if not self._hashes:
+            return None
+        if len(self._runs) >= self._limits.runs_max:
+            raise Unavailable("key_index_runs_limit", "merge first", runs_max=self._limits.runs_max)
+        self._frozen = Columns(self._hashes, self._offsets)
+        self._hashes, self._offsets = array("I"), array("Q")
+        self._snapshot = self._pending(self._frozen.sorted_pieces, ())
+        return self._snapshot
+
+    def merge_due(self) -> bool:
+        """Whether ``merge`` has something to do."""
+        return self._merge is None and bool(self._mergeable())
+
+    def merge(self) -> PendingRun | None:
+        """The oldest runs of a size class of which there are enough, as one run to be written."""
+        assert self._merge is None, "the last merge was not installed"
+        runs, low = self._mergeable(), self._low
+        if runs:
+            self._merge = self._pending(lambda: merged(runs, low), runs)
+        return self._merge
+
+    def install(self, pending: PendingRun) -> None:
+        """Search the written run from now on, in place of what it was made of."""
+        run = pending.run
+        assert run is not None, "it was not written"
+        if pending is self._snapshot:
+            self._snapshot = self._frozen = None
+        else:
+            assert pending is self._merge, "it was not asked for, or is installed"
+            self._merge = None
+        # Some may have been forgotten while they were merged.
+        replaced = [old for old in pending.replaces if old in self._runs]
+        self._garbage.extend(replaced)
+        self._set_runs([run, *(old for old in self._runs if old not in replaced)])
+
+    def names(self) -> list[str]:
+        """The files that hold everything but what was added since the last installed snapshot."""
+        return sorted(run.name for run in self._runs)
+
+    def forget_below(self, log_offset: int) -> None:
+        """The log before ``log_offset`` is gone: find nothing there, drop runs that end there."""
+        self._low = max(self._low, log_offset)
+        self._set_runs(self._runs)
+
+    def garbage(self) -> list[str]:
+        """Files that are not searched any more, but that an earlier checkpoint may name."""
+        return sorted(run.name for run in self._garbage)
+
+    def collect(self, valid_names: Collection[str]) -> int:
+        """Remove the garbage that the newest durable checkpoint does not name; how many files."""
+        in_use = self._merge.replaces if self._merge is not None else ()
+        removed = [r for r in self._garbage if r.name not in valid_names and r not in in_use]
+        self._garbage = [run for run in self._garbage if run not in removed]
+        for run in removed:
+            run.close()
+            self._disk.remove(run.path)
+        return len(removed)
+
+    def _open_run(self, name: str, present: Collection[str]) -> Run:
+        path = f"{self._directory}/{name}"
+        if name not in present:
+            raise damaged(path, "it is missing")
+        return open_run(self._disk, path)
+
+    def _set_runs(self, runs: Iterable[Run]) -> None:
+        runs = sorted(runs, key=lambda run: run.highest, reverse=True)
+        self._runs = [run for run in runs if run.highest >= self._low]
+        self._garbage.extend(runs[len(self._runs) :])
+
+    def _mergeable(self) -> tuple[Run, ...]:
+        classes: dict[int, list[Run]] = {}
+        for run in reversed(self._runs):
+            # Eight runs of a class are one of the next: classes are powers of eight.
+            size_class = max(run.count, self._limits.small_entries).bit_length() // 3
+            classes.setdefault(size_class, []).append(run)
+        for _, runs in sorted(classes.items()):
+            oldest = runs[: self._limits.merge_runs]
+            entry_count = sum(run.count for run in oldest)
+            is_full = len(oldest) == self._limits.merge_runs
+            if is_full and entry_count <= self._limits.run_entries_max:
+                return tuple(oldest)
+        return ()
+
+    def _pending(
+        self, pieces: Callable[[], Iterator[Entries]], replaces: tuple[Run, ...]
+    ) -> PendingRun:
+        path = f"{self._directory}/{self._next_number:020}.run"
+        self._next_number += 1
+        return PendingRun(self._disk, path, pieces, replaces)
+
+
+class PendingRun:
+    """A run that is to be written, or is written and to be installed."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        pieces: Callable[[], Iterator[Entries]],
+        replaces: tuple[Run, ...],
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._pieces = pieces
+        #: The runs that are merged in it.
+        self.replaces = replaces
+        #: Set once it is durable.
+        self.run: Run | None = None
+
+    def write(self) -> None:
+        """Make the file; durable under its name when this returns.  For any thread."""
+        self.run = write_run(self._disk, self._path, self._pieces())
