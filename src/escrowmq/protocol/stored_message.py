@@ -109,6 +109,10 @@ _unpack_skimmed = _SKIMMED.unpack_from
 
 _legal_topics: set[str] = set()
 #: Magic, topic with its size in front, and the size of a message without body and properties.
+#: Queue offset, log offset and sys flag, at 20.
+_PLACE = Struct(">qqi")
+_TIME = Struct(">q")
+
 _topic_fields: dict[str, tuple[int, bytes, int]] = {}
 #: By the topic with its size in front.
 _topic_names: dict[bytes, str] = {}
@@ -153,7 +157,7 @@ def validate(message: Message) -> None:
         _validate_each(message)
 
 
-def encode(  # noqa: PLR0913, PLR0917 - positional, because this is called for each message.
+def encode(  # noqa: PLR0917 - positional, because this is called for each message.
     message: Message,
     queue_offset: int,
     log_offset: int,
@@ -293,6 +297,41 @@ def patch_committed(
         start, queue_offset, log_offset, sys_flag, born, visible_at_ms, stored, prepared_offset
     )
     return head + record[len(head) :]
+
+
+def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
+    """Show a stored message as consumers see it at this place of its queue.
+
+    A half message shows its commit; one that was scheduled shows when it became visible; any
+    other is shown as it was written.
+    """
+    stated, log_offset, sys_flag = _PLACE.unpack_from(record, 20)
+    if sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED:
+        return patch_committed(record, queue_offset, visible_at_ms, log_offset)
+    at = stored_at_place(sys_flag)
+    if (stated, *_TIME.unpack_from(record, at)) == (queue_offset, visible_at_ms):
+        return record
+    return b"".join(
+        (
+            record[:20],
+            _TIME.pack(queue_offset),
+            record[28:at],
+            _TIME.pack(visible_at_ms),
+            record[at + 8 :],
+        )
+    )
+
+
+def stored_at_place(sys_flag: int) -> int:
+    """Where in a record its store time stands."""
+    return 68 if sys_flag & SYS_BORN_IPV6 else 56
+
+
+def stored_at_ms(record: bytes) -> int:
+    """The store time of a record."""
+    _, _, sys_flag = _PLACE.unpack_from(record, 20)
+    stored: int = _TIME.unpack_from(record, stored_at_place(sys_flag))[0]
+    return stored
 
 
 def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:

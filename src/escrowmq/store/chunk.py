@@ -100,8 +100,7 @@ class Chunk:
         self.id_hash[at] = crc32(rows.transaction_id.encode())
         self.count = at + 1
         self.needed += 1
-        if next_at_ms < self.due_from_ms:
-            self.due_from_ms = next_at_ms
+        self.due_from_ms = min(self.due_from_ms, next_at_ms)
         self.is_dirty = True
 
     def insert_many(self, rows: NewRows, log_offsets: list[int], skip: int, count: int) -> None:
@@ -130,7 +129,10 @@ class Chunk:
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         state = self.view("state")[at:end]
         waits = (state == State.COMMITTED) & (self.view("next_at_ms")[at:end] != NEVER)
-        return (state == State.PREPARED) | (state == State.PARKED) | waits
+        needs: np.ndarray[Any, np.dtype[np.bool_]] = (
+            (state == State.PREPARED) | (state == State.PARKED) | waits
+        )
+        return needs
 
     def _needed_in(self, at: int, end: int) -> int:
         return int(np.count_nonzero(self._needs(at, end)))
@@ -138,7 +140,7 @@ class Chunk:
     def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
         """Set rows [at, end); a settled row is never due again."""
         if end - at == 1:
-            before = self._is_needed(at)
+            before = int(self._is_needed(at))
             self.state[at] = state
             if settled:
                 self.next_at_ms[at] = NEVER
@@ -161,9 +163,7 @@ class Chunk:
 
     def _is_needed(self, at: int) -> bool:
         state = self.state[at]
-        return state in _UNDECIDED or (
-            state == State.COMMITTED and self.next_at_ms[at] != NEVER
-        )
+        return state in _UNDECIDED or (state == State.COMMITTED and self.next_at_ms[at] != NEVER)
 
     def needed_below(self, log_offset: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""
@@ -220,5 +220,5 @@ class Chunk:
             self.view(name)[:] = rows[name]
         moved = np.flatnonzero(rows["location"] != rows["log_offset"])
         self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
-        self.needed = self._needed_in(0, self.count)
+        self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = int(self.view("next_at_ms").min()) if self.count else NEVER

@@ -132,6 +132,13 @@ class CommitLog:
             )
         return data
 
+    def peek(self, log_offset: int, size: int) -> bytes:
+        """Written bytes at an offset that may be anything; fewer, or none, if it is nowhere."""
+        if not self.start <= log_offset < self.written:
+            return b""
+        segment = self._segment_of(log_offset)
+        return segment.file.read_at(log_offset - segment.start, max(size, 0))
+
     def _segment_of(self, log_offset: int) -> Segment:
         at = bisect_right(self.segments, log_offset, key=lambda segment: segment.start) - 1
         if at < 0 or log_offset >= self.segments[at].end:

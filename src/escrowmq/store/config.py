@@ -37,7 +37,10 @@ class StoreConfig:
     def __post_init__(self) -> None:
         if self.durability not in ("fsync", "os"):
             raise RequestRefused(
-                "bad_config", 'set it to "fsync" or "os"', key="store.durability", value=self.durability
+                "bad_config",
+                'set it to "fsync" or "os"',
+                key="store.durability",
+                value=self.durability,
             )
         for name, low, high in _BOUNDS:
             value = getattr(self, name)

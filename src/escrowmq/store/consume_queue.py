@@ -108,14 +108,19 @@ class ConsumeQueue:
             self._has_directory = True
             self._read_file(end - 1, end)
 
+    def begin_at(self, start: int) -> None:
+        """Begin empty; entries below ``start`` were deleted and are passed over."""
+        self.start = self.end = self.filed = start
+
     def append(self, first: int, data: bytes) -> None:
         """Add entries; they are visible when this returns."""
-        if first != self.end:
-            # The log starts later than the queue did: what is missing was deleted.
-            assert self.start == self.end < first, "entries are added in order"
-            self.start = self.filed = first
+        if first < self.end:
+            data = data[(self.end - first) * ENTRY_BYTES :]
+            assert self.start == self.end == self.filed, "only deleted entries are passed over"
+        else:
+            assert first == self.end, "entries are added in order"
         self._tail += data
-        self.end = first + len(data) // ENTRY_BYTES
+        self.end += len(data) // ENTRY_BYTES
 
     def entries(self, offset: int, count: int) -> list[Entry]:
         """Up to ``count`` entries from this offset on."""
@@ -210,9 +215,12 @@ class ConsumeQueue:
             offset += len(entries)
         return after
 
-    def remove_below(self, start: int) -> None:
-        """Forget entries below; files that hold nothing else are deleted, oldest first."""
+    def forget_below(self, start: int) -> None:
+        """Entries below this are gone for readers."""
         self.start = max(self.start, start)
+
+    def remove_files(self) -> None:
+        """Delete the files, oldest first, that hold only forgotten entries."""
         for name in self._disk.list(self.directory) if self._has_directory else ():
             if int(name) + FILE_ENTRIES > self.start:
                 break

@@ -16,7 +16,6 @@ from escrowmq.store.rows import QUEUE_ENTRY, Rows
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
-    Moved,
     Prepared,
     Record,
     Released,

@@ -49,9 +49,7 @@ class LogReading:
         data = self._log.read(log_offset, head.length) if head else b""
         frame = read_frame(data, 0, log_offset, self._seed)
         if frame is None:
-            raise StoreCorrupt(
-                "frame_damaged", "run `escrowmq store check`", log_offset=log_offset
-            )
+            raise StoreCorrupt("frame_damaged", "run `escrowmq store check`", log_offset=log_offset)
         return frame, decode_records(data[frame.records_at :])
 
     def identity(self, half: Half) -> tuple[str, int]:

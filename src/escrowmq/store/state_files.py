@@ -83,6 +83,12 @@ class StateFiles:
         self.chunks: list[ChunkFile] = []
         self.survivors_generation = 0
         self.survivors_count = 0
+        self._first_generation = 0
+
+    def skip_generations(self) -> None:
+        """Begin without files, and never write to one that is there: a checkpoint may name it."""
+        generations = [int(name.partition(".")[2]) for name in self._disk.list(DIRECTORY)]
+        self._first_generation = self.survivors_generation = max(generations, default=-1) + 1
 
     def rows(self, base: int, at: int, count: int) -> Rows:
         """Rows of a chunk, checked."""
@@ -97,7 +103,9 @@ class StateFiles:
         """All survivors."""
         if not self.survivors_count:
             return []
-        rows = self._read(survivors_name(self.survivors_generation), SURVIVOR_ROW, 0, self.survivors_count)
+        rows = self._read(
+            survivors_name(self.survivors_generation), SURVIVOR_ROW, 0, self.survivors_count
+        )
         return [
             Survivor(to_half(int(one["half_offset"][0]), one), int(one["id_hash"][0]))
             for one in np.split(rows, len(rows))
@@ -147,7 +155,7 @@ class StateFiles:
                 self._keep_ops(rows, old)
             new = ChunkFile(
                 base,
-                old.generation + 1 if old else 0,
+                old.generation + 1 if old else self._first_generation,
                 len(rows),
                 int(rows["log_offset"][np.argmax(rows["size"] > 0)]),
             )
@@ -157,7 +165,10 @@ class StateFiles:
             self.survivors_generation += 1
             self.survivors_count = len(snapshot.survivors)
             if snapshot.survivors:
-                self._write(survivors_name(self.survivors_generation), sealed(_survivor_rows(snapshot.survivors)))
+                self._write(
+                    survivors_name(self.survivors_generation),
+                    sealed(_survivor_rows(snapshot.survivors)),
+                )
         self._disk.flush_directory(DIRECTORY)
         self.chunks = [by_base[base] for base in sorted(by_base)]
 

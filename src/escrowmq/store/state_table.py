@@ -164,9 +164,7 @@ class StateTable:
         if count == 1 or not self._is_in_chunks(first, count):
             return [half.queue for half in self._halves(first, count)]
         return [
-            queue
-            for chunk, at, end in self._slices(first, count)
-            for queue in chunk.queue[at:end]
+            queue for chunk, at, end in self._slices(first, count) for queue in chunk.queue[at:end]
         ]
 
     def sizes(self, first: int, count: int) -> int:
@@ -201,7 +199,9 @@ class StateTable:
         chunk, at = self._place(row)
         if chunk is None:
             half = self.get(row)
-            assert half is not None
+            if half is None:
+                # Its message was deleted, and the queue starts after it.
+                return bytes(QUEUE_ENTRY.itemsize)
             return PACK_ENTRY(half.location, visible_at_ms, half.size, half.tags, half.crc)
         location = chunk.log_offset[at]
         if chunk.locations:
@@ -224,9 +224,11 @@ class StateTable:
                         entries["log_offset"][row - first] = location
                 done += end - at
         else:
-            for index, half in enumerate(self._halves(first, count)):
-                queues[index] = half.queue
-                entries[index] = (half.location, 0, half.size, half.tags, half.crc, 0)
+            for index in range(count):
+                half = self.get(first + index)
+                if half is not None:
+                    queues[index] = half.queue
+                    entries[index] = (half.location, 0, half.size, half.tags, half.crc, 0)
         return queues, entries
 
     @property
@@ -264,12 +266,19 @@ class StateTable:
         if self._ids.is_full:
             self.rebuild_filter()
 
+    def end_at_least(self, end: int) -> None:
+        """All rows below were given, though none of them need be left."""
+        if self.end < end:
+            assert not self.chunks, "rows that are left reach the end"
+            self.start = self.end = end
+
     def _chunk_for(self, row: int) -> Chunk:
         base = row - row % self.chunk_rows
         chunk = self.chunks.get(base)
         if chunk is None:
             chunk = Chunk(base, self.chunk_rows)
             chunk.skipped = chunk.count = row - base
+            chunk.view("next_at_ms")[:] = NEVER
             self.chunks[base] = chunk
         return chunk
 
@@ -375,7 +384,7 @@ class StateTable:
                 chunk.is_dirty = False
             if (
                 chunk.count == self.chunk_rows
-                and chunk.needed <= self.chunk_rows // DROP_SHARE
+                and chunk.needed <= max(1, self.chunk_rows // DROP_SHARE)
                 and chunk.stored_at_ms[chunk.count - 1] + id_window_ms < at_ms
             ):
                 dropped.append(base)
@@ -394,9 +403,7 @@ class StateTable:
     def _ops_by_chunk(self) -> dict[int, list[tuple[int, int, int]]]:
         by_chunk: dict[int, list[tuple[int, int, int]]] = {}
         for first, (count, op_offset) in self.ops.items():
-            for base in range(
-                first - first % self.chunk_rows, first + count, self.chunk_rows
-            ):
+            for base in range(first - first % self.chunk_rows, first + count, self.chunk_rows):
                 by_chunk.setdefault(base, []).append((first, count, op_offset))
         return by_chunk
 

@@ -26,8 +26,8 @@ from escrowmq.transaction.commands import (
     Append,
     Appended,
     Command,
-    Decision,
     DecideBatch,
+    Decision,
     Held,
     Prepare,
 )
@@ -36,6 +36,8 @@ from escrowmq.transaction.decide import carry_before
 from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from escrowmq.model.message import Message
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.commit_log import CommitLog
@@ -80,6 +82,9 @@ class Store:
         self.open_files = OpenFiles(disk)
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
+        self._is_fsync = config.durability == "fsync"
+        #: Below this everything may be shown: it is as durable as was asked for.
+        self.settled = 0
         #: Store times never go back, even if the clock does.
         self.last_at_ms = 0
         self.checkpointed = 0
@@ -120,14 +125,15 @@ class Store:
         if decision.messages:
             content = self._encode(decision, messages_at, at_ms)
         elif decision.copies:
-            content = [self.reading.record_of(self._row(row)) for row in decision.copies]
+            content = [self.reading.record_of(self.row(row)) for row in decision.copies]
         records = decision.records
         frame = encode_frame(content, records, frame_offset, at_ms, log.flushed, self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
         self.apply(records, Where(frame_offset, messages_at, at_ms))
 
-    def _row(self, row: int) -> Half:
+    def row(self, row: int) -> Half:
+        """A row that is known to be there."""
         half = self.table.get(row)
         assert half is not None
         return half
@@ -152,15 +158,15 @@ class Store:
         placed, reply = record.placed, decision.reply  # type: ignore[union-attr]
         assert isinstance(reply, Held | Appended)
         first_id = ""
+        bits = 0
+        queue_offsets: Sequence[int]
         if type(record) is Stored:
-            bits, queue_offsets = 0, record.queue_offsets
-        elif type(record) is Prepared:
-            bits, queue_offsets = SYS_PREPARED, range(record.first, record.first + reply.count)
-            first_id = record.transaction_id
+            queue_offsets = record.queue_offsets
         else:
-            assert isinstance(record, Scheduled)
-            count = len(decision.messages)
-            bits, queue_offsets = 0, range(record.first, record.first + count)
+            assert isinstance(record, Prepared | Scheduled)
+            queue_offsets = range(record.first, record.first + len(decision.messages))
+            if type(record) is Prepared:
+                bits, first_id = SYS_PREPARED, record.transaction_id
         content = []
         sizes, crcs, tags, keys = placed.sizes, placed.crcs, placed.tags, placed.keys
         log_offsets = reply.log_offsets
@@ -199,6 +205,7 @@ class Store:
 
     def publish(self) -> set[int]:
         """Move queue ends over what is durable now, one slice; returns the queues that grew."""
+        self.settled = self.log.flushed if self._is_fsync else self.log.written
         grown = set()
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
@@ -209,8 +216,9 @@ class Store:
     def sync(self) -> None:
         """Write, flush and publish everything: a whole batch, for whoever has only one caller."""
         self.write()
-        if self.config.durability == "fsync":
+        if self._is_fsync:
             self.flush()
+        self.publish()
         while not self.dispatcher.is_idle:
             self.publish()
 

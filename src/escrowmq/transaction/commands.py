@@ -130,16 +130,7 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Command = (
-    Prepare
-    | Append
-    | End
-    | CheckSent
-    | Park
-    | Resume
-    | Verdict
-    | DecideBatch
-    | Release
-    | Carry
+    Prepare | Append | End | CheckSent | Park | Resume | Verdict | DecideBatch | Release | Carry
 )
 
 
@@ -185,7 +176,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     records: tuple[Record, ...] = ()
     reply: Reply | None = None
-    refused: "RequestRefused | None" = None
+    refused: RequestRefused | None = None
     #: Half messages whose producer should be asked now.
     back_checks: tuple[int, ...] = ()
     #: Messages to be written with the records, in the order of their sizes.

@@ -112,12 +112,16 @@ class Transactions:
         return self.heads.get(first, first)
 
     def ranges_of(self, head: int) -> list[tuple[int, int]]:
-        """Rows ``(first, count)`` of the undecided transaction that starts here."""
+        """Rows ``(first, count)`` of the undecided transaction that starts here.
+
+        Empty while a log is replayed that no longer has them: a later record restores them.
+        """
         parts = self.parts.get(head)
         if parts is not None:
             return parts.ranges
         half = self.table.get(head)
-        assert half is not None
+        if half is None:
+            return []
         assert half.part & FIRST, "a head is the first row of its request"
         return [(head, half.part & ~FIRST)]
 
@@ -176,8 +180,11 @@ class Transactions:
         parts = self.parts.get(record.head)
         if parts is None:
             ranges = self.ranges_of(record.head)
-            first, size = ranges[0]
-            parts = Parts(ranges=ranges, messages=size, bytes=self.table.sizes(first, size))
+            parts = Parts(
+                ranges=ranges,
+                messages=sum(size for _, size in ranges),
+                bytes=sum(self.table.sizes(first, size) for first, size in ranges),
+            )
             self.parts[record.head] = parts
         if record.number == len(parts.ranges):
             parts.ranges.append((record.first, count))
@@ -252,16 +259,3 @@ class Transactions:
             self.moved_at_ms[row.half_offset] = where.at_ms
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
-            if row.part & FIRST and row.head != row.half_offset:
-                self._rejoin(row.head, row.number, row.half_offset, row.part & ~FIRST)
-
-    def _rejoin(self, head: int, number: int, first: int, count: int) -> None:
-        """Rebuild what ``_join`` knew, when the request that joined is no longer in the log."""
-        self.heads[first] = head
-        if head not in self.parts:
-            ranges = self.ranges_of(head)
-            self.parts[head] = Parts(ranges=ranges, messages=ranges[0][1], bytes=0)
-        parts = self.parts[head]
-        if number == len(parts.ranges):
-            parts.ranges.append((first, count))
-            parts.messages += count

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.transaction.core import Transactions
 
+
 def refuse(code: str, message: str, **facts: object) -> Decision:
     """Answer that it cannot be done, and why."""
     return Decision(refused=RequestRefused(code, message, **facts))
@@ -232,9 +233,7 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
     """Answer a repeated request as the first time."""
     halves = (core.table.get(row) for row in range(first, first + count))
     offsets = [half.log_offset for half in halves if half is not None]
-    return Decision(
-        reply=Held(half_offset=first, count=count, log_offsets=offsets, repeated=True)
-    )
+    return Decision(reply=Held(half_offset=first, count=count, log_offsets=offsets, repeated=True))
 
 
 def number_queues(
@@ -278,9 +277,7 @@ def append(core: Transactions, command: Append, now_ms: int) -> Decision:
         )
     queues = number_queues(core, command.messages, records)
     if is_later[0]:
-        records.append(
-            Scheduled(first=core.table.end, deliver_at_ms=later, placed=Placed(queues))
-        )
+        records.append(Scheduled(first=core.table.end, deliver_at_ms=later, placed=Placed(queues)))
         offsets = [-1] * count
     else:
         offsets = give_each(core, queues)
@@ -351,9 +348,7 @@ def end(core: Transactions, command: End, now_ms: int) -> Decision:
     ranges = core.ranges_of(head)
     reply = Settled(half_offset=head, state=settled, by=command.by, at_ms=now_ms, repeated=False)
     if settled is State.ROLLED_BACK:
-        return Decision(
-            records=(Decided(head, settled, command.by, ranges, [], []),), reply=reply
-        )
+        return Decision(records=(Decided(head, settled, command.by, ranges, [], []),), reply=reply)
     waiting = (
         [
             (row, now_ms + core.delays[row])
@@ -410,17 +405,13 @@ def answer_again(core: Transactions, half: Half, head: int, *, repeated: bool) -
     )
 
 
-def give_ranges(
-    core: Transactions, ranges: list[tuple[int, int]], waiting: set[int]
-) -> list[Span]:
+def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[int]) -> list[Span]:
     """Queue offsets for these rows: in each queue a run, in the order of the rows."""
     counts: Counter[int] = Counter()
     for first, count in ranges:
         queues = core.table.queues(first, count)
         if waiting:
-            queues = [
-                queue for row, queue in enumerate(queues, first) if row not in waiting
-            ]
+            queues = [queue for row, queue in enumerate(queues, first) if row not in waiting]
         counts.update(queues)
     return [Span(queue, core.queue_ends[queue], count) for queue, count in counts.items()]
 
@@ -539,9 +530,7 @@ def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
             half_offset=head_row.half_offset,
         )
     next_at_ms = now_ms + check_wait_ms(number, core.policy)
-    return Decision(
-        records=(Asked(head_row.half_offset, number, next_at_ms, command.client),)
-    )
+    return Decision(records=(Asked(head_row.half_offset, number, next_at_ms, command.client),))
 
 
 def park(core: Transactions, command: Park, _now_ms: int) -> Decision:

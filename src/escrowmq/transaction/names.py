@@ -22,9 +22,7 @@ class Names:
         self.queue_ids: dict[tuple[str, int], int] = {}
         self.origin_ids: dict[tuple[str, str, int], int] = {}
 
-    def queue_of(
-        self, topic: str, queue_id: int, new: dict[tuple[str, int], NamedQueue]
-    ) -> int:
+    def queue_of(self, topic: str, queue_id: int, new: dict[tuple[str, int], NamedQueue]) -> int:
         """The queue's number; a queue without one gets the next, and is noted in ``new``."""
         known = self.queue_ids.get((topic, queue_id))
         if known is not None:

@@ -36,7 +36,10 @@ class CheckPolicy:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"transaction.{name}", value=value
+                    "bad_config",
+                    f"must be from {low} to {high}",
+                    key=f"transaction.{name}",
+                    value=value,
                 )
         if self.check_interval_ms > self.check_interval_max_ms:
             raise RequestRefused(

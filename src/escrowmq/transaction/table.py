@@ -133,10 +133,6 @@ class HalfTable(Protocol):
         """Park or resume rows."""
         ...
 
-    def relocate(self, half_offset: int, location: int, size: int, crc: int) -> None:
-        """The bytes are elsewhere now; the identity stays."""
-        ...
-
     def restore(self, moved: Moved, location: int) -> None:
         """Set whole rows as they were carried forward; the first one's bytes are at location."""
         ...

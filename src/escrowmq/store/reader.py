@@ -1,0 +1,220 @@
+"""Reading what is visible, and finding what is stored.
+
+Consumers see committed messages only, patched where a committed half message differs from the half
+that was written: its place in the queue, its transaction flag, its store time and where it was
+prepared.  Everything read by log offset goes through the state table first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.properties import index_facts
+from escrowmq.protocol.stored_message import skim, stored_at_ms, visible_view
+from escrowmq.store.key_index import key_hash
+from escrowmq.transaction.records import NEVER, PLAIN
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.consume_queue import ConsumeQueue, Entry
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
+
+RECORD_HEAD_BYTES = 91
+_SCANNED_ENTRIES_MAX = 65_536
+
+
+class Status(StrEnum):
+    """How a read from a queue ended."""
+
+    FOUND = "found"
+    #: The offset is the queue's end: nothing there yet.
+    NOTHING_NEW = "nothing_new"
+    #: Retention has deleted it: the reader lags and has lost what was between.
+    BEHIND_START = "behind_start"
+    BEYOND_END = "beyond_end"
+    NO_SUCH_QUEUE = "no_such_queue"
+
+
+class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages from a queue, and where the reader stands."""
+
+    status: Status
+    messages: list[bytes] = []
+    #: Where to read on.
+    next_offset: int = 0
+    start: int = 0
+    end: int = 0
+
+
+class Located(msgspec.Struct, frozen=True, kw_only=True):
+    """A message found by its log offset."""
+
+    message: bytes
+    #: None for an ordinary message; a half message that is undecided is for admins only.
+    half: Half | None
+    is_visible: bool
+
+
+class Reader:
+    """Questions to a store.  They change nothing."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if anything was ever sent to it."""
+        number = self._store.core.names.queue_ids.get((topic, queue_id))
+        # A queue named in a batch that is not flushed yet is no queue yet, but an empty one.
+        return None if number is None else self._store.queues[number]
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
+    ) -> Pulled:
+        """Visible messages from this queue offset on."""
+        queue = self.queue(topic, queue_id)
+        if queue is None:
+            return Pulled(status=Status.NO_SUCH_QUEUE)
+        bounds = {"start": queue.start, "end": queue.end}
+        if offset < queue.start:
+            return Pulled(status=Status.BEHIND_START, next_offset=queue.start, **bounds)
+        if offset >= queue.end:
+            at_end = offset == queue.end
+            status = Status.NOTHING_NEW if at_end else Status.BEYOND_END
+            return Pulled(status=status, next_offset=queue.end, **bounds)
+        entries = queue.entries(offset, count_max)
+        total = 0
+        for taken, entry in enumerate(entries):
+            total += entry.size
+            # At least one, however large: a reader must get past it.
+            if taken and total > bytes_max:
+                del entries[taken:]
+                break
+        return Pulled(
+            status=Status.FOUND,
+            messages=self._messages(entries, offset),
+            next_offset=offset + len(entries),
+            **bounds,
+        )
+
+    def _messages(self, entries: list[Entry], first: int) -> list[bytes]:
+        read = self._store.reading.record
+        return [
+            visible_view(
+                read(entry.log_offset, entry.size, entry.crc), queue_offset, entry.visible_at_ms
+            )
+            for queue_offset, entry in enumerate(entries, first)
+        ]
+
+    def offset_at(self, topic: str, queue_id: int, visible_at_ms: int) -> int | None:
+        """The first queue offset visible at or after this time."""
+        queue = self.queue(topic, queue_id)
+        return None if queue is None else queue.offset_at(visible_at_ms)
+
+    # By log offset.
+
+    def at(self, log_offset: int) -> Located | None:
+        """The message with this identity in the log; None if there is none."""
+        store = self._store
+        if not 0 <= log_offset < store.settled:
+            return None
+        # A half message that was carried forward keeps an identity below the log's start.
+        row = store.table.row_at(log_offset)
+        if row is not None:
+            return self._half(store.row(row))
+        return self._ordinary(log_offset)
+
+    def _half(self, half: Half) -> Located | None:
+        store = self._store
+        if half.location < store.log.start:
+            return None
+        record = store.reading.record_of(half)
+        is_visible = half.state is State.COMMITTED and half.next_at_ms == NEVER
+        if is_visible:
+            found = self._entry_of(half)
+            if found is not None:
+                record = visible_view(record, *found)
+        return Located(message=record, half=half, is_visible=is_visible)
+
+    def _entry_of(self, half: Half) -> tuple[int, int] | None:
+        """Queue offset and visible time of a row, from the queue around its decision."""
+        queue = self._store.queues[half.queue]
+        not_before_ms = half.stored_at_ms
+        if half.op_offset >= 0 or half.origin != PLAIN:
+            not_before_ms = self._store.table.decided_by(half)[1]
+        offset = queue.offset_at(not_before_ms)
+        stop = min(queue.end, offset + _SCANNED_ENTRIES_MAX)
+        while offset < stop:
+            entries = queue.entries(offset, 512)
+            for at, entry in enumerate(entries, offset):
+                if entry.log_offset == half.location:
+                    return at, entry.visible_at_ms
+            offset += len(entries)
+        return None
+
+    def _ordinary(self, log_offset: int) -> Located | None:
+        """An ordinary message: believed only if its queue says that it stands here."""
+        store = self._store
+        head = store.log.peek(log_offset, RECORD_HEAD_BYTES)
+        if len(head) < RECORD_HEAD_BYTES:
+            return None
+        size = int.from_bytes(head[:4], "big")
+        try:
+            _, queue_id, queue_offset, _, topic, _ = skim(store.log.peek(log_offset, size))
+        except ProtocolViolation:
+            return None
+        queue = self.queue(topic, queue_id)
+        if queue is None or not queue.start <= queue_offset < queue.end:
+            return None
+        entry = queue.entries(queue_offset, 1)[0]
+        if entry.log_offset != log_offset:
+            return None
+        record = store.reading.record(log_offset, entry.size, entry.crc)
+        return Located(message=record, half=None, is_visible=True)
+
+    # By key.
+
+    def find(
+        self, topic: str, key: str, *, limit: int, from_ms: int = 0, until_ms: int = NEVER
+    ) -> list[bytes]:
+        """Visible messages of a topic with this key or unique key, newest first."""
+        found: list[bytes] = []
+        for located in self._located(key, limit * 4):
+            _, _, _, _, stored_topic, properties = skim(located.message)
+            unique_key, keys, _ = index_facts(properties)
+            if (
+                located.is_visible
+                and stored_topic == topic
+                and (key == unique_key or key in keys)
+                and from_ms <= stored_at_ms(located.message) <= until_ms
+            ):
+                found.append(located.message)
+                if len(found) == limit:
+                    break
+        return found
+
+    def find_transaction(self, transaction_id: str) -> Half | None:
+        """The newest transaction with this id, decided ones too, while the log has them."""
+        table = self._store.table
+        row = table.find(transaction_id)
+        if row is not None:
+            return table.get(row)
+        for located in self._located(transaction_id, 64):
+            half = located.half
+            if half is not None and table.identity(half)[0] == transaction_id:
+                return half
+        return None
+
+    def _located(self, key: str, limit: int) -> Iterator[Located]:
+        store = self._store
+        offsets = store.keys.find(key_hash(key), low=0, high=store.settled, limit=limit)
+        for log_offset in offsets:
+            located = self.at(log_offset)
+            if located is not None:
+                yield located

@@ -1,0 +1,221 @@
+"""Opening a store: from the newest checkpoint, then ``apply`` over the rest of the log.
+
+Recovery decides nothing.  It cuts every projection to the checkpoint, replays the log after it, and
+ends with a checkpoint of its own; doing it twice gives the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store import checkpoint as checkpoints
+from escrowmq.store import commit_log, consume_queue, state_files
+from escrowmq.store import format as formats
+from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.frames import HEAD_BYTES, records_of
+from escrowmq.store.store import Store
+from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
+from escrowmq.transaction.core import Where
+
+if TYPE_CHECKING:
+    from escrowmq.store.checkpoint import Checkpoint
+    from escrowmq.store.config import StoreConfig
+    from escrowmq.store.disk import Disk
+    from escrowmq.transaction.policy import CheckPolicy
+    from escrowmq.transaction.records import Record
+
+log = logging.getLogger(__name__)
+
+DIRECTORIES = (
+    commit_log.DIRECTORY,
+    consume_queue.DIRECTORY,
+    state_files.DIRECTORY,
+    "keyindex",
+)
+FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
+_PUBLISH_FRAMES = 10_000
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What recovery found, for the log and for people."""
+
+    #: Where the replay began, and where the log ends.
+    replayed_from: int = 0
+    log_end: int = 0
+    frames: int = 0
+    #: Bytes of a torn tail that were cut.
+    cut_bytes: int = 0
+    #: Why everything was rebuilt from the start of the log, if it was.
+    rebuilt_because: str = ""
+
+
+def open_store(
+    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
+) -> tuple[Store, Found]:
+    """Open a store, new or old, and bring it to the state that its log says."""
+    form = formats.read_or_make(disk, config.chunk_rows)
+    for directory in DIRECTORIES:
+        disk.make_directory(directory)
+    refuse_foreign(disk)
+    found = Found()
+    checkpoint = newest_checkpoint(disk, found)
+    commit = CommitLog(disk, config.segment_bytes_max)
+    open_segments(disk, commit, checkpoint.log_start if checkpoint else 0)
+    refuse_gaps(
+        commit, checkpoint.log_start if checkpoint else 0, checkpoint.log_end if checkpoint else 0
+    )
+    store = Store(disk, commit, form, config, policy, store_host)
+    if checkpoint is not None and not found.rebuilt_because:
+        try:
+            take(store, checkpoint)
+        except StoreCorrupt as error:
+            # The log has it all: a projection that is damaged is made anew.
+            log.warning("projection_damaged", extra={"error": str(error)})
+            found.rebuilt_because = str(error)
+            store.keys.close()
+            store.open_files.close()
+            store = Store(disk, commit, form, config, policy, store_host)
+            start_over(store, checkpoint)
+    else:
+        start_over(store, checkpoint)
+    replay(store, found, checkpoint)
+    log.info("store_recovered", extra=msgspec.structs.asdict(found))
+    return store, found
+
+
+def refuse_foreign(disk: Disk) -> None:
+    """A file that is not ours may be somebody's; do not work around it."""
+    for name in disk.list(""):
+        if name in TEMPORARIES:
+            disk.remove(name)
+        elif name not in (*FILES, *DIRECTORIES):
+            raise StoreUnusable("store_foreign", "move this file away", path=name)
+
+
+def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
+    """The newest checkpoint that is whole."""
+    newest = checkpoints.load(disk, checkpoints.PATH)
+    if newest is not None:
+        return newest
+    is_damaged = disk.exists(checkpoints.PATH)
+    older = checkpoints.load(disk, checkpoints.PREVIOUS)
+    if is_damaged:
+        log.warning("checkpoint_damaged", extra={"has_previous": older is not None})
+        found.rebuilt_because = "the newest checkpoint is damaged"
+    return older
+
+
+def take(store: Store, checkpoint: Checkpoint) -> None:
+    """Bring names, tables and queues to the checkpoint."""
+    restore_core(store, checkpoint)
+    files = store.table.files
+    files.chunks = list(checkpoint.chunks)
+    files.survivors_generation = checkpoint.survivors_generation
+    files.survivors_count = checkpoint.survivors_count
+    store.table.open(checkpoint.rows_start, checkpoint.rows_end, checkpoint.live)
+    for queue, (start, end) in zip(store.queues, checkpoint.queue_bounds, strict=True):
+        queue.open(start, end)
+    store.core.queue_ends = [end for _, end in checkpoint.queue_bounds]
+    store.keys.open(checkpoint.key_runs)
+    store.keys.forget_below(checkpoint.log_start)
+    store.previous = checkpoint
+    store.log.begin_at(checkpoint.log_end)
+
+
+def restore_core(store: Store, checkpoint: Checkpoint) -> None:
+    """Take the small facts: those that may be older than the log."""
+    core = store.core
+    names: list[Record] = [*checkpoint.queues, *checkpoint.origins]
+    store.apply(names, Where(0, 0, 0))
+    core.batches.apps = dict(checkpoint.batches)
+    core.parts = dict(checkpoint.parts)
+    core.heads = {
+        first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]
+    }
+    core.delays = dict(checkpoint.delays)
+    core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
+    store.last_at_ms = checkpoint.at_ms
+    store.log_start = checkpoint.log_start
+
+
+def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
+    """Forget all projections; the log will be replayed from its start."""
+    if checkpoint is not None:
+        restore_core(store, checkpoint)
+        store.core.queue_ends = [start for start, _ in checkpoint.queue_bounds]
+        for queue, (start, _) in zip(store.queues, checkpoint.queue_bounds, strict=True):
+            queue.begin_at(start)
+    elif store.log.start > 0:
+        raise StoreCorrupt(
+            "checkpoint_missing",
+            "the log no longer starts at 0, so it cannot be replayed without one; "
+            "restore the file from a backup",
+            path=checkpoints.PATH,
+            log_start=store.log.start,
+        )
+    store.table.files.skip_generations()
+    store.keys.open(())
+    store.log.begin_at(store.log.start)
+
+
+def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
+    """Apply the log from where the projections are, and settle its end."""
+    commit = store.log
+    offset = found.replayed_from = commit.end
+    flushed = checkpoint.log_end if checkpoint else 0
+    for segment in commit.segments:
+        if segment.end <= offset:
+            continue
+        if segment.start > offset:
+            break
+        frames = read_frames(
+            segment, store.seed, from_offset=max(offset, segment.start), end=segment.end
+        )
+        for frame, block, at in frames:
+            where = Where(frame.log_offset, frame.log_offset + HEAD_BYTES, frame.stored_at_ms)
+            store.apply(records_of(block, at, frame), where)
+            store.last_at_ms = frame.stored_at_ms
+            flushed = max(flushed, frame.flushed)
+            offset = frame.end
+            found.frames += 1
+            if not found.frames % _PUBLISH_FRAMES:
+                publish_all(store)
+        if offset < segment.end:
+            break
+    publish_all(store)
+    if checkpoint is not None:
+        store.table.end_at_least(checkpoint.rows_end)
+    if commit.segments and offset < commit.segments[-1].end:
+        judge(commit, store.seed, offset, flushed)
+        found.cut_bytes = cut_tail(store.disk, commit, offset)
+        log.warning("torn_tail_cut", extra={"log_offset": offset, "cut_bytes": found.cut_bytes})
+    if flushed < offset:
+        rewrite_tail(store.disk, commit, flushed, offset)
+    found.log_end = offset
+    commit.begin_at(offset)
+    store.publish()
+    note_times(store)
+    if checkpoint is None or found.frames or found.rebuilt_because:
+        store.checkpoint()
+    else:
+        store.checkpointed = offset
+
+
+def publish_all(store: Store) -> None:
+    """Hand all entries to their queues; a new chunk of rows must not wait for them."""
+    while not store.dispatcher.is_idle:
+        store.publish()
+
+
+def note_times(store: Store) -> None:
+    """Learn when each segment begins, for retention."""
+    for segment in store.log.segments:
+        frames = read_frames(segment, store.seed, from_offset=segment.start, end=segment.end)
+        first = next(frames, None)
+        if first is not None:
+            segment.first_at_ms = first[0].stored_at_ms

@@ -1,0 +1,176 @@
+"""The end of the log after a crash: torn, or damaged?
+
+A bad frame at or above the highest offset that any intact frame knows to be flushed is a torn
+tail: nothing from there on was ever acknowledged, so it is cut.  A bad frame below it is damage:
+acknowledged bytes are gone, and the store refuses to start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store.commit_log import DIRECTORY, TEMPORARY, CommitLog, Segment, segment_path
+from escrowmq.store.frames import (
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    MAGIC,
+    VERSION,
+    read_frame,
+    stated_head,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.disk import Disk
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+def open_segments(disk: Disk, log: CommitLog, log_start: int) -> None:
+    """Open the segment files, and put right what a crash left half done."""
+    starts = []
+    for name in disk.list(DIRECTORY):
+        if name.endswith(TEMPORARY):
+            disk.remove(f"{DIRECTORY}/{name}")
+        elif not (name.isdecimal() and len(name) == len(f"{0:020d}")):
+            raise StoreUnusable("store_foreign", "move this file away", path=f"{DIRECTORY}/{name}")
+        else:
+            starts.append(int(name))
+    for at, start in enumerate(starts):
+        if at + 1 < len(starts) and starts[at + 1] <= log_start:
+            # Retention had decided on it when the crash came.
+            disk.remove(segment_path(start))
+            continue
+        file = disk.open(segment_path(start))
+        segment = Segment(start, file, file.size())
+        if log.segments and log.segments[-1].end > start:
+            # The tail was rewritten into this segment; the old copy is of no use.
+            _cut(log.segments[-1], start)
+        log.segments.append(segment)
+    disk.flush_directory(DIRECTORY)
+
+
+def _cut(segment: Segment, log_offset: int) -> None:
+    segment.file.truncate(log_offset - segment.start)
+    segment.file.flush()
+    segment.size = log_offset - segment.start
+
+
+def refuse_gaps(log: CommitLog, from_offset: int, log_end: int) -> None:
+    """A log that ends before its checkpoint, or has a hole, is damaged."""
+    offset = log.segments[0].start if log.segments else 0
+    if offset > from_offset:
+        raise StoreCorrupt(
+            "log_segment_missing",
+            "restore it from a backup",
+            segment=segment_path(from_offset),
+            log_offset=from_offset,
+        )
+    for segment in log.segments:
+        if segment.start != offset and offset < log_end:
+            raise StoreCorrupt(
+                "log_segment_missing",
+                "restore it from a backup",
+                segment=segment_path(offset),
+                log_offset=offset,
+            )
+        offset = segment.end
+    if offset < log_end:
+        raise StoreCorrupt(
+            "log_too_short",
+            "restore it from a backup",
+            segment=segment_path(log.segments[-1].start if log.segments else 0),
+            log_offset=offset,
+            expected=log_end,
+        )
+
+
+def judge(log: CommitLog, seed: int, bad_offset: int, flushed: int) -> None:
+    """Raise unless everything from this offset on may be cut."""
+    segment = next((s for s in log.segments if s.start <= bad_offset < s.end), None)
+    if segment is not None:
+        head = stated_head(segment.file.read_at(bad_offset - segment.start, HEAD_BYTES))
+        if head is not None and head.version > VERSION:
+            raise StoreUnusable(
+                "frame_version_unknown",
+                "a newer EscrowMQ wrote this log; use that one",
+                version=head.version,
+                known=VERSION,
+                segment=segment_path(segment.start),
+                log_offset=bad_offset,
+            )
+    for known in flushed_by_later_frames(log, seed, bad_offset):
+        if flushed > bad_offset:
+            break
+        flushed = max(flushed, known)
+    if flushed > bad_offset:
+        raise StoreCorrupt(
+            "log_damaged",
+            "`escrowmq store check` tells how much, `escrowmq store repair` cuts it out",
+            segment=segment_path(segment.start if segment else bad_offset),
+            log_offset=bad_offset,
+            flushed=flushed,
+        )
+
+
+def flushed_by_later_frames(log: CommitLog, seed: int, bad_offset: int) -> Iterator[int]:
+    """What intact frames after this offset know to be flushed, wherever they stand."""
+    for segment in log.segments:
+        offset = max(segment.start, bad_offset)
+        while offset < segment.end:
+            block = segment.file.read_at(offset - segment.start, _BLOCK_BYTES + FRAME_BYTES_MAX)
+            at = block.find(MAGIC)
+            while 0 <= at < _BLOCK_BYTES:
+                frame = read_frame(block, at, offset + at, seed)
+                if frame is not None:
+                    yield frame.flushed
+                at = block.find(MAGIC, at + 1)
+            offset += _BLOCK_BYTES
+
+
+def cut_tail(disk: Disk, log: CommitLog, log_offset: int) -> int:
+    """Cut everything from this offset on; returns how many bytes that were."""
+    cut = 0
+    while len(log.segments) > 1 and log.segments[-1].start >= log_offset:
+        segment = log.segments.pop()
+        cut += segment.size
+        segment.file.close()
+        disk.remove(segment_path(segment.start))
+        # One by one from the end: a crash must not leave a hole.
+        disk.flush_directory(DIRECTORY)
+    if log.segments[-1].end > log_offset:
+        cut += log.segments[-1].end - log_offset
+        _cut(log.segments[-1], log_offset)
+    return cut
+
+
+def rewrite_tail(disk: Disk, log: CommitLog, flushed: int, end: int) -> None:
+    """Put what may never have reached the disk into a new segment, flushed.
+
+    After a failed flush the kernel may show pages that it never wrote and never will: only
+    writing them again makes them durable.
+    """
+    pieces = []
+    for segment in log.segments:
+        start, stop = max(flushed, segment.start), min(end, segment.end)
+        if start < stop:
+            pieces.append(segment.file.read_at(start - segment.start, stop - start))
+    path = segment_path(flushed)
+    file = disk.open(path + TEMPORARY, create=True)
+    file.truncate(0)
+    file.write_at(0, b"".join(pieces))
+    file.flush()
+    file.close()
+    disk.rename(path + TEMPORARY, path)
+    disk.flush_directory(DIRECTORY)
+    while log.segments and log.segments[-1].start >= flushed:
+        segment = log.segments.pop()
+        segment.file.close()
+        if segment.start > flushed:
+            disk.remove(segment_path(segment.start))
+    if log.segments:
+        _cut(log.segments[-1], flushed)
+    disk.flush_directory(DIRECTORY)
+    log.segments.append(Segment(flushed, disk.open(path), end - flushed))
