@@ -81,13 +81,13 @@ class Reader:
         queue = self.queue(topic, queue_id)
         if queue is None:
             return Pulled(status=Status.NO_SUCH_QUEUE)
-        bounds = {"start": queue.start, "end": queue.end}
+        start, end = queue.start, queue.end
         if offset < queue.start:
-            return Pulled(status=Status.BEHIND_START, next_offset=queue.start, **bounds)
+            return Pulled(status=Status.BEHIND_START, next_offset=queue.start, start=start, end=end)
         if offset >= queue.end:
             at_end = offset == queue.end
             status = Status.NOTHING_NEW if at_end else Status.BEYOND_END
-            return Pulled(status=status, next_offset=queue.end, **bounds)
+            return Pulled(status=status, next_offset=queue.end, start=start, end=end)
         entries = queue.entries(offset, count_max)
         total = 0
         for taken, entry in enumerate(entries):
@@ -100,7 +100,8 @@ class Reader:
             status=Status.FOUND,
             messages=self._messages(entries, offset),
             next_offset=offset + len(entries),
-            **bounds,
+            start=start,
+            end=end,
         )
 
     def _messages(self, entries: list[Entry], first: int) -> list[bytes]:

@@ -18,7 +18,8 @@ from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import PACK_ENTRY
 from escrowmq.store.id_filter import IdFilter
 from escrowmq.store.rows import QUEUE_ENTRY, Rows
-from escrowmq.store.state_files import StateFiles, StateSnapshot, Survivor
+from escrowmq.store.state_files import StateFiles, StateSnapshot
+from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half, NewRows
@@ -48,11 +49,6 @@ class Reading(msgspec.Struct, frozen=True):
     decision: Callable[[int], tuple[str, int]]
 
 
-def is_needed(state: State, next_at_ms: int) -> bool:
-    """Whether a row is undecided, parked, or committed but not yet visible."""
-    return state not in _DECIDED or (state is State.COMMITTED and next_at_ms != NEVER)
-
-
 class StateTable:
     """Every row; the adapter behind the core that the broker uses."""
 
@@ -65,12 +61,7 @@ class StateTable:
         self.end = 0
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
-        #: Rows of dropped chunks that were needed then: where the files are no longer right.
-        self.survivors: dict[int, Half] = {}
-        self._survivor_by_log_offset: dict[int, int] = {}
-        self._survivors_by_hash: dict[int, list[int]] = {}
-        self._survivor_hashes: dict[int, int] = {}
-        self._survivors_changed = False
+        self.survivors = Survivors()
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
         self._ids = IdFilter()
@@ -81,13 +72,13 @@ class StateTable:
         """The row, or None if it never was or is gone."""
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
         if chunk is None:
-            survivor = self.survivors.get(half_offset)
+            survivor = self.survivors.rows.get(half_offset)
             if survivor is not None or not self.start <= half_offset < self.end:
                 return survivor
             return self.files.half(half_offset)
         at = half_offset - chunk.base
         if not chunk.skipped <= at < chunk.count:
-            return self.survivors.get(half_offset)
+            return self.survivors.rows.get(half_offset)
         log_offset = chunk.log_offset[at]
         part = chunk.part[at]
         op = self.ops.get(half_offset if part & FIRST else half_offset - part)
@@ -126,7 +117,7 @@ class StateTable:
     def _candidates(self, wanted: int) -> Iterator[int]:
         for chunk in reversed(self.chunks.values()):
             yield from chunk.candidates(wanted)
-        yield from self._survivors_by_hash.get(wanted, ())
+        yield from reversed(self.survivors.rows_by_hash.get(wanted, ()))
 
     def row_at(self, log_offset: int) -> int | None:
         """The row of the message with exactly this identity in the log."""
@@ -136,7 +127,7 @@ class StateTable:
                 if row is not None:
                     return row
                 break
-        survivor = self._survivor_by_log_offset.get(log_offset)
+        survivor = self.survivors.row_at(log_offset)
         if survivor is not None:
             return survivor
         row = self.files.row_at(log_offset)
@@ -173,11 +164,11 @@ class StateTable:
 
     def waits(self, first: int, count: int) -> bool:
         """Whether any of these rows is still undecided or waits for its time."""
-        return any(is_needed(half.state, half.next_at_ms) for half in self._halves(first, count))
+        return any(is_needed(half) for half in self._halves(first, count))
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
-        rows = [row for row, half in self.survivors.items() if half.next_at_ms <= now_ms]
+        rows = [row for row, half in self.survivors.rows.items() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -186,7 +177,11 @@ class StateTable:
 
     def needed_below(self, log_offset: int, limit: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""
-        rows = [row for row, half in self.survivors.items() if half.location < log_offset]
+        rows = [
+            row
+            for row, half in self.survivors.rows.items()
+            if half.location < log_offset and is_needed(half)
+        ]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -234,7 +229,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(is_needed(half.state, half.next_at_ms) for half in self.survivors.values())
+        kept = sum(map(is_needed, self.survivors.rows.values()))
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
@@ -295,16 +290,12 @@ class StateTable:
         settled = state in _DECIDED
         for chunk, at, end in self._slices(first, count):
             chunk.set_state(at, end, state, settled=settled)
-        for row in range(first, first + count) if self.survivors else ():
-            half = self.survivors.get(row)
-            if half is not None:
-                next_at_ms = NEVER if settled else half.next_at_ms
-                op_offset = self.ops[first][1] if settled else -1
-                self._keep(
-                    msgspec.structs.replace(
-                        half, state=state, next_at_ms=next_at_ms, op_offset=op_offset
-                    )
-                )
+        if self.survivors.rows:
+            changes: dict[str, object] = {"state": state}
+            if settled:
+                changes.update(next_at_ms=NEVER, op_offset=self.ops[first][1])
+            for row in range(first, first + count):
+                self.survivors.change(row, **changes)
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when to look at this row next; NEVER when there is nothing more to do."""
@@ -312,9 +303,7 @@ class StateTable:
         if chunk is not None:
             chunk.set_next(at, at_ms)
         # A chunk that is about to leave is in both places.
-        half = self.survivors.get(half_offset)
-        if half is not None:
-            self._keep(msgspec.structs.replace(half, next_at_ms=at_ms))
+        self.survivors.change(half_offset, next_at_ms=at_ms)
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent and when to look next."""
@@ -322,11 +311,7 @@ class StateTable:
         if chunk is not None:
             chunk.checks_sent[at] = checks_sent
             chunk.set_next(at, next_at_ms)
-        half = self.survivors.get(half_offset)
-        if half is not None:
-            self._keep(
-                msgspec.structs.replace(half, checks_sent=checks_sent, next_at_ms=next_at_ms)
-            )
+        self.survivors.change(half_offset, checks_sent=checks_sent, next_at_ms=next_at_ms)
 
     def restore(self, moved: Moved, location: int) -> None:
         """Set whole rows as they were carried forward; the first one's bytes are at location."""
@@ -336,7 +321,7 @@ class StateTable:
             if chunk is not None:
                 chunk.locations[row.half_offset] = location
                 chunk.is_dirty = True
-            if chunk is None or row.half_offset in self.survivors:
+            if chunk is None or row.half_offset in self.survivors.rows:
                 self._restore_survivor(row, location, index, moved)
             location += placed.sizes[index]
 
@@ -358,18 +343,9 @@ class StateTable:
             next_at_ms=row.next_at_ms,
             op_offset=-1,
         )
-        self._keep(half, crc32(row.transaction_id.encode()))
-
-    def _keep(self, half: Half, id_hash: int | None = None) -> None:
-        row = half.half_offset
-        if row not in self.survivors:
-            assert id_hash is not None
-            self._survivor_by_log_offset[half.log_offset] = row
-            self._survivor_hashes[row] = id_hash
-            self._survivors_by_hash.setdefault(id_hash, []).append(row)
-            self._ids.add(id_hash)
-        self.survivors[row] = half
-        self._survivors_changed = True
+        id_hash = crc32(row.transaction_id.encode())
+        self.survivors.keep(half, id_hash)
+        self._ids.add(id_hash)
 
     # Files.
 
@@ -390,14 +366,11 @@ class StateTable:
                 dropped.append(base)
         for base in dropped:
             self._drop(base)
-        survivors = None
-        if self._survivors_changed:
-            self._survivors_changed = False
-            survivors = [
-                Survivor(half, self._survivor_hashes[row]) for row, half in self.survivors.items()
-            ]
         return StateSnapshot(
-            chunks=changed, survivors=survivors, dropped=dropped, ops=list(self.ops)
+            chunks=changed,
+            survivors=self.survivors.to_save(),
+            dropped=dropped,
+            ops=list(self.ops),
         )
 
     def _ops_by_chunk(self) -> dict[int, list[tuple[int, int, int]]]:
@@ -413,7 +386,7 @@ class StateTable:
         for row in chunk.needed_below(NEVER):
             half = self.get(row)
             assert half is not None
-            self._keep(half, chunk.id_hash[row - base])
+            self.survivors.keep(half, chunk.id_hash[row - base])
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
@@ -428,7 +401,7 @@ class StateTable:
     def rebuild_filter(self) -> None:
         """Build the filter of ids anew from the rows that are in memory."""
         columns = [chunk.view("id_hash") for chunk in self.chunks.values()]
-        hashes = self._survivors_by_hash
+        hashes = self.survivors.rows_by_hash
         columns.append(np.fromiter(hashes, dtype=np.uint32, count=len(hashes)))
         self._ids.rebuild(columns, sum(map(len, columns)))
 
@@ -439,31 +412,20 @@ class StateTable:
             chunk = Chunk(base, self.chunk_rows)
             chunk.load(self.files.rows(base, 0, min(end - base, self.chunk_rows)))
             self.chunks[base] = chunk
-        for survivor in self.files.read_survivors():
-            self._keep(survivor.half, survivor.id_hash)
-        self._survivors_changed = False
+        self.survivors.load(self.files.read_survivors())
         self.rebuild_filter()
 
     def forget_below(self, log_offset: int) -> None:
         """Forget decided rows whose messages are no longer in the log."""
         needed = {
-            half.half_offset - half.half_offset % self.chunk_rows
-            for half in self.survivors.values()
-            if is_needed(half.state, half.next_at_ms)
+            row - row % self.chunk_rows
+            for row, half in self.survivors.rows.items()
+            if is_needed(half)
         }
         self.files.remove_below(log_offset, needed | self.chunks.keys())
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        for row in [row for row in self.survivors if row < self.start]:
-            self._let_go(row)
-
-    def _let_go(self, row: int) -> None:
-        half = self.survivors[row]
-        if not is_needed(half.state, half.next_at_ms):
-            del self.survivors[row]
-            del self._survivor_by_log_offset[half.log_offset]
-            self._survivors_by_hash.get(self._survivor_hashes.pop(row), []).remove(row)
-            self._survivors_changed = True
+        self.survivors.forget_below(self.start)
 
     # Where rows are.
 

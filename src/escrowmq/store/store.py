@@ -22,6 +22,7 @@ from escrowmq.store.frames import HEAD_BYTES, encode_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.state_table import Reading, StateTable
+from escrowmq.transaction.batching import carry_before
 from escrowmq.transaction.commands import (
     Append,
     Appended,
@@ -32,7 +33,6 @@ from escrowmq.transaction.commands import (
     Prepare,
 )
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.decide import carry_before
 from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:

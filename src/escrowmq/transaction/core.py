@@ -2,7 +2,7 @@
 
 ``decide`` reads and never writes; ``apply`` writes and never decides.  Recovery is ``apply`` over
 the log, so a restarted broker cannot disagree with the one that crashed.  Nothing here opens a
-file, reads a clock, awaits or logs; the rules of each command are in ``decide.py``.
+file, reads a clock, awaits or logs; ``decide.py`` says where the rules of each command are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.transaction import decide as rules
 from escrowmq.transaction.batches import Batches
+from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
 from escrowmq.transaction.records import (
     NEVER,
@@ -101,7 +101,7 @@ class Transactions:
 
     def decide(self, command: Command, now_ms: int) -> Decision:
         """What this command leads to at this time.  Changes nothing."""
-        return rules.DECIDERS[type(command)](self, command, now_ms)
+        return DECIDERS[type(command)](self, command, now_ms)
 
     def apply(self, record: Record, where: Where) -> None:
         """Make a record so.  Applying it again changes nothing more."""

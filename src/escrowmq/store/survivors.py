@@ -1,0 +1,84 @@
+"""Rows that outlived their chunk: where the files are no longer right.
+
+When a chunk leaves memory its needed rows stay here, and so do their later changes, even the
+decision, until retention deletes the chunk's file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from escrowmq.store.state_files import Survivor
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.transaction.table import Half
+
+
+def is_needed(half: Half) -> bool:
+    """Whether a row is undecided, parked, or committed but not yet visible."""
+    if half.state is State.COMMITTED:
+        return half.next_at_ms != NEVER
+    return half.state is not State.ROLLED_BACK
+
+
+class Survivors:
+    """A small map of rows, found by half offset, log offset and transaction id."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Half] = {}
+        self.has_changed = False
+        self._row_by_log_offset: dict[int, int] = {}
+        self._hash_by_row: dict[int, int] = {}
+        self.rows_by_hash: dict[int, list[int]] = {}
+
+    def keep(self, half: Half, id_hash: int) -> None:
+        """Take a row in, or set all of it."""
+        row = half.half_offset
+        if row not in self.rows:
+            self._row_by_log_offset[half.log_offset] = row
+            self._hash_by_row[row] = id_hash
+            self.rows_by_hash.setdefault(id_hash, []).append(row)
+        self.rows[row] = half
+        self.has_changed = True
+
+    def change(self, row: int, **fields: Any) -> None:  # noqa: ANN401 - fields of Half
+        """Set some fields of a row, if it is here."""
+        half = self.rows.get(row)
+        if half is not None:
+            self.rows[row] = msgspec.structs.replace(half, **fields)
+            self.has_changed = True
+
+    def row_at(self, log_offset: int) -> int | None:
+        """The row with exactly this identity in the log."""
+        return self._row_by_log_offset.get(log_offset)
+
+    def forget_below(self, row_start: int) -> None:
+        """Let go of rows that nobody needs and no file holds any more."""
+        gone = [row for row, half in self.rows.items() if row < row_start and not is_needed(half)]
+        for row in gone:
+            half = self.rows.pop(row)
+            del self._row_by_log_offset[half.log_offset]
+            id_hash = self._hash_by_row.pop(row)
+            self.rows_by_hash[id_hash].remove(row)
+            if not self.rows_by_hash[id_hash]:
+                del self.rows_by_hash[id_hash]
+            self.has_changed = True
+
+    def to_save(self) -> list[Survivor] | None:
+        """All of them, if they changed since they were last saved."""
+        if not self.has_changed:
+            return None
+        self.has_changed = False
+        return [Survivor(half, self._hash_by_row[row]) for row, half in self.rows.items()]
+
+    def load(self, saved: Iterable[Survivor]) -> None:
+        """Take them from a file."""
+        for survivor in saved:
+            self.keep(survivor.half, survivor.id_hash)
+        self.has_changed = False

@@ -1,0 +1,87 @@
+"""Back-checks: asked, counted, stopped, started again, and what the pipeline says of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.answers import no_such_half, refuse
+from escrowmq.transaction.commands import (
+    CheckSent,
+    Decision,
+    End,
+    Park,
+    Resume,
+    Verdict,
+    VerdictKind,
+)
+from escrowmq.transaction.records import Asked, Parked, Resumed
+from escrowmq.transaction.rules import check_wait_ms
+from escrowmq.transaction.settling import end
+from escrowmq.transaction.states import Resolution, State
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.core import Transactions
+
+
+def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
+    """Count a back-check that a live producer received."""
+    half = core.table.get(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    head_row = core.table.get(core.head_of(half.first))
+    assert head_row is not None
+    if head_row.state is not State.PREPARED:
+        return Decision()
+    number = head_row.checks_sent + 1
+    if number > core.policy.checks_max:
+        return refuse(
+            "checks_exhausted",
+            f"at most {core.policy.checks_max} checks are sent",
+            half_offset=head_row.half_offset,
+        )
+    next_at_ms = now_ms + check_wait_ms(number, core.policy)
+    return Decision(records=(Asked(head_row.half_offset, number, next_at_ms, command.client),))
+
+
+def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
+    """Stop the checks of an undecided transaction."""
+    half = core.table.get(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    if half.state is not State.PREPARED:
+        return refuse(
+            f"already_{half.state.label}",
+            "only an undecided transaction can be parked",
+            half_offset=command.half_offset,
+        )
+    return Decision(records=(Parked(core.head_of(half.first), command.reason),))
+
+
+def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
+    """Check a parked transaction again, from the first check."""
+    half = core.table.get(command.half_offset)
+    if half is None:
+        return no_such_half(command.half_offset)
+    if half.state is not State.PARKED:
+        return refuse(
+            "not_parked",
+            "only a parked transaction can be resumed",
+            half_offset=command.half_offset,
+            state=half.state.label,
+        )
+    return Decision(records=(Resumed(core.head_of(half.first), now_ms, command.by),))
+
+
+def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
+    """Do what the pipeline says, unless the world has moved on since it looked."""
+    half = core.table.get(verdict.half_offset)
+    if half is None or (half.state, half.checks_sent) != (verdict.state, verdict.checks_sent):
+        return Decision()
+    if verdict.kind is VerdictKind.ASK:
+        return Decision(back_checks=(half.half_offset,))
+    if verdict.kind is VerdictKind.PARK:
+        return park(core, Park(half_offset=half.half_offset, reason=verdict.reason), now_ms)
+    resolution = Resolution(verdict.kind.value)
+    return end(
+        core, End(half_offset=half.half_offset, resolution=resolution, by=verdict.by), now_ms
+    )

@@ -1,0 +1,113 @@
+"""Copying half messages forward: for retention, and when they become visible very late.
+
+A copy is the same bytes further on in the log; the half message keeps its identity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.commands import Carry, Decision, Release, Settled
+from escrowmq.transaction.giving import give_each
+from escrowmq.transaction.records import UNNUMBERED, Moved, MovedRow, Placed, Record, Released
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, Half
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.core import Transactions
+
+
+def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
+    """Whether its bytes are so old that it would not live a whole retention from now."""
+    since_ms = half.stored_at_ms
+    if half.location != half.log_offset:
+        since_ms = core.moved_at_ms.get(half.half_offset, since_ms)
+    return now_ms - since_ms >= core.copy_after_ms
+
+
+def stale_rows(core: Transactions, ranges: list[tuple[int, int]], now_ms: int) -> list[Half]:
+    """Those of these rows that must be copied before they become visible."""
+    return [
+        half
+        for first, count in ranges
+        for half in map(core.table.get, range(first, first + count))
+        if half is not None and is_stale(core, half, now_ms)
+    ]
+
+
+def with_copies(
+    core: Transactions, records: tuple[Record, ...], halves: list[Half], reply: Settled | None
+) -> Decision:
+    """A decision that also carries these half messages forward, in the same frame."""
+    if not halves:
+        return Decision(records=records, reply=reply)
+    moved = Moved(
+        rows=[moved_row(core, half) for half in halves],
+        placed=Placed(
+            queues=[half.queue for half in halves],
+            sizes=[half.size for half in halves],
+            crcs=[half.crc for half in halves],
+            tags=[half.tags for half in halves],
+        ),
+    )
+    return Decision(
+        records=(moved, *records),
+        reply=reply,
+        copies=tuple(half.half_offset for half in halves),
+    )
+
+
+def moved_row(core: Transactions, half: Half) -> MovedRow:
+    """All that is known of a half message, for the log that will outlive its first frame."""
+    is_first = bool(half.part & FIRST)
+    transaction_id, number = core.table.identity(half) if is_first else ("", UNNUMBERED)
+    return MovedRow(
+        half_offset=half.half_offset,
+        log_offset=half.log_offset,
+        stored_at_ms=half.stored_at_ms,
+        origin=half.origin,
+        state=half.state,
+        checks_sent=half.checks_sent,
+        next_at_ms=half.next_at_ms,
+        part=half.part,
+        head=core.head_of(half.first),
+        number=number,
+        transaction_id=transaction_id,
+        deliver_after_ms=core.delays.get(half.half_offset, 0),
+    )
+
+
+def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
+    """Copy forward those half messages of a request that are still needed.
+
+    One request per frame, so that the frame of a request's first row is found from the row alone.
+    """
+    first = core.table.get(command.first)
+    count = first.part & ~FIRST if first is not None else 1
+    halves = [
+        half
+        for half in map(core.table.get, range(command.first, command.first + count))
+        if half is not None and core.table.waits(half.half_offset, 1)
+    ]
+    return with_copies(core, (), halves, None)
+
+
+def release(core: Transactions, command: Release, now_ms: int) -> Decision:
+    """Make messages visible whose time has come; the others are passed over."""
+    halves = [
+        half
+        for half in map(core.table.get, command.half_offsets)
+        if half is not None and half.state is State.COMMITTED and half.next_at_ms <= now_ms
+    ]
+    if not halves:
+        return Decision()
+    # In the order of their times, so that a queue shows them as they were meant.
+    halves.sort(key=lambda half: (half.next_at_ms, half.half_offset))
+    queues = [half.queue for half in halves]
+    released = Released(
+        rows=[half.half_offset for half in halves],
+        queues=queues,
+        queue_offsets=give_each(core, queues),
+    )
+    stale = [half for half in halves if is_stale(core, half, now_ms)]
+    return with_copies(core, (released,), stale, None)

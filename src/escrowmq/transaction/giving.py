@@ -1,0 +1,36 @@
+"""Which queue offsets messages get when they become visible."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.records import Span
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.core import Transactions
+
+
+def give_each(core: Transactions, queues: list[int]) -> list[int]:
+    """The next offset in its queue for each message."""
+    ends: dict[int, int] = {}
+    known = len(core.queue_ends)
+    offsets = []
+    for queue in queues:
+        offset = ends.get(queue, -1)
+        if offset < 0:
+            offset = core.queue_ends[queue] if queue < known else 0
+        ends[queue] = offset + 1
+        offsets.append(offset)
+    return offsets
+
+
+def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[int]) -> list[Span]:
+    """Queue offsets for these rows: in each queue a run, in the order of the rows."""
+    counts: Counter[int] = Counter()
+    for first, count in ranges:
+        queues = core.table.queues(first, count)
+        if waiting:
+            queues = [queue for row, queue in enumerate(queues, first) if row not in waiting]
+        counts.update(queues)
+    return [Span(queue, core.queue_ends[queue], count) for queue, count in counts.items()]

@@ -1,0 +1,240 @@
+"""Holding half messages, and storing ordinary ones.
+
+Every function here reads the core and answers with a ``Decision``; none changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.answers import refuse
+from escrowmq.transaction.commands import Append, Appended, Decision, Held, Prepare
+from escrowmq.transaction.giving import give_each
+from escrowmq.transaction.records import (
+    UNNUMBERED,
+    NamedOrigin,
+    NamedQueue,
+    Placed,
+    Prepared,
+    Record,
+    Scheduled,
+    Stored,
+)
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import SPAN_MAX, Half
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.model.message import Message
+    from escrowmq.transaction.core import Transactions
+
+
+def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
+    """Hold the half messages of one request, unless they are held already."""
+    count = len(command.messages)
+    limit = SPAN_MAX if command.bulk else core.policy.messages_max
+    if not 1 <= count <= limit:
+        return refuse(
+            "too_many_messages" if count else "no_messages",
+            f"a request holds from 1 to {limit} messages",
+            transaction_id=command.transaction_id,
+            count=count,
+        )
+    head = core.table.end
+    known = core.table.find(command.transaction_id)
+    if known is not None:
+        half = core.table.get(known)
+        assert half is not None, "what can be found by id is still there"
+        if command.number is None:
+            if is_resent(core, half, command, now_ms):
+                return held_before(core, half.first, count)
+        else:
+            head = core.head_of(half.first)
+            joined = join(core, head, command)
+            if joined is not None:
+                return joined
+    elif command.number:
+        return refuse(
+            "number_gap",
+            "send the requests of a transaction in order, from number 0",
+            transaction_id=command.transaction_id,
+            number=command.number,
+        )
+    if not command.bulk and sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+        return too_large(core, command)
+    return hold(core, command, head, now_ms)
+
+
+def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decision:
+    """The records that hold a new request of the transaction that starts at ``head``."""
+    records: list[Record] = []
+    origin = core.names.origin_of(command.group, command.ledger, command.allowed_ms)
+    if isinstance(origin, NamedOrigin):
+        records.append(origin)
+        origin = origin.id
+    queues = number_queues(core, command.messages, records)
+    delays = [message.deliver_after_ms for message in command.messages]
+    after_ms = command.check_after_ms
+    first = core.table.end
+    records.append(
+        Prepared(
+            first=first,
+            head=head,
+            origin=origin,
+            transaction_id=command.transaction_id,
+            number=UNNUMBERED if command.number is None else command.number,
+            next_check_at_ms=now_ms
+            + (core.policy.check_after_ms if after_ms is None else after_ms),
+            deliver_after_ms=delays if any(delays) else [],
+            placed=Placed(queues),
+        )
+    )
+    return Decision(
+        records=tuple(records),
+        reply=Held(half_offset=first, count=len(queues), log_offsets=[]),
+        messages=command.messages,
+    )
+
+
+def is_resent(core: Transactions, half: Half, command: Prepare, now_ms: int) -> bool:
+    """Whether a stock client sends again the half message that it never saw acknowledged."""
+    return (
+        len(command.messages) == 1
+        and half.state is State.PREPARED
+        and now_ms - half.stored_at_ms <= core.policy.resend_window_ms
+        and core.names.origins[half.origin].group == command.group
+        and core.table.holds(half, command.messages[0])
+    )
+
+
+def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
+    """Answer a numbered request of a known transaction; None if it is the next one."""
+    half = core.table.get(head)
+    assert half is not None, "the head of a known transaction is still there"
+    if core.names.origins[half.origin].group != command.group:
+        return refuse(
+            "producer_group_wrong",
+            "another producer group uses this transaction id",
+            transaction_id=command.transaction_id,
+            producer_group=command.group,
+        )
+    if half.state in (State.COMMITTED, State.ROLLED_BACK):
+        by, at_ms = core.table.decided_by(half)
+        return refuse(
+            f"already_{half.state.label}",
+            "begin a new transaction",
+            transaction_id=command.transaction_id,
+            half_offset=head,
+            by=by,
+            at_ms=at_ms,
+        )
+    ranges = core.ranges_of(head)
+    number = command.number or 0
+    if number < len(ranges):
+        first, count = ranges[number]
+        if count != len(command.messages):
+            return refuse(
+                "number_reused",
+                "a repeated request must hold the same messages",
+                transaction_id=command.transaction_id,
+                number=number,
+                count=count,
+            )
+        return held_before(core, first, count)
+    if half.state is State.PARKED:
+        return refuse(
+            "already_parked",
+            "resume or decide the transaction first",
+            transaction_id=command.transaction_id,
+            half_offset=head,
+        )
+    if number > len(ranges):
+        return refuse(
+            "number_gap",
+            "send the requests of a transaction in order",
+            transaction_id=command.transaction_id,
+            number=number,
+            expected=len(ranges),
+        )
+    if command.bulk:
+        return None
+    parts = core.parts.get(head)
+    messages = parts.messages if parts else ranges[0][1]
+    held_bytes = parts.bytes if parts else core.table.sizes(*ranges[0])
+    if messages + len(command.messages) > core.policy.messages_max:
+        return refuse(
+            "too_many_messages",
+            f"a transaction holds at most {core.policy.messages_max} messages",
+            transaction_id=command.transaction_id,
+            count=messages + len(command.messages),
+        )
+    if held_bytes + sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+        return too_large(core, command)
+    return None
+
+
+def too_large(core: Transactions, command: Prepare) -> Decision:
+    """Answer that a transaction would grow beyond its limit."""
+    return refuse(
+        "transaction_too_large",
+        f"a transaction holds at most {core.policy.transaction_bytes_max} bytes",
+        transaction_id=command.transaction_id,
+    )
+
+
+def held_before(core: Transactions, first: int, count: int) -> Decision:
+    """Answer a repeated request as the first time."""
+    halves = (core.table.get(row) for row in range(first, first + count))
+    offsets = [half.log_offset for half in halves if half is not None]
+    return Decision(reply=Held(half_offset=first, count=count, log_offsets=offsets, repeated=True))
+
+
+def number_queues(
+    core: Transactions, messages: Iterable[Message], records: list[Record]
+) -> list[int]:
+    """The queue number of each message; names new queues in ``records``."""
+    new: dict[tuple[str, int], NamedQueue] = {}
+    known = core.names.queue_ids.get
+    queues = [known((message.topic, message.queue_id), -1) for message in messages]
+    if -1 in queues:
+        queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
+        records.extend(new.values())
+    return queues
+
+
+def sum_bytes(messages: Iterable[Message]) -> int:
+    """Bytes that these messages bring with them."""
+    return sum([len(message.body) + len(message.properties) for message in messages])
+
+
+def append(core: Transactions, command: Append, now_ms: int) -> Decision:
+    """Store ordinary messages, or schedule them when they name a later time."""
+    count = len(command.messages)
+    if not 1 <= count <= SPAN_MAX:
+        return refuse(
+            "too_many_messages" if count else "no_messages",
+            f"a request holds from 1 to {SPAN_MAX} messages",
+            count=count,
+        )
+    records: list[Record] = []
+    later = [message.deliver_at_ms for message in command.messages]
+    is_later = [at_ms > now_ms for at_ms in later]
+    if any(is_later) and not all(is_later):
+        return refuse(
+            "mixed_delivery_times",
+            "send messages for now and messages for later in separate requests",
+            count=count,
+        )
+    queues = number_queues(core, command.messages, records)
+    if is_later[0]:
+        records.append(Scheduled(first=core.table.end, deliver_at_ms=later, placed=Placed(queues)))
+        offsets = [-1] * count
+    else:
+        offsets = give_each(core, queues)
+        records.append(Stored(queue_offsets=offsets, placed=Placed(queues)))
+    return Decision(
+        records=tuple(records),
+        reply=Appended(queue_offsets=offsets, log_offsets=[]),
+        messages=command.messages,
+    )
