@@ -7,6 +7,7 @@ of the log, at most ``SLICE_ROWS`` at a time: a Spark batch may bring millions.
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,13 +86,8 @@ class Dispatcher:
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
         placed = record.placed
-        hashes = [key_hash for hashes in placed.keys for key_hash in hashes]
-        offsets = []
-        offset = where.messages
-        for size, its_hashes in zip(placed.sizes, placed.keys, strict=True):
-            offsets += [offset] * len(its_hashes)
-            offset += size
-        self._keys.extend(hashes, offsets)
+        offsets = list(accumulate(placed.sizes, initial=where.messages))
+        self._keys.extend(placed.keys, [offsets[number] for number in placed.keyed])
 
     def _stored(self, record: Stored, where: Where) -> None:
         self._index(record, where)
@@ -136,8 +132,7 @@ class Dispatcher:
     ) -> Iterator[list[Block]]:
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
-            queues, entries = self._table.entries(first, count)
-            entries["visible_at_ms"] = at_ms
+            queues, entries = self._table.entries(first, count, at_ms)
             if waiting:
                 kept = [row not in waiting for row in range(first, first + count)]
                 queues, entries = queues[kept], entries[kept]
@@ -146,13 +141,17 @@ class Dispatcher:
 
 def _by_queue(queues: Rows, entries: Rows, ends: dict[int, int]) -> list[Block]:
     """One block per queue, rows in their order; moves ``ends``."""
+    if len(ends) == 1:
+        (queue,) = ends
+        first, ends[queue] = ends[queue], ends[queue] + len(queues)
+        return [(queue, first, entries.tobytes())]
     order = np.argsort(queues, kind="stable")
     queues, entries = queues[order], entries[order]
-    borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
+    borders = [0, *(np.flatnonzero(queues[1:] != queues[:-1]) + 1).tolist(), len(queues)]
     blocks = []
-    for run in np.split(np.arange(len(queues)), borders):
-        if len(run):
-            queue = int(queues[run[0]])
-            blocks.append((queue, ends[queue], entries[run[0] : run[-1] + 1].tobytes()))
-            ends[queue] += len(run)
+    for start, end in pairwise(borders):
+        if start < end:
+            queue = int(queues[start])
+            blocks.append((queue, ends[queue], entries[start:end].tobytes()))
+            ends[queue] += end - start
     return blocks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import BODY_BYTES_MAX, encode, validate
+from escrowmq.protocol.stored_message import BODY_BYTES_MAX, encode_many, validate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,23 +58,18 @@ class MessageEncoder:
         bits: int,
         placed: Placed,
     ) -> tuple[list[bytes], list[int]]:
-        offset, at_ms = at
-        host = self._store_host
-        content = []
-        log_offsets = []
-        sizes, crcs, tags, keys = [], [], [], []
-        for message, queue_offset in zip(messages, queue_offsets, strict=True):
-            data = encode(message, queue_offset, offset, at_ms, host, bits)
-            content.append(data)
-            size = len(data)
-            sizes.append(size)
-            crcs.append(crc32(data))
-            tags.append(tags_code(message.tags))
-            hashes = [crc32(message.unique_key.encode())]
+        content, sizes, log_offsets = encode_many(
+            messages, queue_offsets, at, self._store_host, bits
+        )
+        placed.sizes = sizes
+        placed.crcs = list(map(crc32, content))
+        placed.tags = [tags_code(message.tags) for message in messages]
+        keys, keyed = [], []
+        for number, message in enumerate(messages):
+            keys.append(crc32(message.unique_key.encode()))
+            keyed.append(number)
             for key in message.keys:
-                hashes.append(crc32(key.encode()))
-            keys.append(hashes)
-            log_offsets.append(offset)
-            offset += size
-        placed.sizes, placed.crcs, placed.tags, placed.keys = sizes, crcs, tags, keys
+                keys.append(crc32(key.encode()))
+                keyed.append(number)
+        placed.keys, placed.keyed = keys, keyed
         return content, log_offsets

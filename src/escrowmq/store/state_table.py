@@ -152,11 +152,11 @@ class StateTable:
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
-        if count == 1 or not self._is_in_chunks(first, count):
-            return [half.queue for half in self._halves(first, count)]
-        return [
-            queue for chunk, at, end in self._slices(first, count) for queue in chunk.queue[at:end]
-        ]
+        at = first % self.chunk_rows
+        chunk = self.chunks.get(first - at)
+        if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
+            return chunk.queue[at : at + count]
+        return [half.queue for half in self._halves(first, count)]
 
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
@@ -203,28 +203,23 @@ class StateTable:
             location = chunk.locations.get(row, location)
         return PACK_ENTRY(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
 
-    def entries(self, first: int, count: int) -> tuple[Rows, Rows]:
-        """Queue numbers and consume queue entries of these rows, but for the time."""
-        queues = np.zeros(count, dtype=np.uint32)
-        entries = np.zeros(count, dtype=QUEUE_ENTRY)
+    def entries(self, first: int, count: int, visible_at_ms: int) -> tuple[Rows, Rows]:
+        """Queue numbers and consume queue entries (as four 64-bit words) of these rows."""
         if self._is_in_chunks(first, count):
-            done = 0
-            for chunk, at, end in self._slices(first, count):
-                here = slice(done, done + end - at)
-                queues[here] = chunk.view("queue")[at:end]
-                for name in ("log_offset", "size", "tags", "crc"):
-                    entries[name][here] = chunk.view(name)[at:end]
-                for row, location in chunk.locations.items():
-                    if first <= row < first + count:
-                        entries["log_offset"][row - first] = location
-                done += end - at
-        else:
-            for index in range(count):
-                half = self.get(first + index)
-                if half is not None:
-                    queues[index] = half.queue
-                    entries[index] = (half.location, 0, half.size, half.tags, half.crc, 0)
-        return queues, entries
+            slices = list(self._slices(first, count))
+            if len(slices) == 1:
+                chunk, at, end = slices[0]
+                return chunk.view("queue")[at:end], chunk.entries(at, end, visible_at_ms)
+            return (
+                np.concatenate([chunk.view("queue")[at:end] for chunk, at, end in slices]),
+                np.concatenate(
+                    [chunk.entries(at, end, visible_at_ms) for chunk, at, end in slices]
+                ),
+            )
+        halves = [self.get(row) for row in range(first, first + count)]
+        queues = np.array([half.queue if half else 0 for half in halves], dtype=np.uint32)
+        packed = b"".join(self.entry(row, visible_at_ms) for row in range(first, first + count))
+        return queues, np.frombuffer(packed, dtype=np.int64).reshape(count, 4)
 
     @property
     def needed(self) -> int:
@@ -247,15 +242,12 @@ class StateTable:
         if count == 1:
             chunk.insert_one(rows)
         else:
-            log_offsets = [rows.log_offset]
-            for size in rows.placed.sizes[:-1]:
-                log_offsets.append(log_offsets[-1] + size)
             done = min(count, self.chunk_rows - chunk.count)
-            chunk.insert_many(rows, log_offsets, 0, done)
+            chunk.insert_many(rows, 0, done)
             while done < count:
                 chunk = self._chunk_for(self.end + done)
                 more = min(count - done, self.chunk_rows)
-                chunk.insert_many(rows, log_offsets, done, more)
+                chunk.insert_many(rows, done, more)
                 done += more
         self.end += count
         if self._ids.is_full:

@@ -166,7 +166,8 @@ class Store:
             decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
         )
         if type(record) is Prepared and record.transaction_id != decision.messages[0].unique_key:
-            record.placed.keys[0].append(crc32(record.transaction_id.encode()))
+            record.placed.keys.append(crc32(record.transaction_id.encode()))
+            record.placed.keyed.append(0)
         return content
 
     # Durability.

@@ -195,15 +195,19 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
 
 
 def number_queues(
-    core: Transactions, messages: Iterable[Message], records: list[Record]
+    core: Transactions, messages: tuple[Message, ...], records: list[Record]
 ) -> list[int]:
     """The queue number of each message; names new queues in ``records``."""
+    topic = messages[0].topic
+    known = core.names.queues_of.get(topic, {})
+    # Nearly always one topic whose queues are known: then nothing is built per message.
+    if len({message.topic for message in messages}) == 1:
+        queues = [known.get(message.queue_id, -1) for message in messages]
+        if -1 not in queues:
+            return queues
     new: dict[tuple[str, int], NamedQueue] = {}
-    known = core.names.queue_ids.get
-    queues = [known((message.topic, message.queue_id), -1) for message in messages]
-    if -1 in queues:
-        queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
-        records.extend(new.values())
+    queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
+    records.extend(new.values())
     return queues
 
 
