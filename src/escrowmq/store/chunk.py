@@ -14,6 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
+from escrowmq.store.consume_queue import Columns
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -185,20 +186,20 @@ class Chunk:
         state = self.state[at]
         return state == _PREPARED or state == _PARKED or self.next_at_ms[at] != NEVER
 
-    def entries(self, at: int, end: int, visible_at_ms: int) -> Rows:
+    def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
         """Consume queue entries of rows [at, end)."""
-        entries = np.zeros((end - at, 4), dtype=np.int64)
-        entries[:, 0] = self._views["log_offset"][at:end]
-        if self.locations:
-            for row, location in self.locations.items():
-                if at <= row - self.base < end:
-                    entries[row - self.base - at, 0] = location
-        entries[:, 1] = visible_at_ms
-        halves = entries.view(np.int32)
-        halves[:, 4] = self._views["size"][at:end]
-        halves[:, 5] = self._views["tags"][at:end]
-        halves.view(np.uint32)[:, 6] = self._views["crc"][at:end]
-        return entries
+        log_offsets = self.log_offset[at:end]
+        for row, location in self.locations.items():
+            if at <= row - self.base < end:
+                log_offsets[row - self.base - at] = location
+        return Columns(
+            log_offsets,
+            self.size[at:end],
+            self.tags[at:end],
+            self.crc[at:end],
+            end - at,
+            visible_at_ms,
+        )
 
     def needed_below(self, log_offset: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""

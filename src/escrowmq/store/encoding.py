@@ -12,6 +12,7 @@ from zlib import crc32
 
 from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import BODY_BYTES_MAX, encode_many, validate
+from escrowmq.store.frames import HEAD_BYTES, open_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +34,8 @@ class MessageEncoder:
         at: tuple[int, int],
         bits: int,
         placed: Placed,
-    ) -> tuple[list[bytes], list[int]]:
-        """Messages as bytes and where each will be, from log offset and time ``at`` on.
+    ) -> tuple[bytearray, list[int]]:
+        """A frame with these messages, and where each will be from log offset and time ``at`` on.
 
         Fills ``placed``.  RequestRefused if a message breaks a limit.
         """
@@ -57,19 +58,24 @@ class MessageEncoder:
         at: tuple[int, int],
         bits: int,
         placed: Placed,
-    ) -> tuple[list[bytes], list[int]]:
-        content, sizes, log_offsets = encode_many(
+    ) -> tuple[bytearray, list[int]]:
+        pieces, placed.sizes, log_offsets = encode_many(
             messages, queue_offsets, at, self._store_host, bits
         )
-        placed.sizes = sizes
-        placed.crcs = list(map(crc32, content))
+        frame = open_frame(pieces)
+        view = memoryview(frame)
+        back = log_offsets[0] - HEAD_BYTES
+        placed.crcs = [
+            crc32(view[offset - back : offset - back + size])
+            for offset, size in zip(log_offsets, placed.sizes, strict=True)
+        ]
+        view.release()
         placed.tags = [tags_code(message.tags) for message in messages]
+        placed.unique = list(map(crc32, map(str.encode, [m.unique_key for m in messages])))
         keys, keyed = [], []
         for number, message in enumerate(messages):
-            keys.append(crc32(message.unique_key.encode()))
-            keyed.append(number)
             for key in message.keys:
-                keys.append(crc32(key.encode()))
+                keys.append(key)
                 keyed.append(number)
-        placed.keys, placed.keyed = keys, keyed
-        return content, log_offsets
+        placed.keys, placed.keyed = list(map(crc32, map(str.encode, keys))), keyed
+        return frame, log_offsets

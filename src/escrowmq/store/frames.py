@@ -25,6 +25,7 @@ ours.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from zlib import crc32
 
 import msgspec
@@ -70,27 +71,23 @@ class Frame(msgspec.Struct, frozen=True):
         return self.log_offset + HEAD_BYTES
 
 
-def encode_frame(
-    messages: list[bytes],
-    records: tuple[Record, ...],
-    log_offset: int,
-    stored_at_ms: int,
-    flushed: int,
-    seed: int,
-) -> bytearray:
-    """The bytes of a frame."""
+def open_frame(messages: Iterable[bytes]) -> bytearray:
+    """A frame with its messages, whole or in parts, but nothing that vouches for them yet."""
+    return bytearray().join((_NO_HEAD, *messages))
+
+
+def close_frame(
+    frame: bytearray, records: tuple[Record, ...], place: tuple[int, int, int], seed: int
+) -> None:
+    """Add records and head; ``place`` is log offset, store time and what is known as flushed."""
     tail = _encode_records(records)
-    frame = bytearray().join((_NO_HEAD, *messages, tail))
+    records_at = len(frame)
+    frame += tail
     length = len(frame)
     assert length <= FRAME_BYTES_MAX
-    records_at = length - len(tail)
-    _HEAD.pack_into(
-        frame, 0, MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed
-    )
-    view = memoryview(frame)
-    checksum = crc32(tail, crc32(view[:CHECKSUM_AT], seed))
+    _HEAD.pack_into(frame, 0, MAGIC, VERSION, 0, length, records_at, *place)
+    checksum = crc32(tail, crc32(frame[:CHECKSUM_AT], seed))
     _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
-    return frame
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:

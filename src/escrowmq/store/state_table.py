@@ -8,6 +8,7 @@ map, and decided rows are read from the file when somebody asks.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -15,9 +16,8 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.chunk import Chunk
-from escrowmq.store.consume_queue import PACK_ENTRY
+from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.id_filter import IdFilter
-from escrowmq.store.rows import QUEUE_ENTRY, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
@@ -189,37 +189,41 @@ class StateTable:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
 
-    def entry(self, row: int, visible_at_ms: int) -> bytes:
+    def entry(self, row: int, visible_at_ms: int) -> Entry:
         """The consume queue's entry for this row."""
         chunk, at = self._place(row)
         if chunk is None:
             half = self.get(row)
             if half is None:
                 # Its message was deleted, and the queue starts after it.
-                return bytes(QUEUE_ENTRY.itemsize)
-            return PACK_ENTRY(half.location, visible_at_ms, half.size, half.tags, half.crc)
+                return Entry(0, visible_at_ms, 0, 0, 0)
+            return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
         location = chunk.log_offset[at]
         if chunk.locations:
             location = chunk.locations.get(row, location)
-        return PACK_ENTRY(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+        return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
 
-    def entries(self, first: int, count: int, visible_at_ms: int) -> tuple[Rows, Rows]:
-        """Queue numbers and consume queue entries (as four 64-bit words) of these rows."""
+    def columns(
+        self, first: int, count: int, visible_at_ms: int
+    ) -> Iterator[tuple[Columns, array[int]]]:
+        """Consume queue entries of these rows, and their queues, chunk by chunk."""
         if self._is_in_chunks(first, count):
-            slices = list(self._slices(first, count))
-            if len(slices) == 1:
-                chunk, at, end = slices[0]
-                return chunk.view("queue")[at:end], chunk.entries(at, end, visible_at_ms)
-            return (
-                np.concatenate([chunk.view("queue")[at:end] for chunk, at, end in slices]),
-                np.concatenate(
-                    [chunk.entries(at, end, visible_at_ms) for chunk, at, end in slices]
-                ),
-            )
+            for chunk, at, end in self._slices(first, count):
+                yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
+            return
+        entries = [self.entry(row, visible_at_ms) for row in range(first, first + count)]
         halves = [self.get(row) for row in range(first, first + count)]
-        queues = np.array([half.queue if half else 0 for half in halves], dtype=np.uint32)
-        packed = b"".join(self.entry(row, visible_at_ms) for row in range(first, first + count))
-        return queues, np.frombuffer(packed, dtype=np.int64).reshape(count, 4)
+        yield (
+            Columns(
+                log_offsets=array("q", [entry.log_offset for entry in entries]),
+                sizes=array("I", [entry.size for entry in entries]),
+                tags=array("i", [entry.tags for entry in entries]),
+                crcs=array("I", [entry.crc for entry in entries]),
+                count=count,
+                visible_at_ms=visible_at_ms,
+            ),
+            array("I", [half.queue if half else 0 for half in halves]),
+        )
 
     @property
     def needed(self) -> int:

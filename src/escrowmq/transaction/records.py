@@ -55,7 +55,9 @@ class Placed(msgspec.Struct, array_like=True):
     sizes: list[int] = []
     crcs: list[int] = []
     tags: list[int] = []
-    #: Hashes of the keys under which messages can be found, and which message each is of.
+    #: Hashes of the unique keys, one per message.
+    unique: list[int] = []
+    #: Hashes of further keys under which messages can be found, and which message each is of.
     keys: list[int] = []
     keyed: list[int] = []
 
