@@ -182,8 +182,7 @@ def _verified(file: File, path: str) -> Run:
 def write_run(disk: Disk, path: str, pieces: Iterable[Entries]) -> Run:
     """Make a run of sorted pieces; durable under its name when this returns."""
     temporary = f"{path}.tmp"
-    # What a failed attempt left may be pages that reads show and no flush will ever write.
-    disk.remove(temporary)
+    # A failed attempt may have left it: the same bytes, which are all written and flushed again.
     file = disk.open(temporary, create=True)
     try:
         run = _write(file, path, pieces)
