@@ -139,6 +139,18 @@ def test_runs_of_many_blocks_are_searched_at_every_block_boundary(disk: FaultyDi
     assert index.find(2**32 - 1) == []
 
 
+@pytest.mark.parametrize("count", [1, BLOCK_ENTRIES - 1, BLOCK_ENTRIES, 2 * BLOCK_ENTRIES])
+def test_a_run_may_end_anywhere_in_a_block_or_with_it(disk: FaultyDisk, count: int) -> None:
+    index = opened(disk)
+    index.extend(range(count), range(count))
+    checkpoint(index)
+    assert disk.open(FIRST_RUN).size() == HEADER_BYTES + 12 * count
+    index = opened(disk, *index.names())
+    assert index.find(0) == [0]
+    assert index.find(count - 1) == [count - 1]
+    assert index.find(count) == []
+
+
 def test_the_greatest_and_the_smallest_values_are_kept(disk: FaultyDisk) -> None:
     index = opened(disk)
     index.extend((0, 2**32 - 1, 2**32 - 1), (2**63 - 1, 0, 2**63 - 1))
@@ -700,4 +712,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestAnyOrder.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

@@ -252,6 +252,15 @@ def test_a_bad_offset_is_refused(group: str, topic: str, queue_id: int, offset: 
         assert not meta.offsets
 
 
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_a_known_offset_is_not_moved_to_a_bad_one(offset: int) -> None:
+    with closing(Meta(":memory:")) as meta:
+        meta.set_offset("g", "t", 0, 7)
+        with pytest.raises(RequestRefused, match="bad_offset"):
+            meta.set_offset("g", "t", 0, offset, reset=True)
+        assert meta.offsets["g", "t", 0] == 7
+
+
 # Offsets
 
 
