@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.protocol.stored_message import decode
+from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, decode_records, read_frame, stated_head
 from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
 
@@ -29,7 +28,7 @@ class LogReading:
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
         data = self._log.read(log_offset, size)
-        if crc32(data) != crc:
+        if record_crc(data) != crc:
             raise StoreCorrupt(
                 "message_damaged",
                 "run `escrowmq store check`",
