@@ -75,13 +75,9 @@ class LogReading:
         return "", UNNUMBERED
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         stored = decode(self.record_of(half))
-        return (stored.topic, stored.queue_id, stored.body) == (
-            message.topic,
-            message.queue_id,
-            message.body,
-        )
+        return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decision(self, op_offset: int) -> tuple[str, int]:
         """Who decided in this frame, and when."""

@@ -134,7 +134,7 @@ class StateTable:
         return row if row is not None and self.start <= row < self.end else None
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         return self._reading.holds(half, message)
 
     def identity(self, half: Half) -> tuple[str, int]:

@@ -40,6 +40,8 @@ class MemoryEngine(Calls):
         self.log = MemoryLog()
         self.table = MemoryTable(self.log)
         copy_ms = StoreConfig().copy_after_ms if copy_after_ms is None else copy_after_ms
+        #: Store times never go back, even if the clock does.
+        self.last_at_ms = 0
         self._core = Transactions(self.table, self.policy, copy_after_ms=copy_ms)
         #: By queue number: what is visible, in order.
         self.queues: dict[int, list[Message]] = {}
@@ -56,10 +58,10 @@ class MemoryEngine(Calls):
 
     def submit(self, command: Command) -> Decision:
         """Decide and apply; a refusal is in the decision."""
-        now_ms = self.clock.now_ms()
-        decision = self.core.decide(command, now_ms)
+        at_ms = max(self.clock.now_ms(), self.last_at_ms)
+        decision = self.core.decide(command, at_ms)
         if decision.records:
-            self._record(decision, now_ms)
+            self._record(decision, at_ms)
         return decision
 
     def due(self, until_ms: int, limit: int) -> list[int]:
@@ -77,11 +79,12 @@ class MemoryEngine(Calls):
             for record in frame.records:
                 self.core.apply(record, frame.where)
 
-    def _record(self, decision: Decision, now_ms: int) -> None:
+    def _record(self, decision: Decision, at_ms: int) -> None:
         messages = decision.messages or tuple(
             self.log.message_at(self.table.rows[row].location) for row in decision.copies
         )
-        frame = self.log.append(decision.records, messages, now_ms)
+        frame = self.log.append(decision.records, messages, at_ms)
+        self.last_at_ms = at_ms
         if isinstance(decision.reply, Held | Appended):
             decision.reply.log_offsets.extend(self.log.log_offsets(frame))
         for record in frame.records:

@@ -48,13 +48,9 @@ class MemoryTable:
         return None
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         stored = self.log.message_at(half.location)
-        return (stored.topic, stored.queue_id, stored.body) == (
-            message.topic,
-            message.queue_id,
-            message.body,
-        )
+        return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Who decided it, and when."""

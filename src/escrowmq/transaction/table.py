@@ -90,7 +90,7 @@ class HalfTable(Protocol):
         ...
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         ...
 
     def decided_by(self, half: Half) -> tuple[str, int]:
