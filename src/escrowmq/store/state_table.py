@@ -162,10 +162,6 @@ class StateTable:
         """Stored bytes of these rows together."""
         return sum(half.size for half in self._halves(first, count))
 
-    def waits(self, first: int, count: int) -> bool:
-        """Whether any of these rows is still undecided or waits for its time."""
-        return any(is_needed(half) for half in self._halves(first, count))
-
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
         rows = [row for row, half in self.survivors.rows.items() if half.next_at_ms <= now_ms]

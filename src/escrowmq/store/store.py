@@ -22,12 +22,11 @@ from escrowmq.store.frames import HEAD_BYTES, encode_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.state_table import Reading, StateTable
-from escrowmq.transaction.batching import carry_before
 from escrowmq.transaction.commands import (
     Append,
     Appended,
+    Carry,
     Command,
-    DecideBatch,
     Decision,
     Held,
     Prepare,
@@ -106,16 +105,12 @@ class Store:
                     validate(message)
             except RequestRefused as refused:
                 return Decision(refused=refused)
-        elif isinstance(command, DecideBatch):
-            self._carry_before(command, at_ms)
         decision = self.core.decide(command, at_ms)
+        for first in decision.carries:
+            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.records:
             self._record(decision, at_ms)
         return decision
-
-    def _carry_before(self, command: DecideBatch, at_ms: int) -> None:
-        while (carry := carry_before(self.core, command, at_ms)) is not None:
-            self._record(self.core.decide(carry, at_ms), at_ms)
 
     def _record(self, decision: Decision, at_ms: int) -> None:
         log = self.log

@@ -14,8 +14,8 @@ from escrowmq.testing.calls import Calls
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.memory_log import MemoryFrame, MemoryLog
 from escrowmq.testing.memory_table import MemoryTable
-from escrowmq.transaction.commands import Appended, Command, Decision, Held
-from escrowmq.transaction.core import Transactions
+from escrowmq.transaction.commands import Appended, Carry, Command, Decision, Held
+from escrowmq.transaction.core import MOVED_MAX, Transactions
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import BatchDecided, Decided, Record, Released, Stored
 
@@ -34,6 +34,7 @@ class MemoryEngine(Calls):
         clock: ManualClock | None = None,
         policy: CheckPolicy | None = None,
         copy_after_ms: int | None = None,
+        moved_max: int = MOVED_MAX,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
         self.policy = CheckPolicy() if policy is None else policy
@@ -42,7 +43,9 @@ class MemoryEngine(Calls):
         copy_ms = StoreConfig().copy_after_ms if copy_after_ms is None else copy_after_ms
         #: Store times never go back, even if the clock does.
         self.last_at_ms = 0
-        self._core = Transactions(self.table, self.policy, copy_after_ms=copy_ms)
+        self._core = Transactions(
+            self.table, self.policy, copy_after_ms=copy_ms, moved_max=moved_max
+        )
         #: By queue number: what is visible, in order.
         self.queues: dict[int, list[Message]] = {}
 
@@ -60,6 +63,8 @@ class MemoryEngine(Calls):
         """Decide and apply; a refusal is in the decision."""
         at_ms = max(self.clock.now_ms(), self.last_at_ms)
         decision = self.core.decide(command, at_ms)
+        for first in decision.carries:
+            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.records:
             self._record(decision, at_ms)
         return decision
@@ -97,13 +102,10 @@ class MemoryEngine(Calls):
                 self.queues.setdefault(queue, []).append(message)
         elif isinstance(record, Released):
             self._show_rows(record.rows)
-        elif isinstance(record, Decided) and record.given:
-            waiting = {row for row, _ in record.waiting}
+        elif isinstance(record, Decided | BatchDecided) and record.given:
+            waits = {row for row, _ in record.waiting}
             rows = [row for first, count in record.ranges for row in range(first, first + count)]
-            self._show_rows(row for row in rows if row not in waiting)
-        elif isinstance(record, BatchDecided):
-            for first, count in record.ranges:
-                self._show_rows(range(first, first + count))
+            self._show_rows(row for row in rows if row not in waits)
 
     def _show_rows(self, rows: Iterable[int]) -> None:
         for row in rows:

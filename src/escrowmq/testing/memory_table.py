@@ -64,10 +64,6 @@ class MemoryTable:
         """Stored bytes of these rows together."""
         return sum(self.rows[row].size for row in range(first, first + count))
 
-    def waits(self, first: int, count: int) -> bool:
-        """Whether any of these rows is still undecided or waits for its time."""
-        return any(_is_needed(self.rows[row]) for row in range(first, first + count))
-
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number, as they were prepared."""
         return self.log.identity(half.half_offset)
@@ -132,9 +128,3 @@ class MemoryTable:
 
     def _change(self, row: int, **fields: Any) -> None:  # noqa: ANN401 - fields of Half
         self.rows[row] = msgspec.structs.replace(self.rows[row], **fields)
-
-
-def _is_needed(half: Half) -> bool:
-    if half.state is State.COMMITTED:
-        return half.next_at_ms != NEVER
-    return half.state is not State.ROLLED_BACK
