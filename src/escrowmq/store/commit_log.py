@@ -18,12 +18,13 @@ from escrowmq.store.frames import read_frame, stated_head
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.store.disk import Disk, File
+    from escrowmq.store.disk import Bytes, Disk, File
     from escrowmq.store.frames import Frame
 
 DIRECTORY = "commitlog"
 TEMPORARY = ".tmp"
 _BLOCK_BYTES = 4 * 1024 * 1024
+_JOINED_BYTES_MAX = 16 * 1024
 
 
 def segment_path(start: int) -> str:
@@ -57,7 +58,7 @@ class CommitLog:
         self.written = 0
         self.flushed = 0
         #: Gathered frames: (log offset, bytes, whether it opens a new segment, store time).
-        self._gathered: list[tuple[int, bytes, bool, int]] = []
+        self._gathered: list[tuple[int, Bytes, bool, int]] = []
         self._tail_bytes = 0
         self._unflushed: dict[int, Segment] = {}
 
@@ -71,7 +72,7 @@ class CommitLog:
         self.end = self.written = self.flushed = log_offset
         self._tail_bytes = self.segments[-1].size if self.segments else 0
 
-    def append(self, frame: bytes, stored_at_ms: int) -> None:
+    def append(self, frame: Bytes, stored_at_ms: int) -> None:
         """Gather a frame; it must have been made for offset ``end``."""
         size = len(frame)
         opens = self._tail_bytes + size > self._segment_bytes_max and self._tail_bytes > 0
@@ -89,9 +90,13 @@ class CommitLog:
             if opens:
                 self._open_segment(start, stored_at_ms)
             run = at + 1
-            while run < len(gathered) and not gathered[run][2]:
-                run += 1
-            data = b"".join([frame for _, frame, _, _ in gathered[at:run]])
+            # Small frames are joined; a large one is not worth copying.
+            is_small = len(gathered[at][1]) < _JOINED_BYTES_MAX
+            while is_small and run < len(gathered) and not gathered[run][2]:
+                is_small = len(gathered[run][1]) < _JOINED_BYTES_MAX
+                run += is_small
+            frames = [frame for _, frame, _, _ in gathered[at:run]]
+            data = frames[0] if len(frames) == 1 else b"".join(frames)
             segment = self.segments[-1]
             segment.file.write_at(start - segment.start, data)
             segment.size += len(data)
@@ -120,7 +125,7 @@ class CommitLog:
         if log_offset >= self.written:
             for start, frame, _, _ in reversed(self._gathered):
                 if start <= log_offset:
-                    return frame[log_offset - start : log_offset - start + size]
+                    return bytes(frame[log_offset - start : log_offset - start + size])
         segment = self._segment_of(log_offset)
         data = segment.file.read_at(log_offset - segment.start, size)
         if len(data) < size:
@@ -167,10 +172,8 @@ class CommitLog:
         self.segments = []
 
 
-def read_frames(
-    segment: Segment, seed: int, *, from_offset: int, end: int
-) -> Iterator[tuple[Frame, bytes, int]]:
-    """Intact frames of a segment, each with the block that holds it and its place in there.
+def read_frames(segment: Segment, seed: int, *, from_offset: int, end: int) -> Iterator[Frame]:
+    """Intact frames of a segment.
 
     Stops at the first bad frame; the caller sees that it did not reach ``end``.
     """
@@ -182,7 +185,7 @@ def read_frames(
             frame = read_frame(block, at, offset, seed)
             if frame is None:
                 break
-            yield frame, block, at
+            yield frame
             at += frame.length
             offset = frame.end
         if at == 0:
@@ -193,5 +196,5 @@ def read_frames(
             frame = read_frame(block, 0, offset, seed)
             if frame is None:
                 return
-            yield frame, block, 0
+            yield frame
             offset = frame.end

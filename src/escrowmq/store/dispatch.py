@@ -6,13 +6,15 @@ of the log, at most ``SLICE_ROWS`` at a time: a Spark batch may bring millions.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from escrowmq.store.consume_queue import PACK_ENTRY
-from escrowmq.store.rows import QUEUE_ENTRY, Rows
+from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 65_536
 
-#: Queue number, first queue offset, entries.
-Block = tuple[int, int, bytes]
+#: Queue number, first queue offset, one entry or several.
+Block = tuple[int, int, Entry | Columns]
 
 
 class Dispatcher:
@@ -58,7 +60,7 @@ class Dispatcher:
             first = self._waiting[0]
             if isinstance(first, tuple):
                 blocks.append(first)
-                rows += len(first[2]) // QUEUE_ENTRY.itemsize
+                rows += first[2].count if isinstance(first[2], Columns) else 1
                 self._waiting.popleft()
                 continue
             more = next(first, None)
@@ -85,30 +87,33 @@ class Dispatcher:
             self._waiting.append(self._ranges(record.ranges, record.given, waits, where.at_ms))
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
-        offset = where.messages
-        add = self._keys.add
-        for size, hashes in zip(record.placed.sizes, record.placed.keys, strict=True):
-            for key_hash in hashes:
-                add(key_hash, offset)
-            offset += size
+        placed = record.placed
+        offsets = list(accumulate(placed.sizes[:-1], initial=where.messages))
+        self._keys.extend(placed.unique, offsets)
+        if placed.keys:
+            self._keys.extend(placed.keys, [offsets[number] for number in placed.keyed])
 
     def _stored(self, record: Stored, where: Where) -> None:
         self._index(record, where)
         placed = record.placed
         offset, at_ms = where.messages, where.at_ms
         queues = placed.queues
-        if queues.count(queues[0]) == len(queues):
-            entries = []
-            for size, tags, crc in zip(placed.sizes, placed.tags, placed.crcs, strict=True):
-                entries.append(PACK_ENTRY(offset, at_ms, size, tags, crc))
-                offset += size
-            self._waiting.append((queues[0], record.queue_offsets[0], b"".join(entries)))
+        if len(queues) > 1 and queues.count(queues[0]) == len(queues):
+            columns = Columns(
+                log_offsets=array("q", accumulate(placed.sizes[:-1], initial=offset)),
+                sizes=array("I", placed.sizes),
+                tags=array("i", placed.tags),
+                crcs=array("I", placed.crcs),
+                count=len(queues),
+                visible_at_ms=at_ms,
+            )
+            self._waiting.append((queues[0], record.queue_offsets[0], columns))
             return
-        columns = zip(
+        each = zip(
             queues, record.queue_offsets, placed.sizes, placed.tags, placed.crcs, strict=True
         )
-        for queue, queue_offset, size, tags, crc in columns:
-            entry = PACK_ENTRY(offset, at_ms, size, tags, crc)
+        for queue, queue_offset, size, tags, crc in each:
+            entry = Entry(offset, at_ms, size, tags, crc)
             self._waiting.append((queue, queue_offset, entry))
             offset += size
 
@@ -135,23 +140,37 @@ class Dispatcher:
     ) -> Iterator[list[Block]]:
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
-            queues, entries = self._table.entries(first, count)
-            entries["visible_at_ms"] = at_ms
-            if waiting:
-                kept = [row not in waiting for row in range(first, first + count)]
-                queues, entries = queues[kept], entries[kept]
-            yield _by_queue(queues, entries, ends)
+            for columns, queues in self._table.columns(first, count, at_ms):
+                if len(given) == 1 and not waiting:
+                    queue = given[0].queue
+                    yield [(queue, ends[queue], columns)]
+                    ends[queue] += columns.count
+                    continue
+                rows = np.arange(columns.count)
+                if waiting:
+                    rows = np.array([r for r in rows if first + r not in waiting], dtype=np.intp)
+                yield _by_queue(columns, queues, rows, ends)
+                first += columns.count
 
 
-def _by_queue(queues: Rows, entries: Rows, ends: dict[int, int]) -> list[Block]:
+def _by_queue(
+    columns: Columns, queues: array[int], rows: npt.NDArray[np.intp], ends: dict[int, int]
+) -> list[Block]:
     """One block per queue, rows in their order; moves ``ends``."""
-    order = np.argsort(queues, kind="stable")
-    queues, entries = queues[order], entries[order]
-    borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
-    blocks = []
-    for run in np.split(np.arange(len(queues)), borders):
-        if len(run):
-            queue = int(queues[run[0]])
-            blocks.append((queue, ends[queue], entries[run[0] : run[-1] + 1].tobytes()))
-            ends[queue] += len(run)
+    numbers = np.asarray(queues)[rows]
+    rows = rows[np.argsort(numbers, kind="stable")]
+    numbers = np.asarray(queues)[rows]
+    picked = [
+        array(column.typecode, np.asarray(column)[rows].tobytes())
+        for column in (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
+    ]
+    borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+    blocks: list[Block] = []
+    for start, end in pairwise(borders):
+        if start < end:
+            queue = int(numbers[start])
+            log_offsets, sizes, tags, crcs = (column[start:end] for column in picked)
+            block = Columns(log_offsets, sizes, tags, crcs, end - start, columns.visible_at_ms)
+            blocks.append((queue, ends[queue], block))
+            ends[queue] += end - start
     return blocks

@@ -11,28 +11,32 @@ A frame is one command's doing: the messages it brings, then the records that sa
           16     8  log offset of this frame
           24     8  store time, ms
           32     8  log offset below which everything was known to be flushed when this was written
-          40     4  checksum: CRC-32 of bytes 0 to 40 and of everything after 44, seeded by the store
+          40     4  checksum: CRC-32 of bytes 0 to 40 and of the records, seeded by the store
           44     -  messages in RocketMQ's stored layout, one after the other
            -     -  records: one MessagePack array of arrays
 
-Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The seed is made
-with the store, so that neither a frame of another store nor one that a producer hides in a
-message body is ever taken for ours.
+Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The records hold the
+size and the CRC-32 of every message, so the one checksum vouches for the whole frame, and a single
+message can be verified without reading the others.  The seed is made with the store, so that
+neither a frame of another store nor one that a producer hides in a message body is ever taken for
+ours.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
+from collections.abc import Iterable
+from zlib import crc32
 
 import msgspec
 
 from escrowmq.store.disk import Bytes
-from escrowmq.transaction.records import Record
+from escrowmq.transaction.records import BRINGS_MESSAGES, Record
 
 MAGIC = b"EMQF"
 VERSION = 1
 HEAD_BYTES = 44
+CHECKSUM_AT = 40
 #: The largest transaction (16 MiB of bodies and properties) with its headers fits easily.
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
@@ -41,18 +45,20 @@ _START = struct.Struct("<4sHHII")
 _CHECKSUM = struct.Struct("<I")
 _WHOLE_HEAD = struct.Struct("<4sHHIIQQQI")
 
+_NO_HEAD = bytes(HEAD_BYTES)
 _encode_records = msgspec.msgpack.Encoder().encode
 decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """An intact frame's head."""
+class Frame(msgspec.Struct, frozen=True):
+    """An intact frame."""
 
     log_offset: int
     length: int
     records_at: int
     stored_at_ms: int
     flushed: int
+    records: list[Record]
 
     @property
     def end(self) -> int:
@@ -65,24 +71,23 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         return self.log_offset + HEAD_BYTES
 
 
-def encode_frame(
-    messages: list[bytes],
-    records: tuple[Record, ...],
-    log_offset: int,
-    stored_at_ms: int,
-    flushed: int,
-    seed: int,
-) -> bytes:
-    """The bytes of a frame."""
-    content = b"".join(messages)
+def open_frame(messages: Iterable[bytes]) -> bytearray:
+    """A frame with its messages, whole or in parts, but nothing that vouches for them yet."""
+    return bytearray().join((_NO_HEAD, *messages))
+
+
+def close_frame(
+    frame: bytearray, records: tuple[Record, ...], place: tuple[int, int, int], seed: int
+) -> None:
+    """Add records and head; ``place`` is log offset, store time and what is known as flushed."""
     tail = _encode_records(records)
-    records_at = HEAD_BYTES + len(content)
-    length = records_at + len(tail)
+    records_at = len(frame)
+    frame += tail
+    length = len(frame)
     assert length <= FRAME_BYTES_MAX
-    head = _HEAD.pack(MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed)
-    content += tail
-    checksum = zlib.crc32(content, zlib.crc32(head, seed))
-    return b"".join((head, _CHECKSUM.pack(checksum), content))
+    _HEAD.pack_into(frame, 0, MAGIC, VERSION, 0, length, records_at, *place)
+    checksum = crc32(tail, crc32(frame[:CHECKSUM_AT], seed))
+    _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
@@ -104,10 +109,25 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
     ):
         return None
     view = memoryview(data)
-    seeded = zlib.crc32(view[at : at + 40], seed)
-    if zlib.crc32(view[at + HEAD_BYTES : at + length], seeded) != checksum:
+    tail = view[at + records_at : at + length]
+    if crc32(tail, crc32(view[at : at + CHECKSUM_AT], seed)) != checksum:
         return None
-    return Frame(log_offset, length, records_at, stored_at_ms, flushed)
+    records = decode_records(tail)
+    if not _are_intact(view[at + HEAD_BYTES : at + records_at], records):
+        return None
+    return Frame(log_offset, length, records_at, stored_at_ms, flushed, records)
+
+
+def _are_intact(messages: memoryview, records: list[Record]) -> bool:
+    """Whether the messages are those that the records vouch for."""
+    at = 0
+    for record in records:
+        if isinstance(record, BRINGS_MESSAGES):
+            for size, crc in zip(record.placed.sizes, record.placed.crcs, strict=True):
+                if crc32(messages[at : at + size]) != crc:
+                    return False
+                at += size
+    return at == len(messages)
 
 
 class StatedHead(msgspec.Struct, frozen=True, gc=False):
@@ -126,8 +146,3 @@ def stated_head(data: Bytes, at: int = 0) -> StatedHead | None:
     if magic != MAGIC or not HEAD_BYTES <= records_at <= length <= FRAME_BYTES_MAX:
         return None
     return StatedHead(version, length, records_at)
-
-
-def records_of(data: Bytes, at: int, frame: Frame) -> list[Record]:
-    """The records of an intact frame at ``data[at:]``."""
-    return decode_records(memoryview(data)[at + frame.records_at : at + frame.length])

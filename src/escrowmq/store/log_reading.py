@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.frames import Frame
-    from escrowmq.transaction.records import Record
     from escrowmq.transaction.table import Half
 
 
@@ -43,14 +42,14 @@ class LogReading:
         """A half message, as it was written."""
         return self.record(half.location, half.size, half.crc)
 
-    def frame(self, log_offset: int) -> tuple[Frame, list[Record]]:
-        """A whole frame and its records."""
+    def frame(self, log_offset: int) -> Frame:
+        """A whole frame."""
         head = stated_head(self._log.read(log_offset, HEAD_BYTES))
         data = self._log.read(log_offset, head.length) if head else b""
         frame = read_frame(data, 0, log_offset, self._seed)
         if frame is None:
             raise StoreCorrupt("frame_damaged", "run `escrowmq store check`", log_offset=log_offset)
-        return frame, decode_records(data[frame.records_at :])
+        return frame
 
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number of a request, by its first row.
@@ -81,8 +80,8 @@ class LogReading:
 
     def decision(self, op_offset: int) -> tuple[str, int]:
         """Who decided in this frame, and when."""
-        frame, records = self.frame(op_offset)
-        for record in records:
+        frame = self.frame(op_offset)
+        for record in frame.records:
             if isinstance(record, Decided | BatchDecided):
                 return record.by, frame.stored_at_ms
         raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)

@@ -12,32 +12,29 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import SYS_PREPARED, encode, validate
+from escrowmq.protocol.stored_message import SYS_PREPARED, validate_queue
 from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
+from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
-from escrowmq.store.frames import HEAD_BYTES, encode_frame
+from escrowmq.store.encoding import MessageEncoder
+from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
-    Append,
     Appended,
     Carry,
     Command,
     Decision,
     Held,
-    Prepare,
 )
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from escrowmq.model.message import Message
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.config import StoreConfig
@@ -63,7 +60,7 @@ class Store:
         self.disk = disk
         self.log = log
         self.config = config
-        self.store_host = store_host
+        self._encoder = MessageEncoder(store_host)
         self.seed = form.seed
         self.reading = LogReading(log, form.seed)
         self.keys = KeyIndex(disk)
@@ -97,32 +94,32 @@ class Store:
     def execute(self, command: Command, now_ms: int) -> Decision:
         """Decide and apply a command.  Nothing of it may leave before the next flush."""
         if self.failure is not None:
-            raise self._finished()
+            raise self.finished()
         at_ms = max(now_ms, self.last_at_ms)
-        if isinstance(command, Prepare | Append):
-            try:
-                for message in command.messages:
-                    validate(message)
-            except RequestRefused as refused:
-                return Decision(refused=refused)
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.records:
-            self._record(decision, at_ms)
+            try:
+                self._record(decision, at_ms)
+            except RequestRefused as refused:
+                return Decision(refused=refused)
         return decision
 
     def _record(self, decision: Decision, at_ms: int) -> None:
         log = self.log
         frame_offset = log.end
         messages_at = frame_offset + HEAD_BYTES
-        content: list[bytes] = []
-        if decision.messages:
-            content = self._encode(decision, messages_at, at_ms)
-        elif decision.copies:
-            content = [self.reading.record_of(self.row(row)) for row in decision.copies]
         records = decision.records
-        frame = encode_frame(content, records, frame_offset, at_ms, log.flushed, self.seed)
+        if decision.messages:
+            if len(records) > 1:
+                for named in records:
+                    if type(named) is NamedQueue:
+                        validate_queue(named.topic, named.queue_id)
+            frame = self._encode(decision, messages_at, at_ms)
+        else:
+            frame = open_frame(self.reading.record_of(self.row(row)) for row in decision.copies)
+        close_frame(frame, records, (frame_offset, at_ms, log.flushed), self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
         self.apply(records, Where(frame_offset, messages_at, at_ms))
@@ -148,37 +145,24 @@ class Store:
                 ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
             )
 
-    def _encode(self, decision: Decision, offset: int, at_ms: int) -> list[bytes]:
-        record = decision.records[-1]
-        placed, reply = record.placed, decision.reply  # type: ignore[union-attr]
+    def _encode(self, decision: Decision, offset: int, at_ms: int) -> bytearray:
+        record, reply = decision.records[-1], decision.reply
         assert isinstance(reply, Held | Appended)
-        first_id = ""
         bits = 0
-        queue_offsets: Sequence[int]
+        queue_offsets: Iterable[int]
         if type(record) is Stored:
             queue_offsets = record.queue_offsets
         else:
             assert isinstance(record, Prepared | Scheduled)
             queue_offsets = range(record.first, record.first + len(decision.messages))
-            if type(record) is Prepared:
-                bits, first_id = SYS_PREPARED, record.transaction_id
-        content = []
-        sizes, crcs, tags, keys = placed.sizes, placed.crcs, placed.tags, placed.keys
-        log_offsets = reply.log_offsets
-        host = self.store_host
-        for message, queue_offset in zip(decision.messages, queue_offsets, strict=True):
-            data = encode(message, queue_offset, offset, at_ms, host, bits)
-            content.append(data)
-            size = len(data)
-            sizes.append(size)
-            crcs.append(crc32(data))
-            tags.append(tags_code(message.tags))
-            keys.append(_key_hashes(message))
-            log_offsets.append(offset)
-            offset += size
-        if first_id and first_id != decision.messages[0].unique_key:
-            keys[0].append(crc32(first_id.encode()))
-        return content
+            bits = SYS_PREPARED if type(record) is Prepared else 0
+        frame, reply.log_offsets = self._encoder.encode(
+            decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
+        )
+        if type(record) is Prepared and record.transaction_id != decision.messages[0].unique_key:
+            record.placed.keys.append(crc32(record.transaction_id.encode()))
+            record.placed.keyed.append(0)
+        return frame
 
     # Durability.
 
@@ -204,7 +188,10 @@ class Store:
         grown = set()
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
-            queues[queue].append(first, entries)
+            if isinstance(entries, Entry):
+                queues[queue].append(first, entries)
+            else:
+                queues[queue].extend(first, entries)
             grown.add(queue)
         return grown
 
@@ -217,7 +204,8 @@ class Store:
         while not self.dispatcher.is_idle:
             self.publish()
 
-    def _finished(self) -> Unavailable:
+    def finished(self) -> Unavailable:
+        """What everybody is told once a write has failed."""
         return Unavailable(
             "store_failed",
             "a write failed; restart the broker, it recovers from the log",
@@ -267,10 +255,3 @@ class Store:
         self.open_files.close()
         self.keys.close()
         self.log.close()
-
-
-def _key_hashes(message: Message) -> list[int]:
-    hashes = [crc32(message.unique_key.encode())] if message.unique_key else []
-    if message.keys:
-        hashes += [crc32(key.encode()) for key in message.keys]
-    return hashes

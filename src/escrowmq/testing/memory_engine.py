@@ -75,8 +75,8 @@ class MemoryEngine(Calls):
 
     def pull(self, topic: str, queue_id: int = 0) -> list[Message]:
         """Every visible message of this queue."""
-        number = self.core.names.queue_ids.get((topic, queue_id), -1)
-        return self.queues.get(number, [])
+        number = self.core.names.number_of(topic, queue_id)
+        return [] if number is None else self.queues.get(number, [])
 
     def apply(self, frames: Iterable[MemoryFrame]) -> None:
         """Apply frames as recovery does, to the core alone."""

@@ -104,7 +104,7 @@ class MemoryLog:
 
 def _place(record: Stored | Scheduled | Prepared, messages: Sequence[Message]) -> None:
     placed = record.placed
-    placed.sizes.extend(encoded_size(message, _STORE_HOST_BYTES) for message in messages)
-    placed.crcs.extend(crc32(message.body) for message in messages)
-    placed.tags.extend(tags_code(message.tags) for message in messages)
-    placed.keys.extend([] for _ in messages)
+    placed.sizes = [encoded_size(message, _STORE_HOST_BYTES) for message in messages]
+    placed.crcs = [crc32(message.body) for message in messages]
+    placed.tags = [tags_code(message.tags) for message in messages]
+    placed.unique = [crc32(message.unique_key.encode()) for message in messages]

@@ -80,6 +80,7 @@ class MemoryTable:
         placed = rows.placed
         log_offset = rows.log_offset
         count = len(placed.sizes)
+        next_at_ms = [*rows.next_at_ms, *[NEVER] * (count - len(rows.next_at_ms))]
         for index, row in enumerate(range(rows.first, rows.first + count)):
             if row == self.end:
                 self.rows[row] = Half(
@@ -95,7 +96,7 @@ class MemoryTable:
                     part=index or FIRST | count,
                     state=rows.state,
                     checks_sent=0,
-                    next_at_ms=rows.next_at_ms[index],
+                    next_at_ms=next_at_ms[index],
                     op_offset=-1,
                 )
                 self.end = row + 1

@@ -62,8 +62,6 @@ def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
         return wrong_count(count, limit)
     if sum_bytes(command.messages) > core.policy.transaction_bytes_max:
         return request_too_large(core)
-    if max([message.deliver_after_ms for message in command.messages]) > DELAY_MS_MAX:
-        return delay_too_long()
     if command.number is not None and not command.transaction_id:
         return refuse("no_transaction_id", "requests can be numbered only within a transaction")
     return None
@@ -92,6 +90,8 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     queues = number_queues(core, command.messages, records)
     delays = [message.deliver_after_ms for message in command.messages]
+    if min(delays) < 0 or max(delays) > DELAY_MS_MAX:
+        return delay_illegal()
     after_ms = core.policy.check_after_ms
     if command.check_after_ms is not None:
         # A first check after it would be parked makes no sense.
@@ -175,7 +175,7 @@ def is_same(core: Transactions, first: int, count: int, messages: tuple[Message,
     for row, message in enumerate(messages, first):
         half = core.table.get(row)
         assert half is not None, "an undecided row is still there"
-        queue = core.names.queue_ids.get((message.topic, message.queue_id))
+        queue = core.names.number_of(message.topic, message.queue_id)
         if half.queue != queue or not core.table.holds(half, message):
             return False
     return True
@@ -237,9 +237,9 @@ def request_too_large(core: Transactions) -> Decision:
     )
 
 
-def delay_too_long() -> Decision:
-    """Answer that a message would become visible too far ahead."""
-    return refuse("delay_too_long", f"a message can wait for at most {DELAY_MS_MAX} ms")
+def delay_illegal() -> Decision:
+    """Answer that a message would become visible before its commit, or too far ahead."""
+    return refuse("delay_illegal", f"a message can wait for 0 to {DELAY_MS_MAX} ms")
 
 
 def held_before(core: Transactions, first: int, count: int) -> Decision:
@@ -250,15 +250,19 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
 
 
 def number_queues(
-    core: Transactions, messages: Iterable[Message], records: list[Record]
+    core: Transactions, messages: tuple[Message, ...], records: list[Record]
 ) -> list[int]:
     """The queue number of each message; names new queues in ``records``."""
+    topic = messages[0].topic
+    known = core.names.queues_of.get(topic, {})
+    # Nearly always one topic whose queues are known: then nothing is built per message.
+    if len({message.topic for message in messages}) == 1:
+        queues = [known.get(message.queue_id, -1) for message in messages]
+        if -1 not in queues:
+            return queues
     new: dict[tuple[str, int], NamedQueue] = {}
-    known = core.names.queue_ids.get
-    queues = [known((message.topic, message.queue_id), -1) for message in messages]
-    if -1 in queues:
-        queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
-        records.extend(new.values())
+    queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
+    records.extend(new.values())
     return queues
 
 
@@ -277,7 +281,7 @@ def append(core: Transactions, command: Append, now_ms: int) -> Decision:
     records: list[Record] = []
     later = [message.deliver_at_ms for message in command.messages]
     if max(later) > now_ms + DELAY_MS_MAX:
-        return delay_too_long()
+        return delay_illegal()
     is_later = [at_ms > now_ms for at_ms in later]
     if any(is_later) and not all(is_later):
         return refuse(

@@ -208,13 +208,14 @@ def test_ordinary_messages_have_the_same_limits_per_request() -> None:
     assert engine.append(message(bytes(2_048))).queue_offsets == [0]
 
 
-def test_a_delay_that_no_clock_will_see_is_refused() -> None:
+def test_a_delay_into_the_past_or_beyond_all_use_is_refused() -> None:
     engine = MemoryEngine()
     now_ms = engine.clock.now_ms()
     for delay_ms in (10 * YEAR_MS + 1, 2**63 - 1):
         late_half = prepare(engine, "t", message(), message(deliver_after_ms=delay_ms))
         late = engine.submit(Append(messages=(message(deliver_at_ms=now_ms + delay_ms),)))
-        assert refusal(late_half).code == refusal(late).code == "delay_too_long"
+        assert refusal(late_half).code == refusal(late).code == "delay_illegal"
+    assert refusal(prepare(engine, "t", message(deliver_after_ms=-1))).code == "delay_illegal"
     assert held(prepare(engine, "t", message(deliver_after_ms=10 * YEAR_MS))).count == 1
     assert engine.append(message(deliver_at_ms=now_ms + 10 * YEAR_MS)).queue_offsets == [-1]
 

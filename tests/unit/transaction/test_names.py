@@ -43,5 +43,7 @@ def test_a_name_that_is_known_already_changes_nothing() -> None:
         names.apply(NamedQueue(1, "orders", 1))
         names.apply(NamedOrigin(0, "pay", "", 0))
     assert [queue.id for queue in names.queues] == [0, 1]
-    assert names.queue_ids == {("orders", 0): 0, ("orders", 1): 1}
+    assert names.queues_of == {"orders": {0: 0, 1: 1}}
+    assert [names.number_of("orders", queue_id) for queue_id in range(3)] == [0, 1, None]
+    assert names.number_of("stock", 0) is None
     assert names.origin_ids == {("pay", "", 0): 0}
