@@ -118,6 +118,8 @@ _SAME = Struct(">q8siq")
 #: Queue offset, log offset and sys flag, at 20.
 _PLACE = Struct(">qqi")
 _TIME = Struct(">q")
+#: Body CRC and sys flag, at 8.
+_VOUCHED = Struct(">I24xi")
 
 _topic_fields: dict[str, tuple[int, bytes, int]] = {}
 #: By the topic with its size in front.
@@ -228,10 +230,11 @@ def encode_many(
     at: tuple[int, int],
     store_host: bytes,
     transaction_bits: int = 0,
-) -> tuple[list[bytes], list[int], list[int]]:
+) -> tuple[list[bytes], list[int], list[int], list[int]]:
     """Lay out messages one after the other, from log offset and time ``at`` on.
 
-    Returns pieces that joined are the records, the records' sizes and their log offsets.  This is
+    Returns pieces that joined are the records, and each record's size, checksum (see
+    ``record_crc``) and log offset.  This is
     ``encode`` in a loop, with what does not change looked up once and joined once: it is what a
     broker spends most of a batch on.
     """
@@ -239,7 +242,7 @@ def encode_many(
     is_ipv4_store = len(store_host) == IPV4_HOST_BYTES
     same = _SAME.pack(stored_at_ms, store_host[:IPV4_HOST_BYTES], 0, 0)
     pieces: list[bytes] = []
-    sizes, log_offsets = [], []
+    sizes, crcs, log_offsets = [], [], []
     topic, magic, fixed_bytes = "", 0, 0
     #: By the size of the properties: what stands between body and properties.
     middles: dict[int, bytes] = {}
@@ -271,17 +274,41 @@ def encode_many(
             if middle is None:
                 middle = _topic_field(topic)[1] + _pack_text_size(properties_bytes)
                 middles[properties_bytes] = middle
-            pieces += (head, body, middle, properties)
+            rest = middle + properties
+            pieces += (head, body, rest)
+            crcs.append(crc32(rest, crc32(head)))
         else:
             record = encode(
                 message, queue_offset, log_offset, stored_at_ms, store_host, transaction_bits
             )
             size = len(record)
             pieces.append(record)
+            crc = record_crc(record)
+            assert crc is not None
+            crcs.append(crc)
         sizes.append(size)
         log_offsets.append(log_offset)
         log_offset += size
-    return pieces, sizes, log_offsets
+    return pieces, sizes, crcs, log_offsets
+
+
+def record_crc(record: bytes | memoryview) -> int | None:
+    """The CRC-32 of all of a record but its body, which has one of its own inside.
+
+    None if the body does not fit that one.  The two together vouch for every byte, and each byte
+    is looked at once.
+    """
+    try:
+        body_crc, sys_flag = _VOUCHED.unpack_from(record, 8)
+        head_bytes = _HEAD_BYTES + _IPV6_EXTRA_BYTES[sys_flag >> 4 & 3]
+        (body_bytes,) = _BODY_SIZE.unpack_from(record, head_bytes - 4)
+    except StructError:
+        return None
+    view = memoryview(record)
+    body_end = head_bytes + body_bytes
+    if crc32(view[head_bytes:body_end]) & _CRC_MASK != body_crc:
+        return None
+    return crc32(view[body_end:], crc32(view[:head_bytes]))
 
 
 def encoded_size(message: Message, store_host_size: int) -> int:

@@ -12,7 +12,6 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.transaction.records import (
@@ -96,26 +95,26 @@ class Dispatcher:
     def _stored(self, record: Stored, where: Where) -> None:
         self._index(record, where)
         placed = record.placed
-        offset, at_ms = where.messages, where.at_ms
         queues = placed.queues
-        if len(queues) > 1 and queues.count(queues[0]) == len(queues):
-            columns = Columns(
-                log_offsets=array("q", accumulate(placed.sizes[:-1], initial=offset)),
-                sizes=array("I", placed.sizes),
-                tags=array("i", placed.tags),
-                crcs=array("I", placed.crcs),
-                count=len(queues),
-                visible_at_ms=at_ms,
-            )
+        offset, at_ms = where.messages, where.at_ms
+        if len(queues) == 1:
+            entry = Entry(offset, at_ms, placed.sizes[0], placed.tags[0], placed.crcs[0])
+            self._waiting.append((queues[0], record.queue_offsets[0], entry))
+            return
+        columns = Columns(
+            log_offsets=array("q", accumulate(placed.sizes[:-1], initial=offset)),
+            sizes=array("I", placed.sizes),
+            tags=array("i", placed.tags),
+            crcs=array("I", placed.crcs),
+            count=len(queues),
+            visible_at_ms=at_ms,
+        )
+        if queues.count(queues[0]) == len(queues):
             self._waiting.append((queues[0], record.queue_offsets[0], columns))
             return
-        each = zip(
-            queues, record.queue_offsets, placed.sizes, placed.tags, placed.crcs, strict=True
-        )
-        for queue, queue_offset, size, tags, crc in each:
-            entry = Entry(offset, at_ms, size, tags, crc)
-            self._waiting.append((queue, queue_offset, entry))
-            offset += size
+        # In each queue the offsets are a run, so its first one tells them all.
+        firsts = dict(zip(reversed(queues), reversed(record.queue_offsets), strict=True))
+        self._waiting.extend(_by_queue(columns, array("I", queues), firsts))
 
     def _released(self, record: Released, at_ms: int) -> None:
         columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
@@ -140,28 +139,32 @@ class Dispatcher:
     ) -> Iterator[list[Block]]:
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
+            at = first
             for columns, queues in self._table.columns(first, count, at_ms):
+                after = at + columns.count
                 if len(given) == 1 and not waiting:
                     queue = given[0].queue
                     yield [(queue, ends[queue], columns)]
                     ends[queue] += columns.count
-                    continue
-                rows = np.arange(columns.count)
-                if waiting:
-                    rows = np.array([r for r in rows if first + r not in waiting], dtype=np.intp)
-                yield _by_queue(columns, queues, rows, ends)
-                first += columns.count
+                elif waiting:
+                    rows = [row - at for row in range(at, after) if row not in waiting]
+                    yield _by_queue(columns, queues, ends, rows)
+                else:
+                    yield _by_queue(columns, queues, ends)
+                at = after
 
 
 def _by_queue(
-    columns: Columns, queues: array[int], rows: npt.NDArray[np.intp], ends: dict[int, int]
+    columns: Columns, queues: array[int], ends: dict[int, int], only: list[int] | None = None
 ) -> list[Block]:
     """One block per queue, rows in their order; moves ``ends``."""
-    numbers = np.asarray(queues)[rows]
-    rows = rows[np.argsort(numbers, kind="stable")]
-    numbers = np.asarray(queues)[rows]
+    numbers = np.frombuffer(queues, dtype=np.uint32)
+    order = np.argsort(numbers, kind="stable")
+    if only is not None:
+        order = order[np.isin(order, only)]
+    numbers = numbers[order]
     picked = [
-        array(column.typecode, np.asarray(column)[rows].tobytes())
+        array(column.typecode, np.frombuffer(column, dtype=column.typecode)[order].tobytes())
         for column in (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
     ]
     borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]

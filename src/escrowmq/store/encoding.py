@@ -12,7 +12,7 @@ from zlib import crc32
 
 from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import BODY_BYTES_MAX, encode_many, validate
-from escrowmq.store.frames import HEAD_BYTES, open_frame
+from escrowmq.store.frames import open_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,17 +59,10 @@ class MessageEncoder:
         bits: int,
         placed: Placed,
     ) -> tuple[bytearray, list[int]]:
-        pieces, placed.sizes, log_offsets = encode_many(
+        pieces, placed.sizes, placed.crcs, log_offsets = encode_many(
             messages, queue_offsets, at, self._store_host, bits
         )
         frame = open_frame(pieces)
-        view = memoryview(frame)
-        back = log_offsets[0] - HEAD_BYTES
-        placed.crcs = [
-            crc32(view[offset - back : offset - back + size])
-            for offset, size in zip(log_offsets, placed.sizes, strict=True)
-        ]
-        view.release()
         placed.tags = [tags_code(message.tags) for message in messages]
         placed.unique = list(map(crc32, map(str.encode, [m.unique_key for m in messages])))
         keys, keyed = [], []

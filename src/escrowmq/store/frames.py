@@ -16,7 +16,7 @@ A frame is one command's doing: the messages it brings, then the records that sa
            -     -  records: one MessagePack array of arrays
 
 Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The records hold the
-size and the CRC-32 of every message, so the one checksum vouches for the whole frame, and a single
+size and a checksum of every message, so the one checksum vouches for the whole frame, and a single
 message can be verified without reading the others.  The seed is made with the store, so that
 neither a frame of another store nor one that a producer hides in a message body is ever taken for
 ours.
@@ -30,6 +30,7 @@ from zlib import crc32
 
 import msgspec
 
+from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.disk import Bytes
 from escrowmq.transaction.records import BRINGS_MESSAGES, Record
 
@@ -124,7 +125,7 @@ def _are_intact(messages: memoryview, records: list[Record]) -> bool:
     for record in records:
         if isinstance(record, BRINGS_MESSAGES):
             for size, crc in zip(record.placed.sizes, record.placed.crcs, strict=True):
-                if crc32(messages[at : at + size]) != crc:
+                if record_crc(messages[at : at + size]) != crc:
                     return False
                 at += size
     return at == len(messages)

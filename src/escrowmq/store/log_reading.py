@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.protocol.stored_message import decode
+from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, decode_records, read_frame, stated_head
 from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
 
@@ -29,7 +28,7 @@ class LogReading:
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
         data = self._log.read(log_offset, size)
-        if crc32(data) != crc:
+        if record_crc(data) != crc:
             raise StoreCorrupt(
                 "message_damaged",
                 "run `escrowmq store check`",
@@ -54,8 +53,11 @@ class LogReading:
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number of a request, by its first row.
 
-        The frame is not checked as a whole, it may be large: a wrong id is only not found.
+        The frame is not checked as a whole, it may be large: a wrong id is only not found.  Nor is
+        that of a decided request whose frame retention has deleted.
         """
+        if half.location < self._log.start:
+            return "", UNNUMBERED
         start = half.location - HEAD_BYTES
         head = stated_head(self._log.read(start, HEAD_BYTES))
         if head is None:
@@ -79,7 +81,9 @@ class LogReading:
         return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decision(self, op_offset: int) -> tuple[str, int]:
-        """Who decided in this frame, and when."""
+        """Who decided in this frame, and when; nobody knows once retention has deleted it."""
+        if op_offset < self._log.start:
+            return "", 0
         frame = self.frame(op_offset)
         for record in frame.records:
             if isinstance(record, Decided | BatchDecided):

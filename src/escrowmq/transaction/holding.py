@@ -25,13 +25,14 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import SPAN_MAX, Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from escrowmq.model.message import Message
     from escrowmq.transaction.core import Transactions
 
 DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
 """How far ahead a message may be scheduled."""
+
+PROPERTIES_BYTES_MAX = 32_767
+"""What the stored layout has room for."""
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
@@ -60,7 +61,7 @@ def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
     limit = SPAN_MAX if command.bulk else core.policy.messages_max
     if not 1 <= count <= limit:
         return wrong_count(count, limit)
-    if sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+    if exceeds(command.messages, core.policy.transaction_bytes_max):
         return request_too_large(core)
     if command.number is not None and not command.transaction_id:
         return refuse("no_transaction_id", "requests can be numbered only within a transaction")
@@ -201,7 +202,7 @@ def refuse_to_grow(
     held_bytes = parts.bytes if parts else core.table.sizes(*ranges[0])
     if messages + len(command.messages) > core.policy.messages_max:
         return wrong_count(messages + len(command.messages), core.policy.messages_max)
-    if held_bytes + sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+    if exceeds(command.messages, core.policy.transaction_bytes_max - held_bytes):
         return refuse(
             "transaction_too_large",
             f"a transaction holds at most {core.policy.transaction_bytes_max} bytes",
@@ -266,9 +267,13 @@ def number_queues(
     return queues
 
 
-def sum_bytes(messages: Iterable[Message]) -> int:
-    """Bytes that these messages bring with them."""
-    return sum([len(message.body) + len(message.properties) for message in messages])
+def exceeds(messages: tuple[Message, ...], bytes_max: int) -> bool:
+    """Whether these messages bring more than that many bytes of bodies and properties."""
+    bodies = sum([len(message.body) for message in messages])
+    # Few transactions are near the limit: spare the others a second look at each message.
+    if bodies + len(messages) * PROPERTIES_BYTES_MAX <= bytes_max:
+        return False
+    return bodies + sum([len(message.properties) for message in messages]) > bytes_max
 
 
 def append(core: Transactions, command: Append, now_ms: int) -> Decision:
@@ -276,7 +281,7 @@ def append(core: Transactions, command: Append, now_ms: int) -> Decision:
     count = len(command.messages)
     if not 1 <= count <= SPAN_MAX:
         return wrong_count(count, SPAN_MAX)
-    if sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+    if exceeds(command.messages, core.policy.transaction_bytes_max):
         return request_too_large(core)
     records: list[Record] = []
     later = [message.deliver_at_ms for message in command.messages]
