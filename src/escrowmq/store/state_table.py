@@ -144,10 +144,9 @@ class StateTable:
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
         op_offset = half.op_offset
-        if op_offset < 0:
-            filed = self.files.half(half.half_offset)
-            # A decision is in memory until a file has it: without one it is older than the log.
-            op_offset = -1 if filed is None else filed.op_offset
+        # A decision is in memory until a file has it; a row below the start is in none.
+        if op_offset < 0 and half.half_offset >= self.start:
+            op_offset = self.files.half(half.half_offset).op_offset
         return self._reading.decision(op_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
