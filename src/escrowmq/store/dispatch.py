@@ -82,7 +82,8 @@ class Dispatcher:
         elif isinstance(record, Released):
             self._released(record, where.at_ms)
         elif isinstance(record, BatchDecided):
-            self._waiting.append(self._ranges(record.ranges, record.given, set(), where.at_ms))
+            waits = {row for row, _ in record.waiting}
+            self._waiting.append(self._ranges(record.ranges, record.given, waits, where.at_ms))
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
         placed = record.placed

@@ -24,7 +24,7 @@ from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half, NewRows
+from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +137,7 @@ class StateTable:
         return row if row is not None and self.start <= row < self.end else None
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         return self._reading.holds(half, message)
 
     def identity(self, half: Half) -> tuple[str, int]:
@@ -145,12 +145,11 @@ class StateTable:
         return self._reading.identity(half)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when."""
+        """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
         op_offset = half.op_offset
-        if op_offset < 0:
-            filed = self.files.half(half.half_offset)
-            assert filed is not None, "a decision is in memory until a file has it"
-            op_offset = filed.op_offset
+        # A decision is in memory until a file has it; a row below the start is in none.
+        if op_offset < 0 and half.half_offset >= self.start:
+            op_offset = self.files.half(half.half_offset).op_offset
         return self._reading.decision(op_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
@@ -164,10 +163,6 @@ class StateTable:
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
         return sum(half.size for half in self._halves(first, count))
-
-    def waits(self, first: int, count: int) -> bool:
-        """Whether any of these rows is still undecided or waits for its time."""
-        return any(is_needed(half) for half in self._halves(first, count))
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
@@ -369,6 +364,8 @@ class StateTable:
 
     def _restore_survivor(self, row: MovedRow, location: int, index: int, moved: Moved) -> None:
         placed = moved.placed
+        known = self.survivors.rows.get(row.half_offset)
+        op = self.ops.get(first_row(row.half_offset, row.part))
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -383,7 +380,7 @@ class StateTable:
             state=_STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
-            op_offset=-1,
+            op_offset=op[1] if op else known.op_offset if known else -1,
         )
         id_hash = crc32(row.transaction_id.encode())
         self.survivors.keep(half, id_hash)
