@@ -13,9 +13,9 @@ import msgspec
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store import commit_log, consume_queue, state_files
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.frames import HEAD_BYTES, records_of
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DIRECTORIES = (
-    commit_log.DIRECTORY,
-    consume_queue.DIRECTORY,
-    state_files.DIRECTORY,
-    "keyindex",
-)
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
 _PUBLISH_FRAMES = 10_000
