@@ -225,7 +225,9 @@ class ConsumeQueue:
 
     def remove_files(self) -> None:
         """Delete the files, oldest first, that hold only forgotten entries."""
-        for name in self._disk.list(self.directory) if self._has_directory else ():
+        names = self._disk.list(self.directory) if self._has_directory else []
+        # Whatever has no number is somebody else's.
+        for name in filter(str.isdecimal, names):
             if int(name) + FILE_ENTRIES > self.start:
                 break
             self._files.forget(f"{self.directory}/{name}")
