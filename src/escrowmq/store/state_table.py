@@ -421,7 +421,7 @@ class StateTable:
         self.files.remove_below(log_offset, needed | self.chunks.keys())
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        self.survivors.forget_below(self.start)
+        self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
 

@@ -44,8 +44,7 @@ def insert(chunk: Chunk, rows: NewRows) -> None:
     if count == 1:
         chunk.insert_one(rows)
     else:
-        log_offsets = [rows.log_offset + 100 * row for row in range(count)]
-        chunk.insert_many(rows, log_offsets, 0, count)
+        chunk.insert_many(rows, 0, count)
 
 
 @pytest.fixture
@@ -84,11 +83,10 @@ def test_the_first_row_of_a_request_counts_it_and_the_others_point_back(chunk: C
 
 def test_a_request_may_begin_in_one_chunk_and_end_in_the_next() -> None:
     rows = request(21, 5)
-    log_offsets = [rows.log_offset + 100 * row for row in range(5)]
     first, second = Chunk(16, 8), Chunk(24, 8)
     first.count = 5
-    first.insert_many(rows, log_offsets, 0, 3)
-    second.insert_many(rows, log_offsets, 3, 2)
+    first.insert_many(rows, 0, 3)
+    second.insert_many(rows, 3, 2)
     assert list(first.part[5:8]) == [FIRST | 5, 1, 2]
     assert list(second.part[:2]) == [3, 4]
     assert list(second.log_offset[:2]) == [2_400, 2_500]
@@ -208,9 +206,3 @@ def test_rows_before_the_first_one_are_not_there() -> None:
         assert one.row_at(0) is None
         assert one.row_at(1_900) == 19
         assert one.due(NEVER - 1, 10) == [19, 20]
-
-
-def test_an_empty_file_makes_an_empty_chunk() -> None:
-    chunk = Chunk(BASE, 8)
-    chunk.load(Chunk(BASE, 8).to_rows([]))
-    assert (chunk.count, chunk.needed, chunk.due_from_ms) == (0, 0, NEVER)
