@@ -15,6 +15,7 @@ from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.config import COPY_AFTER_MAX_MS
 from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
@@ -134,6 +135,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
     store.last_at_ms = checkpoint.at_ms
     store.log_start = checkpoint.log_start
+    store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
@@ -151,6 +153,9 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
             path=checkpoints.PATH,
             log_start=store.log.start,
         )
+    elif store.log.segments:
+        # Nobody knows with which setting the entries were made.
+        store.copy_after_max_ms = COPY_AFTER_MAX_MS
     store.table.files.skip_generations()
     store.keys.open(())
     store.log.begin_at(store.log.start)

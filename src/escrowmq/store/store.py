@@ -87,6 +87,8 @@ class Store:
         self.checkpointed = 0
         self.previous: Checkpoint | None = None
         self.failure: BaseException | None = None
+        #: The highest setting ever: how long before its entry a message may have been stored.
+        self.copy_after_max_ms = config.copy_after_ms
         #: Below this the log may be deleted once a checkpoint says so.
         self.log_start = 0
 
