@@ -192,7 +192,10 @@ class Store:
     def publish(self) -> set[int]:
         """Move queue ends over what is durable now, one slice; returns the queues that grew."""
         self.settled = self.log.flushed if self._is_fsync else self.log.written
-        grown = set()
+        grown: set[int] = set()
+        if self.settled < self.log.end:
+            # A batch is on its way, and what waits may be part of it.
+            return grown
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
             if isinstance(entries, Entry):
