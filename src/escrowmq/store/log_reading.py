@@ -56,6 +56,8 @@ class LogReading:
         The frame is not checked as a whole, it may be large: a wrong id is only not found.
         """
         start = half.location - HEAD_BYTES
+        if start < self._log.start:
+            return "", UNNUMBERED
         head = stated_head(self._log.read(start, HEAD_BYTES))
         if head is None:
             return "", UNNUMBERED

@@ -310,6 +310,29 @@ def test_an_empty_queue_has_nothing_at_any_time(queue: ConsumeQueue) -> None:
     assert queue.offset_at(0) == 9
 
 
+# By place
+
+
+def test_the_first_entry_that_points_somewhere_is_found(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, [entry(i, log_offset=i % 5_000, at_ms=7) for i in range(8_000)])
+    for filed in range(2):
+        assert queue.find(4_999, 0) == 4_999
+        assert queue.find(2_000, 0) == 2_000
+        assert queue.find(2_000, 2_001) == 7_000
+        assert queue.find(4_999, 5_000) is None
+        assert queue.find(9_999, 0) is None
+        assert queue.find(2_000, 8_000) is None
+        assert queue.find(2_000, 1_000, limit=1_001) == 2_000
+        assert queue.find(2_000, 1_000, limit=1_000) is None
+        if not filed:
+            file_all(disk, queue)
+            add(queue, 8_000, [entry(8_000, log_offset=9_000, at_ms=8)])
+    assert queue.find(9_000, 7_990) == 8_000
+    assert queue.find(9_000, 8_000) == 8_000
+
+
 # Damage
 
 
