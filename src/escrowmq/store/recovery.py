@@ -64,6 +64,7 @@ def open_store(
         commit, checkpoint.log_start if checkpoint else 0, checkpoint.log_end if checkpoint else 0
     )
     store = Store(disk, commit, form, config, policy, store_host)
+    store.table.files.refuse_foreign()
     if checkpoint is not None and not found.rebuilt_because:
         try:
             take(store, checkpoint)

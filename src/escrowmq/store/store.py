@@ -96,8 +96,7 @@ class Store:
 
     def execute(self, command: Command, now_ms: int) -> Decision:
         """Decide and apply a command.  Nothing of it may leave before the next flush."""
-        if self.failure is not None:
-            raise self.finished()
+        self._refuse_if_failed()
         at_ms = max(now_ms, self.last_at_ms)
         if type(command) is DecideBatch:
             self._carry_before(command, at_ms)
@@ -175,6 +174,7 @@ class Store:
 
     def write(self) -> None:
         """Hand what was gathered to the operating system."""
+        self._refuse_if_failed()
         try:
             self.log.write()
         except BaseException as error:
@@ -183,6 +183,7 @@ class Store:
 
     def flush(self) -> None:
         """Return once everything written is on the disk; may run in another thread."""
+        self._refuse_if_failed()
         try:
             self.log.flush()
         except BaseException as error:
@@ -191,6 +192,7 @@ class Store:
 
     def publish(self) -> set[int]:
         """Move queue ends over what is durable now, one slice; returns the queues that grew."""
+        self._refuse_if_failed()
         self.settled = self.log.flushed if self._is_fsync else self.log.written
         grown: set[int] = set()
         if self.settled < self.log.end:
@@ -213,6 +215,11 @@ class Store:
         self.publish()
         while not self.dispatcher.is_idle:
             self.publish()
+
+    def _refuse_if_failed(self) -> None:
+        # A second flush would succeed, though the kernel has dropped what the first one lost.
+        if self.failure is not None:
+            raise self.finished()
 
     def finished(self) -> Unavailable:
         """What everybody is told once a write has failed."""
@@ -242,6 +249,7 @@ class Store:
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Freeze what a checkpoint must hold."""
+        self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
         self.flush()
