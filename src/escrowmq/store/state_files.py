@@ -7,13 +7,14 @@ behind but files that no one names.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "statetable"
 ROW_BYTES = STATE_ROW.itemsize
+_NAME = re.compile(r"(\d{20}|survivors)\.\d+")
 _FIELDS = tuple(name for name in STATE_ROW.names or () if name not in ("check", "id_hash"))
 
 
@@ -89,6 +91,13 @@ class StateFiles:
         """Begin without files, and never write to one that is there: a checkpoint may name it."""
         generations = [int(name.partition(".")[2]) for name in self._disk.list(DIRECTORY)]
         self._first_generation = self.survivors_generation = max(generations, default=-1) + 1
+
+    def refuse_foreign(self) -> None:
+        """A file that is not ours may be somebody's: nothing is deleted until it is gone."""
+        for name in self._disk.list(DIRECTORY):
+            if not _NAME.fullmatch(name):
+                path = f"{DIRECTORY}/{name}"
+                raise StoreUnusable("store_foreign", "move this file away", path=path)
 
     def rows(self, base: int, at: int, count: int) -> Rows:
         """Rows of a chunk, checked."""

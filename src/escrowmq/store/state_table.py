@@ -462,7 +462,7 @@ class StateTable:
         self.files.remove_below(log_offset, needed | self.chunks.keys())
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        self.survivors.forget_below(self.start)
+        self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
 
@@ -479,11 +479,13 @@ class StateTable:
             end = min(first + count, base + self.chunk_rows)
             chunk = self.chunks.get(base)
             if chunk is not None:
-                yield chunk, max(row - base, chunk.skipped), min(end - base, chunk.count)
+                at, stop = max(row - base, chunk.skipped), min(end - base, chunk.count)
+                if at < stop:
+                    yield chunk, at, stop
             row = end
 
     def _is_in_chunks(self, first: int, count: int) -> bool:
-        return sum(max(end - at, 0) for _, at, end in self._slices(first, count)) == count
+        return sum(end - at for _, at, end in self._slices(first, count)) == count
 
     def _halves(self, first: int, count: int) -> Iterator[Half]:
         for row in range(first, first + count):
