@@ -50,7 +50,10 @@ def end(core: Transactions, command: End, now_ms: int) -> Decision:
     )
     given = give_ranges(core, ranges, {row for row, _ in waiting})
     decided = Decided(head, settled, command.by, ranges, given, waiting)
-    if now_ms - half.stored_at_ms < core.copy_after_ms:
+    # The head is the oldest, whichever of its half messages the caller named.
+    oldest = core.table.get(head) if head != half.half_offset else half
+    assert oldest is not None, "the head of an undecided transaction is still there"
+    if now_ms - oldest.stored_at_ms < core.copy_after_ms:
         return Decision(records=(decided,), reply=reply)
     stale = stale_rows(core, ranges, now_ms)
     return with_copies(core, (decided,), stale, reply)
