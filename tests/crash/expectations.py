@@ -164,13 +164,21 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
         if said.half_offset not in [first for first, _ in known.requests]:
             raise Wrong(f"{command}: {said} is of another transaction than {known}")
         facts = (said.state, said.by, said.at_ms, said.repeated)
-        must((known.state, known.by, known.decided_at_ms, True), facts, command)
+        by, decided_at_ms = decided(world, known, said.by)
+        must((known.state, by, decided_at_ms, True), facts, command)
         return False
     must_refuse(f"already_{known.state.label}", decision, command)
     assert decision.refused is not None
     fields = decision.refused.fields
-    must((known.by, known.decided_at_ms), (fields["by"], fields["at_ms"]), command)
+    must(decided(world, known, fields["by"]), (fields["by"], fields["at_ms"]), command)
     return False
+
+
+def decided(world: World, known: Transaction, said: object) -> tuple[str, int]:
+    """Who decided, and when; who is forgotten when retention takes the op record."""
+    if not said and known.decided_at_ms <= world.deleted_until_ms:
+        return "", 0
+    return known.by, known.decided_at_ms
 
 
 def is_forgettable(world: World, row: int) -> bool:

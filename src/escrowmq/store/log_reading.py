@@ -84,7 +84,12 @@ class LogReading:
         )
 
     def decision(self, op_offset: int) -> tuple[str, int]:
-        """Who decided in this frame, and when."""
+        """Who decided in this frame, and when; nobody and 0 once retention has deleted it.
+
+        The decision itself stands in the row, which may be kept for longer.
+        """
+        if op_offset < self._log.start:
+            return "", 0
         frame, records = self.frame(op_offset)
         for record in records:
             if isinstance(record, Decided | BatchDecided):

@@ -8,6 +8,7 @@ map, and decided rows are read from the file when somebody asks.
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -115,9 +116,12 @@ class StateTable:
         return None
 
     def _candidates(self, wanted: int) -> Iterator[int]:
-        for chunk in reversed(self.chunks.values()):
-            yield from chunk.candidates(wanted)
-        yield from reversed(self.survivors.rows_by_hash.get(wanted, ()))
+        in_chunks = (
+            row for chunk in reversed(self.chunks.values()) for row in chunk.candidates(wanted)
+        )
+        # A survivor may be younger than a row whose chunk could not leave yet.
+        kept = sorted(self.survivors.rows_by_hash.get(wanted, ()), reverse=True)
+        yield from heapq.merge(in_chunks, kept, reverse=True) if kept else in_chunks
 
     def row_at(self, log_offset: int) -> int | None:
         """The row of the message with exactly this identity in the log."""
@@ -143,12 +147,13 @@ class StateTable:
 
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Who decided it, and when."""
-        op_offset = half.op_offset
-        if op_offset < 0:
-            filed = self.files.half(half.half_offset)
-            assert filed is not None, "a decision is in memory until a file has it"
-            op_offset = filed.op_offset
-        return self._reading.decision(op_offset)
+        return self._reading.decision(self._op_offset(half))
+
+    def _op_offset(self, half: Half) -> int:
+        if half.op_offset >= 0:
+            return half.op_offset
+        # In memory until a file has it; of a row that was carried forward there may be no file.
+        return self.files.op_offset(half.half_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
@@ -327,6 +332,12 @@ class StateTable:
 
     def _restore_survivor(self, row: MovedRow, location: int, index: int, moved: Moved) -> None:
         placed = moved.placed
+        op_offset = -1
+        if row.state == State.COMMITTED:
+            # Visible later.  In a replayed log the decision may come before the row itself.
+            known = self.get(row.half_offset)
+            first = row.half_offset if row.part & FIRST else row.half_offset - row.part
+            op_offset = self._op_offset(known) if known else self.ops.get(first, (0, -1))[1]
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -341,7 +352,7 @@ class StateTable:
             state=_STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
-            op_offset=-1,
+            op_offset=op_offset,
         )
         id_hash = crc32(row.transaction_id.encode())
         self.survivors.keep(half, id_hash)
