@@ -1,7 +1,7 @@
 """A commit log in a list: the frames of a core that has no store around it.
 
-Offsets and sizes are those that the real store would give, and records go through their encoding
-and back, so that a scenario prints the same here as on a disk.
+Messages have the sizes that they have in the real store, and records go through their encoding and
+back, so that the limits are the same here as on a disk.
 """
 
 from __future__ import annotations
