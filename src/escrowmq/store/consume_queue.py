@@ -7,6 +7,7 @@ only over entries whose records are flushed.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from array import array
 from collections import OrderedDict
@@ -25,6 +26,7 @@ DIRECTORY = "consumequeue"
 ENTRY_BYTES = QUEUE_ENTRY.itemsize
 FILE_ENTRIES = 262_144
 OPEN_FILES_MAX = 256
+SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
 
 _UNPACK = struct.Struct("<qqIiI4x")
 
@@ -70,14 +72,13 @@ class OpenFiles:
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Entries that become visible together, one array per field."""
+    """Entries, one array per field."""
 
     log_offsets: array[int]
     sizes: array[int]
     tags: array[int]
     crcs: array[int]
-    count: int
-    visible_at_ms: int
+    visible_at_ms: array[int]
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -140,14 +141,18 @@ class ConsumeQueue:
 
     def extend(self, first: int, columns: Columns) -> None:
         """Add entries; they are visible when this returns."""
-        deleted = self._is_deleted(first, columns.count)
-        tails = (self._log_offsets, self._sizes, self._tags, self._crcs)
-        news = (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
-        for tail, new in zip(tails, news, strict=True):
+        count = len(columns.sizes)
+        deleted = self._is_deleted(first, count)
+        news = (
+            columns.log_offsets,
+            columns.visible_at_ms,
+            columns.sizes,
+            columns.tags,
+            columns.crcs,
+        )
+        for tail, new in zip(self._columns(), news, strict=True):
             tail.extend(new[deleted:] if deleted else new)
-        kept = columns.count - deleted
-        self._visible_at_ms.extend(array("q", (columns.visible_at_ms,)) * kept)
-        self.end += kept
+        self.end += count - deleted
 
     def _is_deleted(self, first: int, count: int) -> int:
         """How many of these entries lie below the start of a queue that is made anew."""
@@ -200,6 +205,28 @@ class ConsumeQueue:
             else:
                 high = middle
         return low
+
+    def find(
+        self, log_offset: int, offset: int, *, limit: int = SEARCHED_ENTRIES_MAX
+    ) -> int | None:
+        """The first entry from this one on that points there, if it is not too far."""
+        stop = min(self.end, offset + limit)
+        count = 512
+        while offset < min(stop, self.filed):
+            end = min(
+                offset + count, stop, self.filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES
+            )
+            hits = np.flatnonzero(self._read_file(offset, end)["log_offset"] == log_offset)
+            if len(hits):
+                return offset + int(hits[0])
+            offset = end
+            count *= 8
+        if offset < self.filed:
+            return None
+        with contextlib.suppress(ValueError):
+            found = self._log_offsets.index(log_offset, offset - self.filed, stop - self.filed)
+            return self.filed + found
+        return None
 
     # Files.
 
@@ -268,7 +295,9 @@ class ConsumeQueue:
 
     def remove_files(self) -> None:
         """Delete the files, oldest first, that hold only forgotten entries."""
-        for name in self._disk.list(self.directory) if self._has_directory else ():
+        names = self._disk.list(self.directory) if self._has_directory else []
+        # Whatever has no number is somebody else's.
+        for name in filter(str.isdecimal, names):
             if int(name) + FILE_ENTRIES > self.start:
                 break
             self._files.forget(f"{self.directory}/{name}")

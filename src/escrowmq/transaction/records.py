@@ -203,5 +203,5 @@ Record = (
     | Moved
 )
 
-BRINGS_MESSAGES = (Stored, Scheduled, Prepared, Moved)
+BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))
 """Records with messages in their frame: at most one to a frame."""
