@@ -129,7 +129,7 @@ class Writer:
         def run() -> None:
             try:
                 result = work(self._store)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
                 done.set_exception(error)
                 if self._store.failure is not None:
                     self._fail(error)
@@ -298,10 +298,8 @@ class Writer:
         ended, self._checkpoint = self._checkpoint, None
         assert ended is not None
         ended.set_result(None)
-        error = done.exception()
         try:
-            if error is not None:
-                raise error
+            done.result()
             self._store.end_checkpoint(job)
         except BaseException as failure:  # noqa: BLE001 - whatever it is, the store must not go on
             self._fail(failure)

@@ -8,7 +8,7 @@ behind but files that no one names.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,6 +107,14 @@ class StateFiles:
         """One row that a checkpoint has written."""
         at = half_offset % self._chunk_rows
         return to_half(half_offset, self.rows(half_offset - at, at, 1))
+
+    def op_offset(self, half_offset: int) -> int:
+        """Which frame decided a row, as of the last checkpoint; -1 if no file knows it."""
+        base = half_offset - half_offset % self._chunk_rows
+        index = bisect_left(self.chunks, base, key=lambda chunk: chunk.base)
+        if index == len(self.chunks) or self.chunks[index].base != base:
+            return -1
+        return self.half(half_offset).op_offset
 
     def read_survivors(self) -> list[Survivor]:
         """All survivors."""
