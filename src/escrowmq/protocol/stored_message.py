@@ -25,23 +25,23 @@ bits of ``sys_flag`` say which; positions after the first host therefore vary.
       ..  properties size, properties                             2 + n
     ====  ======================================================  ===============
 
-``validate`` holds what we take to the limits; reading accepts whatever fits the layout, because
+``limits.py`` says what we take to be written; reading accepts whatever fits the layout, because
 another broker may have been set up with other limits.  Nothing here does I/O.
 """
 
 from __future__ import annotations
 
-import re
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 from zlib import crc32
 
 import msgspec
 
-from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.model.errors import ProtocolViolation
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import HOST_BYTES, IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large
+from escrowmq.protocol.limits import CACHED_TOPICS_MAX, GROUP_TOPIC_CHARS_MAX
+from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -57,15 +57,6 @@ SYS_STORE_IPV6 = 0x20
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
-TOPIC_CHARS_MAX = 127
-#: For the topics that the broker names after a consumer group.
-GROUP_TOPIC_CHARS_MAX = 255
-GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
-QUEUE_ID_MAX = 2**31 - 1
-#: Topics kept by each cache below: a full one is emptied, and fills again with those in use.
-CACHED_TOPICS_MAX = 16_384
-
 _SYS_IPV6 = SYS_BORN_IPV6 | SYS_STORE_IPV6
 #: The bits that encode sets itself.
 _SYS_OURS = SYS_TRANSACTION_MASK | _SYS_IPV6
@@ -73,18 +64,6 @@ _CRC_MASK = 0x7FFF_FFFF
 #: Sizes in the layout are signed.
 _V1_TOPIC_BYTES_MAX = 127
 _V2_TOPIC_BYTES_MAX = 32_767
-_LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
-_INT32 = (-(2**31), 2**31 - 1)
-_INT64 = (-(2**63), 2**63 - 1)
-_RANGES = (
-    ("flag", *_INT32),
-    ("sys_flag", *_INT32),
-    ("reconsume_times", *_INT32),
-    ("born_at_ms", *_INT64),
-    # Not in this layout, but stored beside it, and a negative one means nothing.
-    ("deliver_after_ms", 0, 2**63 - 1),
-    ("deliver_at_ms", 0, 2**63 - 1),
-)
 
 # The formats of which one is chosen by the two IPv6 bits, ``sys_flag >> 4 & 3``.
 _HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
@@ -101,18 +80,16 @@ _FIXED_BYTES = _HEAD_BYTES + 3
 #: Size, magic, queue id, queue offset, sys flag and, if both hosts are IPv4, the body's size.
 _SKIMMED = Struct(">II4xi4xq8xi44xI")
 _BODY_SIZE = Struct(">I")
+#: Queue offset, log offset and sys flag, at 20.
+_PLACE = Struct(">qqi")
+_TIME = Struct(">q")
 _SIZE_OF_TEXT = Struct(">h")
 
 _pack_ipv4_head = _HEADS[0].pack
 _pack_text_size = _SIZE_OF_TEXT.pack
 _unpack_skimmed = _SKIMMED.unpack_from
 
-_legal_topics: set[str] = set()
 #: Magic, topic with its size in front, and the size of a message without body and properties.
-#: Queue offset, log offset and sys flag, at 20.
-_PLACE = Struct(">qqi")
-_TIME = Struct(">q")
-
 _topic_fields: dict[str, tuple[int, bytes, int]] = {}
 #: By the topic with its size in front.
 _topic_names: dict[bytes, str] = {}
@@ -143,20 +120,6 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _HEAD_FIELDS = StoredMessage.__struct_fields__[:14]
 
 
-def validate(message: Message) -> None:
-    """Refuse what cannot be stored, with the limit and the value that broke it."""
-    if (
-        message.topic not in _legal_topics
-        or len(message.body) > BODY_BYTES_MAX
-        or len(message.properties) > PROPERTIES_BYTES_MAX
-        or len(message.born_host) not in HOST_BYTES
-        # What is in range and not negative leaves nothing; the rest is looked at one by one.
-        or (message.queue_id | message.flag | message.sys_flag | message.reconsume_times) >> 31
-        or (message.born_at_ms | message.deliver_after_ms | message.deliver_at_ms) >> 63
-    ):
-        _validate_each(message)
-
-
 def encode(  # noqa: PLR0917 - positional, because this is called for each message.
     message: Message,
     queue_offset: int,
@@ -166,7 +129,7 @@ def encode(  # noqa: PLR0917 - positional, because this is called for each messa
     transaction_bits: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """Lay out a message that passed ``validate``.
+    """Lay out a message that passed ``limits.validate``.
 
     The sender's word does not count for the bits that say what the transaction and hosts are.
     """
@@ -356,38 +319,6 @@ def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
         half.store_host,
         prepared_offset=half.prepared_offset,
     )
-
-
-def _validate_each(message: Message) -> None:
-    _validate_topic(message.topic)
-    if len(message.body) > BODY_BYTES_MAX:
-        raise RequestRefused("body_too_large", bytes=len(message.body), bytes_max=BODY_BYTES_MAX)
-    if len(message.properties) > PROPERTIES_BYTES_MAX:
-        raise properties_too_large(len(message.properties))
-    if not 0 <= message.queue_id <= QUEUE_ID_MAX:
-        raise RequestRefused("queue_id_illegal", queue_id=message.queue_id, max=QUEUE_ID_MAX)
-    if len(message.born_host) not in HOST_BYTES:
-        raise RequestRefused(
-            "born_host_illegal", "must have 8 or 20 bytes", born_host=message.born_host
-        )
-    for field, low, high in _RANGES:
-        value = getattr(message, field)
-        if not low <= value <= high:
-            raise RequestRefused("number_out_of_range", field=field, value=value, min=low, max=high)
-
-
-def _validate_topic(topic: str) -> None:
-    chars_max = GROUP_TOPIC_CHARS_MAX if topic.startswith(GROUP_TOPIC_PREFIXES) else TOPIC_CHARS_MAX
-    if not 1 <= len(topic) <= chars_max:
-        # A name may be as long as a frame: the start tells which one it is.
-        raise RequestRefused(
-            "topic_illegal", topic=topic[:chars_max], chars=len(topic), chars_max=chars_max
-        )
-    if not _LEGAL_TOPIC.fullmatch(topic):
-        raise RequestRefused("topic_illegal", "may have letters, digits, _ - % and |", topic=topic)
-    if len(_legal_topics) >= CACHED_TOPICS_MAX:
-        _legal_topics.clear()
-    _legal_topics.add(topic)
 
 
 def _ipv6_bits(born_host: bytes, store_host: bytes) -> int:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.protocol.limits import validate
 from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import SYS_PREPARED, encode, validate
+from escrowmq.protocol.stored_message import SYS_PREPARED, encode
 from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles

@@ -15,6 +15,7 @@ import pytest
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import offset_message_id, pack_host, unpack_host
+from escrowmq.protocol.limits import validate
 from escrowmq.protocol.properties import find_property, parse_properties, tags_code
 from escrowmq.protocol.stored_message import (
     SYS_PREPARED,
@@ -24,7 +25,6 @@ from escrowmq.protocol.stored_message import (
     encode,
     half_topic_view,
     patch_committed,
-    validate,
 )
 
 JAVA = json.loads(Path(__file__).with_name("rocketmq_java.json").read_text(encoding="utf-8"))
