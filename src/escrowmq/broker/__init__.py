@@ -1,1 +1,1 @@
-"""The asyncio shell: sockets, the one writer, delivery, back-checks.  Owns time."""
+"""The asyncio shell around the store: it owns time, sockets and the one writer."""

@@ -48,14 +48,19 @@ def validate(message: Message) -> None:
         _validate_each(message)
 
 
+def validate_queue(topic: str, queue_id: int) -> None:
+    """Refuse a queue that cannot be named."""
+    _validate_topic(topic)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise RequestRefused("queue_id_illegal", queue_id=queue_id, max=QUEUE_ID_MAX)
+
+
 def _validate_each(message: Message) -> None:
-    _validate_topic(message.topic)
+    validate_queue(message.topic, message.queue_id)
     if len(message.body) > BODY_BYTES_MAX:
         raise RequestRefused("body_too_large", bytes=len(message.body), bytes_max=BODY_BYTES_MAX)
     if len(message.properties) > PROPERTIES_BYTES_MAX:
         raise properties_too_large(len(message.properties))
-    if not 0 <= message.queue_id <= QUEUE_ID_MAX:
-        raise RequestRefused("queue_id_illegal", queue_id=message.queue_id, max=QUEUE_ID_MAX)
     if len(message.born_host) not in HOST_BYTES:
         raise RequestRefused(
             "born_host_illegal", "must have 8 or 20 bytes", born_host=message.born_host

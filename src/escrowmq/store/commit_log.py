@@ -18,7 +18,7 @@ from escrowmq.store.frames import read_frame, stated_head
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.store.disk import Disk, File
+    from escrowmq.store.disk import Bytes, Disk, File
     from escrowmq.store.frames import Frame
 
 DIRECTORY = "commitlog"
@@ -57,7 +57,7 @@ class CommitLog:
         self.written = 0
         self.flushed = 0
         #: Gathered frames: (log offset, bytes, whether it opens a new segment, store time).
-        self._gathered: list[tuple[int, bytes, bool, int]] = []
+        self._gathered: list[tuple[int, Bytes, bool, int]] = []
         self._tail_bytes = 0
         self._unflushed: dict[int, Segment] = {}
 
@@ -71,7 +71,7 @@ class CommitLog:
         self.end = self.written = self.flushed = log_offset
         self._tail_bytes = self.segments[-1].size if self.segments else 0
 
-    def append(self, frame: bytes, stored_at_ms: int) -> None:
+    def append(self, frame: Bytes, stored_at_ms: int) -> None:
         """Gather a frame; it must have been made for offset ``end``."""
         size = len(frame)
         opens = self._tail_bytes + size > self._segment_bytes_max and self._tail_bytes > 0
@@ -91,7 +91,8 @@ class CommitLog:
             run = at + 1
             while run < len(gathered) and not gathered[run][2]:
                 run += 1
-            data = b"".join([frame for _, frame, _, _ in gathered[at:run]])
+            frames = [frame for _, frame, _, _ in gathered[at:run]]
+            data = frames[0] if len(frames) == 1 else b"".join(frames)
             segment = self.segments[-1]
             segment.file.write_at(start - segment.start, data)
             segment.size += len(data)
@@ -120,7 +121,7 @@ class CommitLog:
         if log_offset >= self.written:
             for start, frame, _, _ in reversed(self._gathered):
                 if start <= log_offset:
-                    return frame[log_offset - start : log_offset - start + size]
+                    return bytes(frame[log_offset - start : log_offset - start + size])
         segment = self._segment_of(log_offset)
         data = segment.file.read_at(log_offset - segment.start, size)
         if len(data) < size:

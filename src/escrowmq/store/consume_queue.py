@@ -47,11 +47,11 @@ class OpenFiles:
         self._disk = disk
         self._files: OrderedDict[str, File] = OrderedDict()
 
-    def get(self, path: str, *, create: bool = False) -> File:
+    def get(self, path: str) -> File:
         """An open handle; it may be closed by the next call."""
         file = self._files.pop(path, None)
         if file is None:
-            file = self._disk.open(path, create=create)
+            file = self._disk.open(path)
             if len(self._files) >= OPEN_FILES_MAX:
                 self._files.popitem(last=False)[1].close()
         self._files[path] = file
@@ -185,11 +185,15 @@ class ConsumeQueue:
             path = self._path(offset)
             if not self._disk.exists(path):
                 grown.append(self.directory)
-            file = self._files.get(path, create=True)
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
-            file.write_at(offset % FILE_ENTRIES * ENTRY_BYTES, part)
-            file.flush()
+            # Not through the open files: those belong to the thread that reads.
+            file = self._disk.open(path, create=True)
+            try:
+                file.write_at(offset % FILE_ENTRIES * ENTRY_BYTES, part)
+                file.flush()
+            finally:
+                file.close()
             offset = stop
         return grown
 

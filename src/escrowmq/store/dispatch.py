@@ -84,12 +84,14 @@ class Dispatcher:
             self._waiting.append(self._ranges(record.ranges, record.given, set(), where.at_ms))
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
+        placed = record.placed
+        hashes = [key_hash for hashes in placed.keys for key_hash in hashes]
+        offsets = []
         offset = where.messages
-        add = self._keys.add
-        for size, hashes in zip(record.placed.sizes, record.placed.keys, strict=True):
-            for key_hash in hashes:
-                add(key_hash, offset)
+        for size, its_hashes in zip(placed.sizes, placed.keys, strict=True):
+            offsets += [offset] * len(its_hashes)
             offset += size
+        self._keys.extend(hashes, offsets)
 
     def _stored(self, record: Stored, where: Where) -> None:
         self._index(record, where)

@@ -23,7 +23,7 @@ message body is ever taken for ours.
 from __future__ import annotations
 
 import struct
-import zlib
+from zlib import crc32
 
 import msgspec
 
@@ -33,6 +33,7 @@ from escrowmq.transaction.records import Record
 MAGIC = b"EMQF"
 VERSION = 1
 HEAD_BYTES = 44
+CHECKSUM_AT = 40
 #: The largest transaction (16 MiB of bodies and properties) with its headers fits easily.
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
@@ -41,6 +42,7 @@ _START = struct.Struct("<4sHHII")
 _CHECKSUM = struct.Struct("<I")
 _WHOLE_HEAD = struct.Struct("<4sHHIIQQQI")
 
+_NO_HEAD = bytes(HEAD_BYTES)
 _encode_records = msgspec.msgpack.Encoder().encode
 decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
@@ -72,17 +74,20 @@ def encode_frame(
     stored_at_ms: int,
     flushed: int,
     seed: int,
-) -> bytes:
+) -> bytearray:
     """The bytes of a frame."""
-    content = b"".join(messages)
     tail = _encode_records(records)
-    records_at = HEAD_BYTES + len(content)
-    length = records_at + len(tail)
+    frame = bytearray().join((_NO_HEAD, *messages, tail))
+    length = len(frame)
     assert length <= FRAME_BYTES_MAX
-    head = _HEAD.pack(MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed)
-    content += tail
-    checksum = zlib.crc32(content, zlib.crc32(head, seed))
-    return b"".join((head, _CHECKSUM.pack(checksum), content))
+    records_at = length - len(tail)
+    _HEAD.pack_into(
+        frame, 0, MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed
+    )
+    view = memoryview(frame)
+    checksum = crc32(view[HEAD_BYTES:], crc32(view[:CHECKSUM_AT], seed))
+    _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
+    return frame
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
@@ -104,8 +109,8 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
     ):
         return None
     view = memoryview(data)
-    seeded = zlib.crc32(view[at : at + 40], seed)
-    if zlib.crc32(view[at + HEAD_BYTES : at + length], seeded) != checksum:
+    seeded = crc32(view[at : at + CHECKSUM_AT], seed)
+    if crc32(view[at + HEAD_BYTES : at + length], seeded) != checksum:
         return None
     return Frame(log_offset, length, records_at, stored_at_ms, flushed)
 

@@ -12,34 +12,31 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.limits import validate
-from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import SYS_PREPARED, encode
+from escrowmq.protocol.limits import validate_queue
+from escrowmq.protocol.stored_message import SYS_PREPARED
 from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
+from escrowmq.store.encoding import MessageEncoder
 from escrowmq.store.frames import HEAD_BYTES, encode_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.batching import carry_before
 from escrowmq.transaction.commands import (
-    Append,
     Appended,
     Command,
     DecideBatch,
     Decision,
     Held,
-    Prepare,
 )
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
-    from escrowmq.model.message import Message
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.config import StoreConfig
@@ -65,7 +62,7 @@ class Store:
         self.disk = disk
         self.log = log
         self.config = config
-        self.store_host = store_host
+        self._encoder = MessageEncoder(store_host)
         self.seed = form.seed
         self.reading = LogReading(log, form.seed)
         self.keys = KeyIndex(disk)
@@ -99,19 +96,16 @@ class Store:
     def execute(self, command: Command, now_ms: int) -> Decision:
         """Decide and apply a command.  Nothing of it may leave before the next flush."""
         if self.failure is not None:
-            raise self._finished()
+            raise self.finished()
         at_ms = max(now_ms, self.last_at_ms)
-        if isinstance(command, Prepare | Append):
-            try:
-                for message in command.messages:
-                    validate(message)
-            except RequestRefused as refused:
-                return Decision(refused=refused)
-        elif isinstance(command, DecideBatch):
+        if type(command) is DecideBatch:
             self._carry_before(command, at_ms)
         decision = self.core.decide(command, at_ms)
         if decision.records:
-            self._record(decision, at_ms)
+            try:
+                self._record(decision, at_ms)
+            except RequestRefused as refused:
+                return Decision(refused=refused)
         return decision
 
     def _carry_before(self, command: DecideBatch, at_ms: int) -> None:
@@ -122,12 +116,16 @@ class Store:
         log = self.log
         frame_offset = log.end
         messages_at = frame_offset + HEAD_BYTES
+        records = decision.records
         content: list[bytes] = []
         if decision.messages:
+            if len(records) > 1:
+                for named in records:
+                    if type(named) is NamedQueue:
+                        validate_queue(named.topic, named.queue_id)
             content = self._encode(decision, messages_at, at_ms)
         elif decision.copies:
             content = [self.reading.record_of(self.row(row)) for row in decision.copies]
-        records = decision.records
         frame = encode_frame(content, records, frame_offset, at_ms, log.flushed, self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
@@ -155,35 +153,21 @@ class Store:
             )
 
     def _encode(self, decision: Decision, offset: int, at_ms: int) -> list[bytes]:
-        record = decision.records[-1]
-        placed, reply = record.placed, decision.reply  # type: ignore[union-attr]
+        record, reply = decision.records[-1], decision.reply
         assert isinstance(reply, Held | Appended)
-        first_id = ""
         bits = 0
-        queue_offsets: Sequence[int]
+        queue_offsets: Iterable[int]
         if type(record) is Stored:
             queue_offsets = record.queue_offsets
         else:
             assert isinstance(record, Prepared | Scheduled)
             queue_offsets = range(record.first, record.first + len(decision.messages))
-            if type(record) is Prepared:
-                bits, first_id = SYS_PREPARED, record.transaction_id
-        content = []
-        sizes, crcs, tags, keys = placed.sizes, placed.crcs, placed.tags, placed.keys
-        log_offsets = reply.log_offsets
-        host = self.store_host
-        for message, queue_offset in zip(decision.messages, queue_offsets, strict=True):
-            data = encode(message, queue_offset, offset, at_ms, host, bits)
-            content.append(data)
-            size = len(data)
-            sizes.append(size)
-            crcs.append(crc32(data))
-            tags.append(tags_code(message.tags))
-            keys.append(_key_hashes(message))
-            log_offsets.append(offset)
-            offset += size
-        if first_id and first_id != decision.messages[0].unique_key:
-            keys[0].append(crc32(first_id.encode()))
+            bits = SYS_PREPARED if type(record) is Prepared else 0
+        content, reply.log_offsets = self._encoder.encode(
+            decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
+        )
+        if type(record) is Prepared and record.transaction_id != decision.messages[0].unique_key:
+            record.placed.keys[0].append(crc32(record.transaction_id.encode()))
         return content
 
     # Durability.
@@ -223,7 +207,8 @@ class Store:
         while not self.dispatcher.is_idle:
             self.publish()
 
-    def _finished(self) -> Unavailable:
+    def finished(self) -> Unavailable:
+        """What everybody is told once a write has failed."""
         return Unavailable(
             "store_failed",
             "a write failed; restart the broker, it recovers from the log",
@@ -273,10 +258,3 @@ class Store:
         self.open_files.close()
         self.keys.close()
         self.log.close()
-
-
-def _key_hashes(message: Message) -> list[int]:
-    hashes = [crc32(message.unique_key.encode())] if message.unique_key else []
-    if message.keys:
-        hashes += [crc32(key.encode()) for key in message.keys]
-    return hashes

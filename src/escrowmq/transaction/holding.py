@@ -75,6 +75,10 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     queues = number_queues(core, command.messages, records)
     delays = [message.deliver_after_ms for message in command.messages]
+    if min(delays) < 0:
+        return refuse(
+            "delay_illegal", "a message cannot become visible before its commit", ms=min(delays)
+        )
     after_ms = command.check_after_ms
     first = core.table.end
     records.append(

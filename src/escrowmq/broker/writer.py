@@ -1,0 +1,346 @@
+"""The one writer: commands in, group commits out.
+
+While one flush runs, the next batch gathers.  A batch is decided and applied in memory, written
+and flushed together, and only then answered.  A command that is alone is flushed at once, on the
+loop's own thread, because handing it over would take longer than the flush.
+
+New messages wait before decisions do: when the inbox fills, half messages are slowed first, so
+that what is already held can be settled.  After a failed write, flush or checkpoint nothing is
+served any more: whoever was waiting is told that the outcome is unknown, everybody else that the
+store has failed, and ``failed`` tells the process to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.transaction.commands import Append, Command, Decision, Prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.model.clock import Clock
+    from escrowmq.store.checkpoint_job import CheckpointJob
+    from escrowmq.store.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterConfig:
+    """Section ``[writer]``."""
+
+    #: Commands that may wait; beyond this even decisions are slowed.
+    inbox_max: int = 8_192
+    #: Commands that may wait before new messages are slowed.
+    messages_max: int = 4_096
+    #: Bytes of new messages that may wait.
+    bytes_max: int = 64 * 1024 * 1024
+    #: Commands in one batch.
+    batch_max: int = 1_024
+
+    def __post_init__(self) -> None:
+        for name in ("inbox_max", "messages_max", "bytes_max", "batch_max"):
+            if getattr(self, name) < 1:
+                raise RequestRefused(
+                    "bad_config",
+                    "must be at least 1",
+                    key=f"writer.{name}",
+                    value=getattr(self, name),
+                )
+        if self.messages_max > self.inbox_max:
+            raise RequestRefused(
+                "bad_config",
+                "must not be more than writer.inbox_max",
+                key="writer.messages_max",
+                value=self.messages_max,
+            )
+
+
+@dataclass(slots=True)
+class _Waiting:
+    command: Command
+    answer: asyncio.Future[Decision]
+    size: int
+
+
+class Writer:
+    """Everything that changes the store goes through here.  Belongs to one event loop."""
+
+    def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config or WriterConfig()
+        self._loop = asyncio.get_running_loop()
+        self._messages: deque[_Waiting] = deque()
+        self._decisions: deque[_Waiting] = deque()
+        self._bytes = 0
+        #: Submitters that wait for room, by lane.
+        self._slowed_messages: deque[asyncio.Future[None]] = deque()
+        self._slowed_decisions: deque[asyncio.Future[None]] = deque()
+        self._alone: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+        self._is_flushing = False
+        self._checkpoint: asyncio.Future[None] | None = None
+        self._is_fsync = store.config.durability == "fsync"
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        #: Done, with the error, once the store has failed.
+        self.failed: asyncio.Future[BaseException] = self._loop.create_future()
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+        #: Called with the queues that grew, after each batch.
+        self.on_visible: Callable[[set[int]], None] = lambda _queues: None
+
+    # For callers.
+
+    async def submit(self, command: Command) -> Decision:
+        """The decision on a command, once it is durable.  Waits while the inbox is full."""
+        self._refuse_if_closed()
+        config = self._config
+        if isinstance(command, Prepare | Append):
+            size = sum([len(m.body) + len(m.properties) for m in command.messages])
+            while self._queued >= config.messages_max or (
+                self._bytes and self._bytes + size > config.bytes_max
+            ):
+                await self._room(self._slowed_messages)
+            lane = self._messages
+        else:
+            size = 0
+            while self._queued >= config.inbox_max:
+                await self._room(self._slowed_decisions)
+            lane = self._decisions
+        answer: asyncio.Future[Decision] = self._loop.create_future()
+        self._bytes += size
+        lane.append(_Waiting(command, answer, size))
+        self._schedule()
+        return await answer
+
+    async def alone(self, work: Callable[[Store], T]) -> T:
+        """Run something between two batches, when memory holds exactly what is durable."""
+        self._refuse_if_closed()
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work(self._store)
+            except BaseException as error:
+                done.set_exception(error)
+                if self._store.failure is not None:
+                    self._fail(error)
+            else:
+                done.set_result(result)
+
+        self._alone.append(run)
+        self._schedule()
+        return await done
+
+    async def close(self) -> None:
+        """Answer what was submitted, checkpoint, and close the store."""
+        self._refuse_if_closed()
+        self._closing = True
+        if not self._is_quiet:
+            self._drained = self._loop.create_future()
+            self._schedule()
+            await self._drained
+        self._flusher.shutdown()
+        self._checkpointer.shutdown()
+        self._store.close()
+
+    @property
+    def _is_quiet(self) -> bool:
+        if self.failed.done():
+            return True
+        is_busy = self._is_flushing or self._checkpoint is not None
+        return not (self._queued or self._alone or is_busy) and self._store.dispatcher.is_idle
+
+    def _tell_if_quiet(self) -> None:
+        if self._drained is not None and self._is_quiet and not self._drained.done():
+            self._drained.set_result(None)
+
+    # The inbox.
+
+    @property
+    def _queued(self) -> int:
+        return len(self._messages) + len(self._decisions)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closing:
+            raise Unavailable("writer_closed", "the broker is stopping")
+        if self._store.failure is not None:
+            raise self._store.finished()
+
+    async def _room(self, lane: deque[asyncio.Future[None]]) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        lane.append(waiting)
+        await waiting
+        self._refuse_if_closed()
+
+    def _let_in(self) -> None:
+        """Wake as many as there is room for; decisions first."""
+        room = self._config.inbox_max - self._queued
+        while room > 0 and self._slowed_decisions:
+            room -= _wake(self._slowed_decisions.popleft())
+        room = min(room, self._config.messages_max - self._queued)
+        while room > 0 and self._slowed_messages:
+            room -= _wake(self._slowed_messages.popleft())
+
+    # Batches.
+
+    def _schedule(self) -> None:
+        if not (self._is_scheduled or self._is_flushing):
+            self._is_scheduled = True
+            # Soon, not now: everybody who is ready in this turn of the loop joins the batch.
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        try:
+            self._do_turn()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the store must not go on
+            self._fail(error)
+
+    def _do_turn(self) -> None:
+        if self._store.failure is not None:
+            return
+        if self._alone and self._checkpoint is None:
+            self._alone.popleft()()
+        batch = self._take()
+        if not batch:
+            self._after()
+            return
+        store = self._store
+        now_ms = self._clock.now_ms()
+        try:
+            decisions = [store.execute(waiting.command, now_ms) for waiting in batch]
+            if store.log.end == store.log.written:
+                # Nothing but answers: still not before the batch that they may tell of.
+                self._answer(batch, decisions)
+                return
+            store.write()
+            if self._is_fsync:
+                if len(batch) > 1 or self._queued:
+                    self._flush_aside(batch, decisions)
+                    return
+                store.flush()
+        except BaseException as error:
+            _tell(batch, error)
+            raise
+        self._answer(batch, decisions)
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        room = self._config.batch_max
+        for lane in (self._decisions, self._messages):
+            while lane and len(batch) < room:
+                waiting = lane.popleft()
+                self._bytes -= waiting.size
+                if not waiting.answer.cancelled():
+                    batch.append(waiting)
+        self._let_in()
+        return batch
+
+    def _flush_aside(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+        self._is_flushing = True
+        flushing = self._flusher.submit(self._store.flush)
+        flushing.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._flushed, done, batch, decisions)
+        )
+
+    def _flushed(
+        self, done: Future[None], batch: list[_Waiting], decisions: list[Decision]
+    ) -> None:
+        self._is_flushing = False
+        error = done.exception()
+        if error is not None:
+            _tell(batch, error)
+            self._fail(error)
+            return
+        self._answer(batch, decisions)
+
+    def _answer(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+        grown = self._store.publish()
+        for waiting, decision in zip(batch, decisions, strict=True):
+            if not waiting.answer.done():
+                waiting.answer.set_result(decision)
+        if grown:
+            self.on_visible(grown)
+        self._after()
+
+    def _after(self) -> None:
+        """What may happen between two batches."""
+        store = self._store
+        if not store.dispatcher.is_idle:
+            grown = store.publish()
+            self.on_visible(grown)
+        elif store.checkpoint_due and self._checkpoint is None:
+            self._begin_checkpoint()
+        if self._queued or self._alone or not store.dispatcher.is_idle:
+            self._schedule()
+        self._tell_if_quiet()
+
+    # Checkpoints.
+
+    def _begin_checkpoint(self) -> None:
+        job = self._store.begin_checkpoint()
+        self._checkpoint = self._loop.create_future()
+        writing = self._checkpointer.submit(job.write)
+        writing.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._end_checkpoint, done, job)
+        )
+
+    def _end_checkpoint(self, done: Future[None], job: CheckpointJob) -> None:
+        ended, self._checkpoint = self._checkpoint, None
+        assert ended is not None
+        ended.set_result(None)
+        error = done.exception()
+        try:
+            if error is not None:
+                raise error
+            self._store.end_checkpoint(job)
+        except BaseException as failure:  # noqa: BLE001 - whatever it is, the store must not go on
+            self._fail(failure)
+            return
+        self._after()
+
+    # Failing.
+
+    def _fail(self, error: BaseException) -> None:
+        if self._store.failure is None:
+            self._store.failure = error
+        for lane in (self._messages, self._decisions):
+            while lane:
+                answer = lane.popleft().answer
+                if not answer.done():
+                    answer.set_exception(self._store.finished())
+        for slowed in (self._slowed_messages, self._slowed_decisions):
+            while slowed:
+                _wake(slowed.popleft())
+        if not self.failed.done():
+            self.failed.set_result(error)
+        self._tell_if_quiet()
+
+
+def _wake(waiting: asyncio.Future[None]) -> bool:
+    if waiting.done():
+        return False
+    waiting.set_result(None)
+    return True
+
+
+def _tell(batch: list[_Waiting], error: BaseException) -> None:
+    """These may be on disk or not: only a restart will tell."""
+    for waiting in batch:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(
+                OutcomeUnknown(
+                    "write_failed",
+                    "the store failed; ask again after it has restarted",
+                    cause=repr(error),
+                )
+            )
