@@ -29,7 +29,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 def read_or_make(disk: Disk, chunk_rows: int) -> Format:
     """The store's format; an empty directory becomes a store."""
     if disk.exists(PATH):
-        return _read(disk)
+        return read(disk)
     names = [name for name in disk.list("") if name != TEMPORARY]
     if any(disk.list(name) for name in names):
         raise StoreUnusable(
@@ -50,7 +50,8 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
     return made
 
 
-def _read(disk: Disk) -> Format:
+def read(disk: Disk) -> Format:
+    """The format of a store that is there."""
     file = disk.open(PATH)
     try:
         data = file.read_at(0, file.size())
