@@ -21,6 +21,7 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
@@ -97,6 +98,7 @@ class Transactions:
             Resumed: self._apply_resumed,
             Released: self._apply_released,
             Moved: self._apply_moved,
+            Lost: self._apply_lost,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -259,3 +261,7 @@ class Transactions:
             self.moved_at_ms[row.half_offset] = where.at_ms
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
+
+    def _apply_lost(self, record: Lost, _where: Where) -> None:
+        for queue, end in record.queue_ends:
+            self.queue_ends[queue] = end
