@@ -38,6 +38,7 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
             names=names[:5],
         )
     made = Format(version=VERSION, seed=secrets.randbits(32), chunk_rows=chunk_rows)
+    disk.make_directory("")
     file = disk.open(TEMPORARY, create=True)
     try:
         file.truncate(0)
