@@ -32,6 +32,7 @@ from escrowmq.model.message import Message
 from escrowmq.protocol.stored_message import encoded_size
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk
+from escrowmq.store.frames import HEAD_BYTES, stated_head
 from escrowmq.store.recovery import Found, open_store
 from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Append, End, Held, Prepare
@@ -109,26 +110,27 @@ def alternate(
 def bench_append() -> None:
     """Encode, append, state table and queue entry, in batches of 100."""
     batches, size = 200, 100
-    body = os.urandom(300)
     commands = [
-        [message(batch * size + n, body, queue_id=n % 4) for n in range(size)]
+        [message(batch * size + n, os.urandom(300), queue_id=n % 4) for n in range(size)]
         for batch in range(batches)
     ]
     with scratch() as path:
         bare = os.open(path / "bare", os.O_RDWR | os.O_CREAT)
-        place = {"bare": 0}
         store, _ = opened(path / "store", durability="os")
-        frame = b"\0" * (size * (len(body) + 200))
+        frames: list[tuple[bytes, ...]] = []
+        place = 0
 
         def baseline(_run: int) -> float:
-            """Checksum of each body, checksum of the frame, and the write."""
+            """Checksum of each body, checksum of each frame, and the write: the same bytes."""
+            nonlocal place
             started = time.process_time()
-            for batch in commands:
+            for batch, written in zip(commands, frames, strict=True):
                 for one in batch:
                     zlib.crc32(one.body)
-                zlib.crc32(frame)
-                os.pwrite(bare, frame, place["bare"])
-                place["bare"] += len(frame)
+                for frame in written:
+                    zlib.crc32(frame)
+                    os.pwrite(bare, frame, place)
+                    place += len(frame)
             return (time.process_time() - started) / (batches * size) * 1e6
 
         def transactions(run: int) -> float:
@@ -179,11 +181,27 @@ def bench_append() -> None:
                 store.sync()
             return (time.process_time() - started) / (batches * size) * 1e6
 
-        mine, base, ratio = alternate(transactions, baseline)
-        report("append_batch100_ratio", ratio, "x", us_per_message=mine, baseline_us=base)
-        mine, base, ratio = alternate(ordinary, baseline)
-        report("append_ordinary100_ratio", ratio, "x", us_per_message=mine, baseline_us=base)
-        mine, base, ratio = alternate(singles, baseline)
-        report("append_single_transactions_ratio", ratio, "x", us_per_message=mine, baseline_us=base)
+        for figure, ours in (
+            ("append_batch100_ratio", transactions),
+            ("append_ordinary100_ratio", ordinary),
+            ("append_single_transactions_ratio", singles),
+        ):
+            frames = frames_of(store, ours, batches)
+            mine, base, ratio = alternate(ours, baseline)
+            report(figure, ratio, "x", us_per_message=mine, baseline_us=base)
         store.log.close()
         os.close(bare)
+
+
+def frames_of(store: Store, work: Callable[[int], float], batches: int) -> list[tuple[bytes, ...]]:
+    """The frames that one run writes, by batch."""
+    start = store.log.end
+    work(-2)
+    frames = []
+    while start < store.log.end:
+        head = stated_head(store.log.read(start, HEAD_BYTES))
+        assert head is not None
+        frames.append(store.log.read(start, head.length))
+        start += head.length
+    each = len(frames) // batches
+    return [tuple(frames[at : at + each]) for at in range(0, len(frames), each)]

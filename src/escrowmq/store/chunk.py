@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
 
+from escrowmq.store.consume_queue import Columns
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST
+from escrowmq.transaction.table import FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
     from escrowmq.transaction.table import NewRows
@@ -43,7 +45,11 @@ def _column(typecode: str, rows: int) -> array[int]:
     return array(typecode, bytes(empty.itemsize * rows))
 
 
-_UNDECIDED = (State.PREPARED, State.PARKED)
+#: What ``part`` holds in the rows after a request's first one.
+_DISTANCES = array("H", range(SPAN_MAX + 1))
+# As plain numbers: comparing with an enum takes several times as long.
+_PREPARED = int(State.PREPARED)
+_PARKED = int(State.PARKED)
 
 
 class Chunk:
@@ -67,8 +73,11 @@ class Chunk:
         self.rows_max = rows_max
         self.count = 0
         self.skipped = 0
+        self._views = {}
         for name, typecode in COLUMNS:
-            setattr(self, name, _column(typecode, rows_max))
+            column = _column(typecode, rows_max)
+            setattr(self, name, column)
+            self._views[name] = np.frombuffer(column, dtype=STATE_ROW[name])
         #: Rows that are undecided, parked or not yet visible.
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
@@ -80,13 +89,13 @@ class Chunk:
 
     def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
         """A column's rows as numpy sees them."""
-        return np.frombuffer(getattr(self, name), dtype=STATE_ROW[name])[: self.count]
+        return self._views[name][: self.count]
 
     def insert_one(self, rows: NewRows) -> None:
         """Add the only row of a request."""
         at = self.count
         placed = rows.placed
-        next_at_ms = rows.next_at_ms[0]
+        next_at_ms = rows.next_at_ms[0] if rows.next_at_ms else NEVER
         self.log_offset[at] = rows.log_offset
         self.stored_at_ms[at] = rows.stored_at_ms
         self.next_at_ms[at] = next_at_ms
@@ -103,38 +112,50 @@ class Chunk:
         self.due_from_ms = min(self.due_from_ms, next_at_ms)
         self.is_dirty = True
 
-    def insert_many(self, rows: NewRows, log_offsets: list[int], skip: int, count: int) -> None:
+    def insert_many(self, rows: NewRows, skip: int, count: int) -> None:
         """Add rows [skip, skip + count) of a request; they fit in here."""
         at, end = self.count, self.count + count
-        placed = rows.placed
-        this = slice(skip, skip + count)
-        self.log_offset[at:end] = array("q", log_offsets[this])
-        self.next_at_ms[at:end] = array("q", rows.next_at_ms[this])
-        self.size[at:end] = array("I", placed.sizes[this])
-        self.crc[at:end] = array("I", placed.crcs[this])
-        self.queue[at:end] = array("I", placed.queues[this])
-        self.tags[at:end] = array("i", placed.tags[this])
-        self.part[at:end] = array("H", range(skip, skip + count))
+        placed, next_at_ms = rows.placed, rows.next_at_ms
+        sizes, crcs, queues, tags = placed.sizes, placed.crcs, placed.queues, placed.tags
+        log_offset = rows.log_offset
+        if count < len(sizes):
+            log_offset += sum(sizes[:skip])
+            this = slice(skip, skip + count)
+            sizes, crcs, queues, tags = sizes[this], crcs[this], queues[this], tags[this]
+            next_at_ms = next_at_ms[this]
+        # Slices of arrays: for a hundred rows numpy's calls would take twice as long.
+        self.size[at:end] = array("I", sizes)
+        self.crc[at:end] = array("I", crcs)
+        self.queue[at:end] = array("I", queues)
+        self.tags[at:end] = array("i", tags)
+        self.log_offset[at:end] = array("q", accumulate(sizes[:-1], initial=log_offset))
+        self.part[at:end] = _DISTANCES[skip : skip + count]
         if not skip:
             self.part[at] = FIRST | len(placed.sizes)
+        self.stored_at_ms[at:end] = array("q", (rows.stored_at_ms,)) * count
+        self.origin[at:end] = array("I", (rows.origin,)) * count
+        self.state[at:end] = array("B", (rows.state,)) * count
+        self.id_hash[at:end] = array("I", (crc32(rows.transaction_id.encode()),)) * count
+        self.next_at_ms[at:end] = array("q", (NEVER,)) * count
+        # Shorter than the rows: the others are never due.
+        if next_at_ms:
+            self.next_at_ms[at : at + len(next_at_ms)] = array("q", next_at_ms)
         self.count = end
-        self.view("stored_at_ms")[at:] = rows.stored_at_ms
-        self.view("origin")[at:] = rows.origin
-        self.view("state")[at:] = rows.state
-        self.view("id_hash")[at:] = crc32(rows.transaction_id.encode())
         self.needed += count
-        self.due_from_ms = min(self.due_from_ms, *rows.next_at_ms[this])
+        self.due_from_ms = min([self.due_from_ms, *next_at_ms])
         self.is_dirty = True
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        state = self.view("state")[at:end]
-        waits = (state == State.COMMITTED) & (self.view("next_at_ms")[at:end] != NEVER)
+        state = self._views["state"][at:end]
+        # Rolled back rows are never due, so what is due and decided is committed.
         needs: np.ndarray[Any, np.dtype[np.bool_]] = (
-            (state == State.PREPARED) | (state == State.PARKED) | waits
+            (state == _PREPARED) | (state == _PARKED) | (self._views["next_at_ms"][at:end] != NEVER)
         )
         return needs
 
     def _needed_in(self, at: int, end: int) -> int:
+        if self.state[at:end].count(_PREPARED) == end - at:
+            return end - at
         return int(np.count_nonzero(self._needs(at, end)))
 
     def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
@@ -147,10 +168,10 @@ class Chunk:
             self.needed += self._is_needed(at) - before
         else:
             before = self._needed_in(at, end)
-            self.view("state")[at:end] = state
+            self.state[at:end] = array("B", (state,)) * (end - at)
             if settled:
-                self.view("next_at_ms")[at:end] = NEVER
-            self.needed += self._needed_in(at, end) - before
+                self.next_at_ms[at:end] = array("q", (NEVER,)) * (end - at)
+            self.needed += (0 if settled else end - at) - before
         self.is_dirty = True
 
     def set_next(self, at: int, at_ms: int) -> None:
@@ -163,7 +184,22 @@ class Chunk:
 
     def _is_needed(self, at: int) -> bool:
         state = self.state[at]
-        return state in _UNDECIDED or (state == State.COMMITTED and self.next_at_ms[at] != NEVER)
+        return state == _PREPARED or state == _PARKED or self.next_at_ms[at] != NEVER
+
+    def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
+        """Consume queue entries of rows [at, end)."""
+        log_offsets = self.log_offset[at:end]
+        for row, location in self.locations.items():
+            if at <= row - self.base < end:
+                log_offsets[row - self.base - at] = location
+        return Columns(
+            log_offsets,
+            self.size[at:end],
+            self.tags[at:end],
+            self.crc[at:end],
+            end - at,
+            visible_at_ms,
+        )
 
     def needed_below(self, log_offset: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""

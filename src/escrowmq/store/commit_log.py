@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DIRECTORY = "commitlog"
 TEMPORARY = ".tmp"
 _BLOCK_BYTES = 4 * 1024 * 1024
+_JOINED_BYTES_MAX = 16 * 1024
 
 
 def segment_path(start: int) -> str:
@@ -89,8 +90,11 @@ class CommitLog:
             if opens:
                 self._open_segment(start, stored_at_ms)
             run = at + 1
-            while run < len(gathered) and not gathered[run][2]:
-                run += 1
+            # Small frames are joined; a large one is not worth copying.
+            is_small = len(gathered[at][1]) < _JOINED_BYTES_MAX
+            while is_small and run < len(gathered) and not gathered[run][2]:
+                is_small = len(gathered[run][1]) < _JOINED_BYTES_MAX
+                run += is_small
             frames = [frame for _, frame, _, _ in gathered[at:run]]
             data = frames[0] if len(frames) == 1 else b"".join(frames)
             segment = self.segments[-1]
@@ -168,10 +172,8 @@ class CommitLog:
         self.segments = []
 
 
-def read_frames(
-    segment: Segment, seed: int, *, from_offset: int, end: int
-) -> Iterator[tuple[Frame, bytes, int]]:
-    """Intact frames of a segment, each with the block that holds it and its place in there.
+def read_frames(segment: Segment, seed: int, *, from_offset: int, end: int) -> Iterator[Frame]:
+    """Intact frames of a segment.
 
     Stops at the first bad frame; the caller sees that it did not reach ``end``.
     """
@@ -183,7 +185,7 @@ def read_frames(
             frame = read_frame(block, at, offset, seed)
             if frame is None:
                 break
-            yield frame, block, at
+            yield frame
             at += frame.length
             offset = frame.end
         if at == 0:
@@ -194,5 +196,5 @@ def read_frames(
             frame = read_frame(block, 0, offset, seed)
             if frame is None:
                 return
-            yield frame, block, 0
+            yield frame
             offset = frame.end

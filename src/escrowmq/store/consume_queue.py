@@ -8,6 +8,7 @@ only over entries whose records are flushed.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,6 @@ ENTRY_BYTES = QUEUE_ENTRY.itemsize
 FILE_ENTRIES = 262_144
 OPEN_FILES_MAX = 256
 
-#: log offset, visible at, size, tags, crc; the check word is set when the entry is filed.
-PACK_ENTRY = struct.Struct("<qqIiI4x").pack
 _UNPACK = struct.Struct("<qqIiI4x")
 
 
@@ -70,12 +69,23 @@ class OpenFiles:
         self._files.clear()
 
 
+class Columns(msgspec.Struct, frozen=True):
+    """Entries that become visible together, one array per field."""
+
+    log_offsets: array[int]
+    sizes: array[int]
+    tags: array[int]
+    crcs: array[int]
+    count: int
+    visible_at_ms: int
+
+
 class Tail(msgspec.Struct, frozen=True):
     """Entries that a checkpoint files."""
 
     queue: ConsumeQueue
     first: int
-    data: bytes
+    rows: Rows
 
 
 class ConsumeQueue:
@@ -90,7 +100,12 @@ class ConsumeQueue:
         self.end = 0
         #: Entries below this are in files.
         self.filed = 0
-        self._tail = bytearray()
+        # What is not in files yet, a column per field: nothing is built per entry.
+        self._log_offsets = array("q")
+        self._visible_at_ms = array("q")
+        self._sizes = array("I")
+        self._tags = array("i")
+        self._crcs = array("I")
         self._has_directory = False
 
     @property
@@ -112,15 +127,35 @@ class ConsumeQueue:
         """Begin empty; entries below ``start`` were deleted and are passed over."""
         self.start = self.end = self.filed = start
 
-    def append(self, first: int, data: bytes) -> None:
+    def append(self, first: int, entry: Entry) -> None:
+        """Add one entry; it is visible when this returns."""
+        if self._is_deleted(first, 1):
+            return
+        self._log_offsets.append(entry.log_offset)
+        self._visible_at_ms.append(entry.visible_at_ms)
+        self._sizes.append(entry.size)
+        self._tags.append(entry.tags)
+        self._crcs.append(entry.crc)
+        self.end += 1
+
+    def extend(self, first: int, columns: Columns) -> None:
         """Add entries; they are visible when this returns."""
-        if first < self.end:
-            data = data[(self.end - first) * ENTRY_BYTES :]
-            assert self.start == self.end == self.filed, "only deleted entries are passed over"
-        else:
-            assert first == self.end, "entries are added in order"
-        self._tail += data
-        self.end += len(data) // ENTRY_BYTES
+        deleted = self._is_deleted(first, columns.count)
+        tails = (self._log_offsets, self._sizes, self._tags, self._crcs)
+        news = (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
+        for tail, new in zip(tails, news, strict=True):
+            tail.extend(new[deleted:] if deleted else new)
+        kept = columns.count - deleted
+        self._visible_at_ms.extend(array("q", (columns.visible_at_ms,)) * kept)
+        self.end += kept
+
+    def _is_deleted(self, first: int, count: int) -> int:
+        """How many of these entries lie below the start of a queue that is made anew."""
+        if first == self.end:
+            return 0
+        assert first < self.end, "entries are added in order"
+        assert self.start == self.end == self.filed, "only deleted entries are passed over"
+        return min(self.end - first, count)
 
     def entries(self, offset: int, count: int) -> list[Entry]:
         """Up to ``count`` entries from this offset on."""
@@ -133,10 +168,12 @@ class ConsumeQueue:
             found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(rows.tobytes()))
             offset = stop
         if offset < end:
-            at = (offset - self.filed) * ENTRY_BYTES
-            data = bytes(self._tail[at : (end - self.filed) * ENTRY_BYTES])
-            found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(data))
+            here = slice(offset - self.filed, end - self.filed)
+            found.extend(map(Entry, *(column[here] for column in self._columns())))
         return found
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._log_offsets, self._visible_at_ms, self._sizes, self._tags, self._crcs
 
     def _read_file(self, offset: int, stop: int) -> Rows:
         path = self._path(offset)
@@ -168,12 +205,17 @@ class ConsumeQueue:
 
     def tail(self) -> Tail | None:
         """What is not in files yet."""
-        return Tail(self, self.filed, bytes(self._tail)) if self._tail else None
+        if not self._sizes:
+            return None
+        rows = np.zeros(len(self._sizes), dtype=QUEUE_ENTRY)
+        for name, column in zip(QUEUE_ENTRY.names or (), self._columns(), strict=False):
+            rows[name] = column
+        return Tail(self, self.filed, rows)
 
     def write(self, tail: Tail) -> list[str]:
         """File these entries and flush them; returns the directories that gained a name."""
         grown = []
-        rows = np.frombuffer(tail.data, dtype=QUEUE_ENTRY).copy()
+        rows = tail.rows
         data = memoryview(sealed(rows))
         offset = tail.first
         end = offset + len(rows)
@@ -199,8 +241,9 @@ class ConsumeQueue:
 
     def install(self, tail: Tail) -> None:
         """The files hold these entries: drop them from memory."""
-        del self._tail[: len(tail.data)]
-        self.filed += len(tail.data) // ENTRY_BYTES
+        for column in self._columns():
+            del column[: len(tail.rows)]
+        self.filed += len(tail.rows)
 
     def first_after(self, log_offset: int, bound_ms: int) -> int:
         """One past the highest entry that points below this log offset.

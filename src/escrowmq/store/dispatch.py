@@ -6,13 +6,14 @@ of the log, at most ``SLICE_ROWS`` at a time: a Spark batch may bring millions.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from escrowmq.store.consume_queue import PACK_ENTRY
-from escrowmq.store.rows import QUEUE_ENTRY, Rows
+from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 SLICE_ROWS = 65_536
 
-#: Queue number, first queue offset, entries.
-Block = tuple[int, int, bytes]
+#: Queue number, first queue offset, one entry or several.
+Block = tuple[int, int, Entry | Columns]
 
 
 class Dispatcher:
@@ -58,7 +59,7 @@ class Dispatcher:
             first = self._waiting[0]
             if isinstance(first, tuple):
                 blocks.append(first)
-                rows += len(first[2]) // QUEUE_ENTRY.itemsize
+                rows += first[2].count if isinstance(first[2], Columns) else 1
                 self._waiting.popleft()
                 continue
             more = next(first, None)
@@ -85,33 +86,34 @@ class Dispatcher:
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
         placed = record.placed
-        hashes = [key_hash for hashes in placed.keys for key_hash in hashes]
-        offsets = []
-        offset = where.messages
-        for size, its_hashes in zip(placed.sizes, placed.keys, strict=True):
-            offsets += [offset] * len(its_hashes)
-            offset += size
-        self._keys.extend(hashes, offsets)
+        offsets = list(accumulate(placed.sizes[:-1], initial=where.messages))
+        self._keys.extend(placed.unique, offsets)
+        if placed.keys:
+            self._keys.extend(placed.keys, [offsets[number] for number in placed.keyed])
 
     def _stored(self, record: Stored, where: Where) -> None:
         self._index(record, where)
         placed = record.placed
-        offset, at_ms = where.messages, where.at_ms
         queues = placed.queues
-        if queues.count(queues[0]) == len(queues):
-            entries = []
-            for size, tags, crc in zip(placed.sizes, placed.tags, placed.crcs, strict=True):
-                entries.append(PACK_ENTRY(offset, at_ms, size, tags, crc))
-                offset += size
-            self._waiting.append((queues[0], record.queue_offsets[0], b"".join(entries)))
+        offset, at_ms = where.messages, where.at_ms
+        if len(queues) == 1:
+            entry = Entry(offset, at_ms, placed.sizes[0], placed.tags[0], placed.crcs[0])
+            self._waiting.append((queues[0], record.queue_offsets[0], entry))
             return
-        columns = zip(
-            queues, record.queue_offsets, placed.sizes, placed.tags, placed.crcs, strict=True
+        columns = Columns(
+            log_offsets=array("q", accumulate(placed.sizes[:-1], initial=offset)),
+            sizes=array("I", placed.sizes),
+            tags=array("i", placed.tags),
+            crcs=array("I", placed.crcs),
+            count=len(queues),
+            visible_at_ms=at_ms,
         )
-        for queue, queue_offset, size, tags, crc in columns:
-            entry = PACK_ENTRY(offset, at_ms, size, tags, crc)
-            self._waiting.append((queue, queue_offset, entry))
-            offset += size
+        if queues.count(queues[0]) == len(queues):
+            self._waiting.append((queues[0], record.queue_offsets[0], columns))
+            return
+        # In each queue the offsets are a run, so its first one tells them all.
+        firsts = dict(zip(reversed(queues), reversed(record.queue_offsets), strict=True))
+        self._waiting.extend(_by_queue(columns, array("I", queues), firsts))
 
     def _released(self, record: Released, at_ms: int) -> None:
         columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
@@ -136,23 +138,41 @@ class Dispatcher:
     ) -> Iterator[list[Block]]:
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
-            queues, entries = self._table.entries(first, count)
-            entries["visible_at_ms"] = at_ms
-            if waiting:
-                kept = [row not in waiting for row in range(first, first + count)]
-                queues, entries = queues[kept], entries[kept]
-            yield _by_queue(queues, entries, ends)
+            at = first
+            for columns, queues in self._table.columns(first, count, at_ms):
+                after = at + columns.count
+                if len(given) == 1 and not waiting:
+                    queue = given[0].queue
+                    yield [(queue, ends[queue], columns)]
+                    ends[queue] += columns.count
+                elif waiting:
+                    rows = [row - at for row in range(at, after) if row not in waiting]
+                    yield _by_queue(columns, queues, ends, rows)
+                else:
+                    yield _by_queue(columns, queues, ends)
+                at = after
 
 
-def _by_queue(queues: Rows, entries: Rows, ends: dict[int, int]) -> list[Block]:
+def _by_queue(
+    columns: Columns, queues: array[int], ends: dict[int, int], only: list[int] | None = None
+) -> list[Block]:
     """One block per queue, rows in their order; moves ``ends``."""
-    order = np.argsort(queues, kind="stable")
-    queues, entries = queues[order], entries[order]
-    borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
-    blocks = []
-    for run in np.split(np.arange(len(queues)), borders):
-        if len(run):
-            queue = int(queues[run[0]])
-            blocks.append((queue, ends[queue], entries[run[0] : run[-1] + 1].tobytes()))
-            ends[queue] += len(run)
+    numbers = np.frombuffer(queues, dtype=np.uint32)
+    order = np.argsort(numbers, kind="stable")
+    if only is not None:
+        order = order[np.isin(order, only)]
+    numbers = numbers[order]
+    picked = [
+        array(column.typecode, np.frombuffer(column, dtype=column.typecode)[order].tobytes())
+        for column in (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
+    ]
+    borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+    blocks: list[Block] = []
+    for start, end in pairwise(borders):
+        if start < end:
+            queue = int(numbers[start])
+            log_offsets, sizes, tags, crcs = (column[start:end] for column in picked)
+            block = Columns(log_offsets, sizes, tags, crcs, end - start, columns.visible_at_ms)
+            blocks.append((queue, ends[queue], block))
+            ends[queue] += end - start
     return blocks

@@ -12,7 +12,8 @@ from zlib import crc32
 
 from escrowmq.protocol.limits import BODY_BYTES_MAX, validate
 from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import encode
+from escrowmq.protocol.stored_message import encode_many
+from escrowmq.store.frames import open_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +35,8 @@ class MessageEncoder:
         at: tuple[int, int],
         bits: int,
         placed: Placed,
-    ) -> tuple[list[bytes], list[int]]:
-        """Messages as bytes and where each will be, from log offset and time ``at`` on.
+    ) -> tuple[bytearray, list[int]]:
+        """A frame with these messages, and where each will be from log offset and time ``at`` on.
 
         Fills ``placed``.  RequestRefused if a message breaks a limit.
         """
@@ -58,24 +59,17 @@ class MessageEncoder:
         at: tuple[int, int],
         bits: int,
         placed: Placed,
-    ) -> tuple[list[bytes], list[int]]:
-        offset, at_ms = at
-        host = self._store_host
-        content = []
-        log_offsets = []
-        sizes, crcs, tags, keys = [], [], [], []
-        for message, queue_offset in zip(messages, queue_offsets, strict=True):
-            data = encode(message, queue_offset, offset, at_ms, host, bits)
-            content.append(data)
-            size = len(data)
-            sizes.append(size)
-            crcs.append(crc32(data))
-            tags.append(tags_code(message.tags))
-            hashes = [crc32(message.unique_key.encode())]
+    ) -> tuple[bytearray, list[int]]:
+        pieces, placed.sizes, placed.crcs, log_offsets = encode_many(
+            messages, queue_offsets, at, self._store_host, bits
+        )
+        frame = open_frame(pieces)
+        placed.tags = [tags_code(message.tags) for message in messages]
+        placed.unique = list(map(crc32, map(str.encode, [m.unique_key for m in messages])))
+        keys, keyed = [], []
+        for number, message in enumerate(messages):
             for key in message.keys:
-                hashes.append(crc32(key.encode()))
-            keys.append(hashes)
-            log_offsets.append(offset)
-            offset += size
-        placed.sizes, placed.crcs, placed.tags, placed.keys = sizes, crcs, tags, keys
-        return content, log_offsets
+                keys.append(key)
+                keyed.append(number)
+        placed.keys, placed.keyed = list(map(crc32, map(str.encode, keys))), keyed
+        return frame, log_offsets

@@ -1,21 +1,20 @@
-"""Whether the messages in a frame are those that its records speak of.
+"""Whether the messages in a frame say of themselves what the frame's records say of them.
 
-The frame's checksum is right when this looks at it, so what is found here is no rot: the frame was
-written wrong.
+Checksums are right when this looks at a frame, so what is found here is no rot: it was written
+wrong.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.properties import PGROUP, parse_properties
 from escrowmq.protocol.stored_message import skim
 from escrowmq.store.commit_log import segment_path
-from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.transaction.records import (
-    Lost,
+    BRINGS_MESSAGES,
     Moved,
     NamedOrigin,
     NamedQueue,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.log_walk import FoundFrame
     from escrowmq.store.report import Report
-    from escrowmq.transaction.records import Record
 
 _LOG_OFFSET = slice(28, 36)
 
@@ -47,81 +45,52 @@ class FrameCheck:
             self.queues = {named.id: named for named in checkpoint.queues}
             self.origins = {named.id: named for named in checkpoint.origins}
 
-    def read(self, found: FoundFrame, records: list[Record]) -> None:
+    def read(self, found: FoundFrame) -> None:
         """Check one frame."""
-        place = HEAD_BYTES
-        for record in records:
+        for record in found.frame.records:
             if isinstance(record, NamedQueue):
                 self.queues[record.id] = record
             elif isinstance(record, NamedOrigin):
                 self.origins[record.id] = record
-            elif isinstance(record, Lost):
-                return
-            elif isinstance(record, _Bringing):
-                place = self._messages(found, record, place)
-        if place != found.frame.records_at:
-            self._note(found, place, "its records speak of other messages than it holds")
+            elif isinstance(record, BRINGS_MESSAGES):
+                self._messages(found, record)
 
-    def _messages(self, found: FoundFrame, record: _Bringing, place: int) -> int:
-        placed = record.placed
-        numbers = _numbers(record, found.frame.log_offset + place)
-        if not len(numbers) == len(placed.sizes) == len(placed.crcs) == len(placed.queues):
-            self._note(found, place, "its record does not say the same number of things of each")
-            return found.frame.records_at
-        for index, (size, crc) in enumerate(zip(placed.sizes, placed.crcs, strict=True)):
-            if place + size > found.frame.records_at:
-                break
-            data = bytes(found.bytes_of(place, size))
-            if crc32(data) != crc:
-                self._note(found, place, "a message does not have the CRC-32 that is stated")
-            else:
-                self._message(found, place, data, (record, index), numbers[index])
-            place += size
-        return place
-
-    def _message(
-        self,
-        found: FoundFrame,
-        place: int,
-        data: bytes,
-        of: tuple[_Bringing, int],
-        numbers: tuple[int, int],
-    ) -> None:
-        record, index = of
-        try:
-            size, queue_id, queue_offset, _, topic, properties = skim(data)
-        except ProtocolViolation as violation:
-            self._note(found, place, f"a message cannot be read: {violation.message}")
-            return
-        log_offset = int.from_bytes(data[_LOG_OFFSET], "big")
-        if size != len(data) or (queue_offset, log_offset) != numbers:
-            self._note(found, place, "a message stands at another place than it says")
-        queue = record.placed.queues[index]
-        named = self.queues.setdefault(queue, NamedQueue(queue, topic, queue_id))
-        if (named.topic, named.queue_id) != (topic, queue_id):
-            self._note(found, place, "a message is for another queue than its record says")
-        if isinstance(record, Prepared) and record.origin not in self.origins:
-            self.origins[record.origin] = NamedOrigin(record.origin, _group(properties), "", 0)
-
-    def _note(self, found: FoundFrame, place: int, what: str) -> None:
-        self._report.note(
-            "message_mismatch",
-            segment_path(found.segment.start),
-            what,
-            at=found.frame.log_offset + place,
+    def _messages(self, found: FoundFrame, record: _Bringing) -> None:
+        data = found.messages()
+        start = found.frame.messages
+        at = 0
+        columns = zip(
+            record.placed.queues, record.placed.sizes, _numbers(record, start), strict=True
         )
+        for queue, size, numbers in columns:
+            message = data[at : at + size]
+            try:
+                _, queue_id, queue_offset, _, topic, properties = skim(message)
+            except ProtocolViolation as violation:
+                self._note(found, start + at, f"a message cannot be read: {violation.message}")
+            else:
+                stated = queue_offset, int.from_bytes(message[_LOG_OFFSET], "big")
+                if stated != numbers:
+                    self._note(found, start + at, "a message stands at another place than it says")
+                named = self.queues.setdefault(queue, NamedQueue(queue, topic, queue_id))
+                if (named.topic, named.queue_id) != (topic, queue_id):
+                    self._note(found, start + at, "a message is for another queue than is recorded")
+                if isinstance(record, Prepared) and record.origin not in self.origins:
+                    group = _group(properties)
+                    self.origins[record.origin] = NamedOrigin(record.origin, group, "", 0)
+            at += size
+
+    def _note(self, found: FoundFrame, at: int, what: str) -> None:
+        self._report.note("message_mismatch", segment_path(found.segment.start), what, at=at)
 
 
 def _numbers(record: _Bringing, log_offset: int) -> list[tuple[int, int]]:
     """Queue offset and log offset that each message must state."""
     if isinstance(record, Moved):
         return [(row.half_offset, row.log_offset) for row in record.rows]
-    log_offsets = []
-    for size in record.placed.sizes:
-        log_offsets.append(log_offset)
-        log_offset += size
+    log_offsets = accumulate(record.placed.sizes[:-1], initial=log_offset)
     if isinstance(record, Stored):
-        return list(zip(record.queue_offsets, log_offsets, strict=False))
+        return list(zip(record.queue_offsets, log_offsets, strict=True))
     return list(enumerate(log_offsets, record.first))
 
 

@@ -11,24 +11,29 @@ A frame is one command's doing: the messages it brings, then the records that sa
           16     8  log offset of this frame
           24     8  store time, ms
           32     8  log offset below which everything was known to be flushed when this was written
-          40     4  checksum: CRC-32 of bytes 0 to 40 and of everything after 44, seeded by the store
+          40     4  checksum: CRC-32 of bytes 0 to 40 and of the records, seeded by the store
           44     -  messages in RocketMQ's stored layout, one after the other
            -     -  records: one MessagePack array of arrays
 
-Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The seed is made
-with the store, so that neither a frame of another store nor one that a producer hides in a
-message body is ever taken for ours.
+Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The records hold the
+size and a checksum of every message, so the one checksum vouches for the whole frame, and a single
+message can be verified without reading the others.  The seed is made with the store, so that
+neither a frame of another store nor one that a producer hides in a message body is ever taken for
+ours.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from zlib import crc32
 
 import msgspec
 
+from escrowmq.model.errors import StoreUnusable
+from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.disk import Bytes
-from escrowmq.transaction.records import Record
+from escrowmq.transaction.records import BRINGS_MESSAGES, Lost, Record
 
 MAGIC = b"EMQF"
 VERSION = 1
@@ -47,14 +52,15 @@ _encode_records = msgspec.msgpack.Encoder().encode
 decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """An intact frame's head."""
+class Frame(msgspec.Struct, frozen=True):
+    """An intact frame."""
 
     log_offset: int
     length: int
     records_at: int
     stored_at_ms: int
     flushed: int
+    records: list[Record]
 
     @property
     def end(self) -> int:
@@ -67,27 +73,23 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
         return self.log_offset + HEAD_BYTES
 
 
-def encode_frame(
-    messages: list[bytes],
-    records: tuple[Record, ...],
-    log_offset: int,
-    stored_at_ms: int,
-    flushed: int,
-    seed: int,
-) -> bytearray:
-    """The bytes of a frame."""
+def open_frame(messages: Iterable[bytes]) -> bytearray:
+    """A frame with its messages, whole or in parts, but nothing that vouches for them yet."""
+    return bytearray().join((_NO_HEAD, *messages))
+
+
+def close_frame(
+    frame: bytearray, records: tuple[Record, ...], place: tuple[int, int, int], seed: int
+) -> None:
+    """Add records and head; ``place`` is log offset, store time and what is known as flushed."""
     tail = _encode_records(records)
-    frame = bytearray().join((_NO_HEAD, *messages, tail))
+    records_at = len(frame)
+    frame += tail
     length = len(frame)
     assert length <= FRAME_BYTES_MAX
-    records_at = length - len(tail)
-    _HEAD.pack_into(
-        frame, 0, MAGIC, VERSION, 0, length, records_at, log_offset, stored_at_ms, flushed
-    )
-    view = memoryview(frame)
-    checksum = crc32(view[HEAD_BYTES:], crc32(view[:CHECKSUM_AT], seed))
+    _HEAD.pack_into(frame, 0, MAGIC, VERSION, 0, length, records_at, *place)
+    checksum = crc32(tail, crc32(frame[:CHECKSUM_AT], seed))
     _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
-    return frame
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
@@ -109,10 +111,37 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
     ):
         return None
     view = memoryview(data)
-    seeded = crc32(view[at : at + CHECKSUM_AT], seed)
-    if crc32(view[at + HEAD_BYTES : at + length], seeded) != checksum:
+    tail = view[at + records_at : at + length]
+    if crc32(tail, crc32(view[at : at + CHECKSUM_AT], seed)) != checksum:
         return None
-    return Frame(log_offset, length, records_at, stored_at_ms, flushed)
+    try:
+        records = decode_records(tail)
+    except msgspec.MsgspecError as error:
+        # The checksum is right, so this is what was written.
+        raise StoreUnusable(
+            "records_unknown",
+            "a newer EscrowMQ wrote this log; use that one",
+            log_offset=log_offset,
+            cause=str(error),
+        ) from None
+    if not _are_intact(view[at + HEAD_BYTES : at + records_at], records):
+        return None
+    return Frame(log_offset, length, records_at, stored_at_ms, flushed, records)
+
+
+def _are_intact(messages: memoryview, records: list[Record]) -> bool:
+    """Whether the messages are those that the records vouch for."""
+    at = 0
+    for record in records:
+        if isinstance(record, Lost):
+            # What repair found here is gone; the bytes only fill its place.
+            return True
+        if isinstance(record, BRINGS_MESSAGES):
+            for size, crc in zip(record.placed.sizes, record.placed.crcs, strict=True):
+                if record_crc(messages[at : at + size]) != crc:
+                    return False
+                at += size
+    return at == len(messages)
 
 
 class StatedHead(msgspec.Struct, frozen=True, gc=False):
@@ -131,8 +160,3 @@ def stated_head(data: Bytes, at: int = 0) -> StatedHead | None:
     if magic != MAGIC or not HEAD_BYTES <= records_at <= length <= FRAME_BYTES_MAX:
         return None
     return StatedHead(version, length, records_at)
-
-
-def records_of(data: Bytes, at: int, frame: Frame) -> list[Record]:
-    """The records of an intact frame at ``data[at:]``."""
-    return decode_records(memoryview(data)[at + frame.records_at : at + frame.length])

@@ -16,7 +16,6 @@ from escrowmq.store import commit_log, consume_queue, state_files
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frame_check import FrameCheck
-from escrowmq.store.frames import records_of
 from escrowmq.store.log_walk import FoundFrame, open_log, walk
 from escrowmq.store.projection_check import KEY_DIRECTORY, ProjectionCheck, add_gaps
 from escrowmq.store.report import CheckpointFound, Kind, Report, SegmentFound, Span
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.disk import Disk
     from escrowmq.store.report import Gap
-    from escrowmq.transaction.records import NamedOrigin, NamedQueue, Record
+    from escrowmq.transaction.records import NamedOrigin, NamedQueue
 
 DIRECTORIES = (
     commit_log.DIRECTORY,
@@ -144,13 +143,13 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
             continue
         report.log_end = found.frame.end
         _count_frame(segments[found.segment.start], found)
-        records = _records(found, report)
+        records = found.frame.records
         report.lost.extend(
             Span(first=offset, count=record.length)
             for record in records
             if isinstance(record, Lost)
         )
-        messages.read(found, records)
+        messages.read(found)
         sequence.read(records, offset)
         tally.read(records)
     if ahead is not None:
@@ -171,15 +170,6 @@ def _count_frame(segment: SegmentFound, found: FoundFrame) -> None:
     segment.frames += 1
     segment.first_at_ms = segment.first_at_ms or found.frame.stored_at_ms
     segment.last_at_ms = found.frame.stored_at_ms
-
-
-def _records(found: FoundFrame, report: Report) -> list[Record]:
-    try:
-        return records_of(found.block, found.at, found.frame)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        path = segment_path(found.segment.start)
-        report.note("records_unreadable", path, str(error), at=found.frame.log_offset)
-        return []
 
 
 def _judge_sequence(sequence: Sequence, report: Report) -> None:

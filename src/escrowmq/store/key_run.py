@@ -106,8 +106,8 @@ class Run:
         found: list[int] = []
         for block in range(last, first - 1, -1):
             offsets = self._offsets_in(block, wanted)
-            found.extend(offsets[(offsets >= low) & (offsets < high)][::-1].tolist())
-            if len(found) >= limit or (len(offsets) and offsets[0] < low):
+            found += [offset for offset in reversed(offsets) if low <= offset < high]
+            if len(found) >= limit or not offsets or offsets[0] < low:
                 break
         return found[:limit]
 
@@ -121,17 +121,18 @@ class Run:
         """Give the file back."""
         self._file.close()
 
-    def _offsets_in(self, block: int, wanted: int) -> Offsets:
+    def _offsets_in(self, block: int, wanted: int) -> list[int]:
         position = HEADER_BYTES + block * BLOCK_BYTES
         size = min(BLOCK_ENTRIES, self.count - block * BLOCK_ENTRIES)
         hashes = np.frombuffer(self._read(position, 4 * size), "<u4")
         # The type matters: for a Python int numpy would first make the hashes 64 bits wide.
         start = int(hashes.searchsorted(np.uint32(wanted)))
         if start == size or hashes[start] != wanted:
-            return np.empty(0, np.uint64)
+            return []
         end = int(hashes.searchsorted(np.uint32(wanted), "right"))
         data = self._read(position + 4 * size + 8 * start, 8 * (end - start))
-        return np.frombuffer(data, "<u8")
+        offsets: list[int] = np.frombuffer(data, "<u8").tolist()
+        return offsets
 
     def _first_offset(self, block: int) -> int:
         size = min(BLOCK_ENTRIES, self.count - block * BLOCK_ENTRIES)
@@ -182,8 +183,7 @@ def _verified(file: File, path: str) -> Run:
 def write_run(disk: Disk, path: str, pieces: Iterable[Entries]) -> Run:
     """Make a run of sorted pieces; durable under its name when this returns."""
     temporary = f"{path}.tmp"
-    # What a failed attempt left may be pages that reads show and no flush will ever write.
-    disk.remove(temporary)
+    # A failed attempt may have left it: the same bytes, which are all written and flushed again.
     file = disk.open(temporary, create=True)
     try:
         run = _write(file, path, pieces)

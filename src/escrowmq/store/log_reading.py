@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.protocol.stored_message import decode
+from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, decode_records, read_frame, stated_head
 from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.frames import Frame
-    from escrowmq.transaction.records import Record
     from escrowmq.transaction.table import Half
 
 
@@ -30,7 +28,7 @@ class LogReading:
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
         data = self._log.read(log_offset, size)
-        if crc32(data) != crc:
+        if record_crc(data) != crc:
             raise StoreCorrupt(
                 "message_damaged",
                 "run `escrowmq store check`",
@@ -43,14 +41,14 @@ class LogReading:
         """A half message, as it was written."""
         return self.record(half.location, half.size, half.crc)
 
-    def frame(self, log_offset: int) -> tuple[Frame, list[Record]]:
-        """A whole frame and its records."""
+    def frame(self, log_offset: int) -> Frame:
+        """A whole frame."""
         head = stated_head(self._log.read(log_offset, HEAD_BYTES))
         data = self._log.read(log_offset, head.length) if head else b""
         frame = read_frame(data, 0, log_offset, self._seed)
         if frame is None:
             raise StoreCorrupt("frame_damaged", "run `escrowmq store check`", log_offset=log_offset)
-        return frame, decode_records(data[frame.records_at :])
+        return frame
 
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number of a request, by its first row.
@@ -85,8 +83,8 @@ class LogReading:
 
     def decision(self, op_offset: int) -> tuple[str, int]:
         """Who decided in this frame, and when."""
-        frame, records = self.frame(op_offset)
-        for record in records:
+        frame = self.frame(op_offset)
+        for record in frame.records:
             if isinstance(record, Decided | BatchDecided):
                 return record.by, frame.stored_at_ms
         raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)

@@ -19,7 +19,13 @@ from escrowmq.store.commit_log import (
     read_frames,
     segment_path,
 )
-from escrowmq.store.frames import FRAME_BYTES_MAX, Frame, decode_records, stated_head
+from escrowmq.store.frames import (
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    Frame,
+    decode_records,
+    stated_head,
+)
 from escrowmq.store.report import BadRange, Kind
 from escrowmq.store.tail import judge, later_frames
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, Prepared
@@ -38,16 +44,15 @@ _NAME_CHARS = len(f"{0:020d}")
 
 
 class FoundFrame(msgspec.Struct, frozen=True):
-    """An intact frame, and the block of its segment that holds it."""
+    """An intact frame and its segment."""
 
     segment: Segment
     frame: Frame
-    block: bytes
-    at: int
 
-    def bytes_of(self, start: int, size: int) -> memoryview:
-        """Bytes of the frame, counted from its start."""
-        return memoryview(self.block)[self.at + start : self.at + start + size]
+    def messages(self) -> bytes:
+        """The bytes between head and records."""
+        start = self.frame.messages - self.segment.start
+        return self.segment.file.read_at(start, self.frame.records_at - HEAD_BYTES)
 
 
 def open_log(disk: Disk, log_start: int, report: Report) -> CommitLog:
@@ -97,8 +102,8 @@ def walk(
                 return
         offset = segment.start
         while offset < segment.end:
-            for frame, block, at in read_frames(segment, seed, from_offset=offset, end=segment.end):
-                yield FoundFrame(segment, frame, block, at)
+            for frame in read_frames(segment, seed, from_offset=offset, end=segment.end):
+                yield FoundFrame(segment, frame)
                 offset = frame.end
             if offset < segment.end:
                 found = _bad_range(log, seed, segment, offset, flushed)
@@ -161,7 +166,7 @@ def _says(segment: Segment, offset: int, end: int) -> Iterator[str]:
             return
         try:
             records = decode_records(data[head.records_at : head.length])
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except msgspec.MsgspecError:
             records = []
         for record in records:
             if not isinstance(record, NamedQueue | NamedOrigin):

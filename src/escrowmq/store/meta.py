@@ -268,21 +268,28 @@ class Meta:
         """
         key = (group, topic, queue_id)
         known = self._offsets.get(key)
-        if known is None and len(self._offsets) >= self._limits.offsets_max:
-            raise RequestRefused("offsets_limit", key=key, rows_max=self._limits.offsets_max)
-        if known is not None and offset <= known and not reset:
+        if known is None:
+            self._check_offset(key, offset)
+        elif offset <= known and not reset:
             return known
-        try:
-            msgspec.convert((*key, offset), _Offset)
-        except msgspec.ValidationError as error:
-            raise RequestRefused("bad_offset", str(error), key=key, offset=offset) from error
+        elif not 0 <= offset <= OFFSET_MAX:
+            raise RequestRefused("bad_offset", key=key, offset=offset)
         self._offsets[key] = offset
         self._unwritten.add(key)
         return offset
 
+    def _check_offset(self, key: OffsetKey, offset: int) -> None:
+        if len(self._offsets) >= self._limits.offsets_max:
+            raise RequestRefused("offsets_limit", key=key, rows_max=self._limits.offsets_max)
+        try:
+            msgspec.convert((*key, offset), _Offset)
+        except msgspec.ValidationError as error:
+            raise RequestRefused("bad_offset", str(error), key=key, offset=offset) from error
+
     def flush_offsets(self) -> int:
         """Write the offsets that changed since the last time, all or none; how many."""
-        rows = [(*key, self._offsets[key]) for key in self._unwritten]
+        # In the order of the table, so that neighbours share a page while it is at hand.
+        rows = [(*key, self._offsets[key]) for key in sorted(self._unwritten)]
         if not rows:
             return 0
         with self._file.transaction() as connection:

@@ -70,7 +70,7 @@ class Reader:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
-        number = self._store.core.names.queue_ids.get((topic, queue_id))
+        number = self._store.core.names.number_of(topic, queue_id)
         # A queue named in a batch that is not flushed yet is no queue yet, but an empty one.
         return None if number is None else self._store.queues[number]
 

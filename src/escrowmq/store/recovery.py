@@ -16,7 +16,6 @@ from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import commit_log, consume_queue, state_files
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import CommitLog, read_frames
-from escrowmq.store.frames import HEAD_BYTES, records_of
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.core import Where
@@ -176,9 +175,9 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         frames = read_frames(
             segment, store.seed, from_offset=max(offset, segment.start), end=segment.end
         )
-        for frame, block, at in frames:
-            where = Where(frame.log_offset, frame.log_offset + HEAD_BYTES, frame.stored_at_ms)
-            store.apply(records_of(block, at, frame), where)
+        for frame in frames:
+            where = Where(frame.log_offset, frame.messages, frame.stored_at_ms)
+            store.apply(frame.records, where)
             store.last_at_ms = frame.stored_at_ms
             flushed = max(flushed, frame.flushed)
             offset = frame.end
@@ -218,4 +217,4 @@ def note_times(store: Store) -> None:
         frames = read_frames(segment, store.seed, from_offset=segment.start, end=segment.end)
         first = next(frames, None)
         if first is not None:
-            segment.first_at_ms = first[0].stored_at_ms
+            segment.first_at_ms = first.stored_at_ms

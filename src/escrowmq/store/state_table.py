@@ -8,6 +8,7 @@ map, and decided rows are read from the file when somebody asks.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -15,9 +16,8 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.chunk import Chunk
-from escrowmq.store.consume_queue import PACK_ENTRY
+from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.id_filter import IdFilter
-from escrowmq.store.rows import QUEUE_ENTRY, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
@@ -152,11 +152,11 @@ class StateTable:
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
-        if count == 1 or not self._is_in_chunks(first, count):
-            return [half.queue for half in self._halves(first, count)]
-        return [
-            queue for chunk, at, end in self._slices(first, count) for queue in chunk.queue[at:end]
-        ]
+        at = first % self.chunk_rows
+        chunk = self.chunks.get(first - at)
+        if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
+            return chunk.queue[at : at + count]
+        return [half.queue for half in self._halves(first, count)]
 
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
@@ -189,42 +189,41 @@ class StateTable:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
 
-    def entry(self, row: int, visible_at_ms: int) -> bytes:
+    def entry(self, row: int, visible_at_ms: int) -> Entry:
         """The consume queue's entry for this row."""
         chunk, at = self._place(row)
         if chunk is None:
             half = self.get(row)
             if half is None:
                 # Its message was deleted, and the queue starts after it.
-                return bytes(QUEUE_ENTRY.itemsize)
-            return PACK_ENTRY(half.location, visible_at_ms, half.size, half.tags, half.crc)
+                return Entry(0, visible_at_ms, 0, 0, 0)
+            return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
         location = chunk.log_offset[at]
         if chunk.locations:
             location = chunk.locations.get(row, location)
-        return PACK_ENTRY(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+        return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
 
-    def entries(self, first: int, count: int) -> tuple[Rows, Rows]:
-        """Queue numbers and consume queue entries of these rows, but for the time."""
-        queues = np.zeros(count, dtype=np.uint32)
-        entries = np.zeros(count, dtype=QUEUE_ENTRY)
+    def columns(
+        self, first: int, count: int, visible_at_ms: int
+    ) -> Iterator[tuple[Columns, array[int]]]:
+        """Consume queue entries of these rows, and their queues, chunk by chunk."""
         if self._is_in_chunks(first, count):
-            done = 0
             for chunk, at, end in self._slices(first, count):
-                here = slice(done, done + end - at)
-                queues[here] = chunk.view("queue")[at:end]
-                for name in ("log_offset", "size", "tags", "crc"):
-                    entries[name][here] = chunk.view(name)[at:end]
-                for row, location in chunk.locations.items():
-                    if first <= row < first + count:
-                        entries["log_offset"][row - first] = location
-                done += end - at
-        else:
-            for index in range(count):
-                half = self.get(first + index)
-                if half is not None:
-                    queues[index] = half.queue
-                    entries[index] = (half.location, 0, half.size, half.tags, half.crc, 0)
-        return queues, entries
+                yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
+            return
+        entries = [self.entry(row, visible_at_ms) for row in range(first, first + count)]
+        halves = [self.get(row) for row in range(first, first + count)]
+        yield (
+            Columns(
+                log_offsets=array("q", [entry.log_offset for entry in entries]),
+                sizes=array("I", [entry.size for entry in entries]),
+                tags=array("i", [entry.tags for entry in entries]),
+                crcs=array("I", [entry.crc for entry in entries]),
+                count=count,
+                visible_at_ms=visible_at_ms,
+            ),
+            array("I", [half.queue if half else 0 for half in halves]),
+        )
 
     @property
     def needed(self) -> int:
@@ -247,15 +246,12 @@ class StateTable:
         if count == 1:
             chunk.insert_one(rows)
         else:
-            log_offsets = [rows.log_offset]
-            for size in rows.placed.sizes[:-1]:
-                log_offsets.append(log_offsets[-1] + size)
             done = min(count, self.chunk_rows - chunk.count)
-            chunk.insert_many(rows, log_offsets, 0, done)
+            chunk.insert_many(rows, 0, done)
             while done < count:
                 chunk = self._chunk_for(self.end + done)
                 more = min(count - done, self.chunk_rows)
-                chunk.insert_many(rows, log_offsets, done, more)
+                chunk.insert_many(rows, done, more)
                 done += more
         self.end += count
         if self._ids.is_full:

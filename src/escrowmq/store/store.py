@@ -16,10 +16,10 @@ from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.stored_message import SYS_PREPARED
 from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
+from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
 from escrowmq.store.encoding import MessageEncoder
-from escrowmq.store.frames import HEAD_BYTES, encode_frame
+from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.state_table import Reading, StateTable
@@ -117,16 +117,15 @@ class Store:
         frame_offset = log.end
         messages_at = frame_offset + HEAD_BYTES
         records = decision.records
-        content: list[bytes] = []
         if decision.messages:
             if len(records) > 1:
                 for named in records:
                     if type(named) is NamedQueue:
                         validate_queue(named.topic, named.queue_id)
-            content = self._encode(decision, messages_at, at_ms)
-        elif decision.copies:
-            content = [self.reading.record_of(self.row(row)) for row in decision.copies]
-        frame = encode_frame(content, records, frame_offset, at_ms, log.flushed, self.seed)
+            frame = self._encode(decision, messages_at, at_ms)
+        else:
+            frame = open_frame(self.reading.record_of(self.row(row)) for row in decision.copies)
+        close_frame(frame, records, (frame_offset, at_ms, log.flushed), self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
         self.apply(records, Where(frame_offset, messages_at, at_ms))
@@ -152,7 +151,7 @@ class Store:
                 ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
             )
 
-    def _encode(self, decision: Decision, offset: int, at_ms: int) -> list[bytes]:
+    def _encode(self, decision: Decision, offset: int, at_ms: int) -> bytearray:
         record, reply = decision.records[-1], decision.reply
         assert isinstance(reply, Held | Appended)
         bits = 0
@@ -163,12 +162,13 @@ class Store:
             assert isinstance(record, Prepared | Scheduled)
             queue_offsets = range(record.first, record.first + len(decision.messages))
             bits = SYS_PREPARED if type(record) is Prepared else 0
-        content, reply.log_offsets = self._encoder.encode(
+        frame, reply.log_offsets = self._encoder.encode(
             decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
         )
         if type(record) is Prepared and record.transaction_id != decision.messages[0].unique_key:
-            record.placed.keys[0].append(crc32(record.transaction_id.encode()))
-        return content
+            record.placed.keys.append(crc32(record.transaction_id.encode()))
+            record.placed.keyed.append(0)
+        return frame
 
     # Durability.
 
@@ -194,7 +194,10 @@ class Store:
         grown = set()
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
-            queues[queue].append(first, entries)
+            if isinstance(entries, Entry):
+                queues[queue].append(first, entries)
+            else:
+                queues[queue].extend(first, entries)
             grown.add(queue)
         return grown
 

@@ -155,13 +155,11 @@ class Transactions:
         )
 
     def _apply_prepared(self, record: Prepared, where: Where) -> None:
-        count = len(record.placed.sizes)
-        next_at_ms = [NEVER] * count
-        if record.head == record.first:
-            # One check per transaction: only its head is ever due.
-            next_at_ms[0] = record.next_check_at_ms
-        else:
-            self._join(record, count)
+        # One check per transaction: only its head is ever due.
+        next_at_ms = [record.next_check_at_ms]
+        if record.head != record.first:
+            next_at_ms = []
+            self._join(record, len(record.placed.sizes))
         self.table.insert(
             NewRows(
                 first=record.first,

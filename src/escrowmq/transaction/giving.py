@@ -32,5 +32,8 @@ def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[
         queues = core.table.queues(first, count)
         if waiting:
             queues = [queue for row, queue in enumerate(queues, first) if row not in waiting]
-        counts.update(queues)
+        if queues and queues.count(queues[0]) == len(queues):
+            counts[queues[0]] += len(queues)
+        else:
+            counts.update(queues)
     return [Span(queue, core.queue_ends[queue], count) for queue, count in counts.items()]

@@ -24,10 +24,12 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import SPAN_MAX, Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from escrowmq.model.message import Message
     from escrowmq.transaction.core import Transactions
+
+
+PROPERTIES_BYTES_MAX = 32_767
+"""What the stored layout has room for."""
 
 
 def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
@@ -61,7 +63,7 @@ def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
             transaction_id=command.transaction_id,
             number=command.number,
         )
-    if not command.bulk and sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+    if not command.bulk and exceeds(command.messages, core.policy.transaction_bytes_max):
         return too_large(core, command)
     return hold(core, command, head, now_ms)
 
@@ -173,7 +175,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
             transaction_id=command.transaction_id,
             count=messages + len(command.messages),
         )
-    if held_bytes + sum_bytes(command.messages) > core.policy.transaction_bytes_max:
+    if exceeds(command.messages, core.policy.transaction_bytes_max - held_bytes):
         return too_large(core, command)
     return None
 
@@ -195,21 +197,29 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
 
 
 def number_queues(
-    core: Transactions, messages: Iterable[Message], records: list[Record]
+    core: Transactions, messages: tuple[Message, ...], records: list[Record]
 ) -> list[int]:
     """The queue number of each message; names new queues in ``records``."""
+    topic = messages[0].topic
+    known = core.names.queues_of.get(topic, {})
+    # Nearly always one topic whose queues are known: then nothing is built per message.
+    if len({message.topic for message in messages}) == 1:
+        queues = [known.get(message.queue_id, -1) for message in messages]
+        if -1 not in queues:
+            return queues
     new: dict[tuple[str, int], NamedQueue] = {}
-    known = core.names.queue_ids.get
-    queues = [known((message.topic, message.queue_id), -1) for message in messages]
-    if -1 in queues:
-        queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
-        records.extend(new.values())
+    queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
+    records.extend(new.values())
     return queues
 
 
-def sum_bytes(messages: Iterable[Message]) -> int:
-    """Bytes that these messages bring with them."""
-    return sum([len(message.body) + len(message.properties) for message in messages])
+def exceeds(messages: tuple[Message, ...], bytes_max: int) -> bool:
+    """Whether these messages bring more than that many bytes of bodies and properties."""
+    bodies = sum([len(message.body) for message in messages])
+    # Few transactions are near the limit: spare the others a second look at each message.
+    if bodies + len(messages) * PROPERTIES_BYTES_MAX <= bytes_max:
+        return False
+    return bodies + sum([len(message.properties) for message in messages]) > bytes_max
 
 
 def append(core: Transactions, command: Append, now_ms: int) -> Decision:

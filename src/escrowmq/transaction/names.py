@@ -19,12 +19,17 @@ class Names:
     def __init__(self) -> None:
         self.queues: list[NamedQueue] = []
         self.origins: list[NamedOrigin] = []
-        self.queue_ids: dict[tuple[str, int], int] = {}
+        #: Topic -> queue id -> number.
+        self.queues_of: dict[str, dict[int, int]] = {}
         self.origin_ids: dict[tuple[str, str, int], int] = {}
+
+    def number_of(self, topic: str, queue_id: int) -> int | None:
+        """The queue's number, if it has one."""
+        return self.queues_of.get(topic, {}).get(queue_id)
 
     def queue_of(self, topic: str, queue_id: int, new: dict[tuple[str, int], NamedQueue]) -> int:
         """The queue's number; a queue without one gets the next, and is noted in ``new``."""
-        known = self.queue_ids.get((topic, queue_id))
+        known = self.number_of(topic, queue_id)
         if known is not None:
             return known
         named = new.get((topic, queue_id))
@@ -45,7 +50,7 @@ class Names:
         if isinstance(record, NamedQueue):
             if record.id == len(self.queues):
                 self.queues.append(record)
-                self.queue_ids[(record.topic, record.queue_id)] = record.id
+                self.queues_of.setdefault(record.topic, {})[record.queue_id] = record.id
         elif record.id == len(self.origins):
             self.origins.append(record)
             self.origin_ids[(record.group, record.ledger, record.allowed_ms)] = record.id

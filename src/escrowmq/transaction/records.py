@@ -55,8 +55,11 @@ class Placed(msgspec.Struct, array_like=True):
     sizes: list[int] = []
     crcs: list[int] = []
     tags: list[int] = []
-    #: Hashes of the keys under which the message can be found.
-    keys: list[list[int]] = []
+    #: Hashes of the unique keys, one per message.
+    unique: list[int] = []
+    #: Hashes of further keys under which messages can be found, and which message each is of.
+    keys: list[int] = []
+    keyed: list[int] = []
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -212,3 +215,6 @@ Record = (
     | Moved
     | Lost
 )
+
+BRINGS_MESSAGES = (Stored, Scheduled, Prepared, Moved)
+"""Records with messages in their frame: at most one to a frame."""

@@ -67,7 +67,7 @@ class NewRows(msgspec.Struct, kw_only=True):
     stored_at_ms: int
     #: Where the first message is; the others follow it.
     log_offset: int
-    #: One item per row.
+    #: When to look at the rows, from the first one on; those without an item are never due.
     next_at_ms: list[int]
     transaction_id: str
     placed: Placed

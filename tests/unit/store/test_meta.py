@@ -91,6 +91,16 @@ def test_topics_groups_users_and_settings_survive_a_crash(path: Path) -> None:
         assert meta.settings == {"quota": QUOTA}
 
 
+def test_a_write_is_flushed_and_then_its_journal_is_truncated(path: Path) -> None:
+    """That is what makes it durable; see the module's text."""
+    with closing(Meta(path)) as meta:
+        meta.put_topic(ORDERS)
+        assert path.with_name("meta.db-journal").stat().st_size == 0
+        with meta._file.transaction() as connection:
+            full = 2
+            assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
+
+
 def test_a_change_replaces_what_was_there(path: Path) -> None:
     with closing(Meta(path)) as meta:
         meta.put_topic(ORDERS)
@@ -242,6 +252,15 @@ def test_a_bad_offset_is_refused(group: str, topic: str, queue_id: int, offset: 
         assert not meta.offsets
 
 
+@pytest.mark.parametrize("offset", [-1, 2**63])
+def test_a_known_offset_is_not_moved_to_a_bad_one(offset: int) -> None:
+    with closing(Meta(":memory:")) as meta:
+        meta.set_offset("g", "t", 0, 7)
+        with pytest.raises(RequestRefused, match="bad_offset"):
+            meta.set_offset("g", "t", 0, offset, reset=True)
+        assert meta.offsets["g", "t", 0] == 7
+
+
 # Offsets
 
 
@@ -374,6 +393,18 @@ def test_a_damaged_page_is_found_at_the_start(path: Path) -> None:
     error = refusal(path)
     assert isinstance(error, StoreCorrupt)
     assert error.code == "meta_damaged"
+
+
+def test_damage_that_no_row_shows_is_found_too(path: Path) -> None:
+    """The list of free pages, from which the next rows would get theirs."""
+    with closing(Meta(path)) as meta:
+        meta.put_setting(Setting(name="large", value="x" * 40_000))
+        meta.remove_setting("large")
+    content = bytearray(path.read_bytes())
+    assert content[36:40] != bytes(4)
+    content[39] += 1
+    path.write_bytes(content)
+    assert refusal(path).code == "meta_damaged"
 
 
 def test_a_file_cut_short_is_damaged(path: Path) -> None:
