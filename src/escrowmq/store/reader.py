@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import index_facts
-from escrowmq.protocol.stored_message import skim, stored_at_ms, visible_view
+from escrowmq.protocol.stored_message import skim
 from escrowmq.store.key_index import key_hash
 from escrowmq.transaction.records import NEVER, PLAIN
 from escrowmq.transaction.states import State

@@ -13,6 +13,7 @@ from escrowmq.model.errors import ProtocolViolation
 from escrowmq.model.message import Message
 from escrowmq.protocol import stored_message as module
 from escrowmq.protocol.limits import CACHED_TOPICS_MAX, validate
+from escrowmq.protocol.message_views import half_topic_view, patch_committed
 from escrowmq.protocol.stored_message import (
     MAGIC_V1,
     MAGIC_V2,
@@ -28,8 +29,6 @@ from escrowmq.protocol.stored_message import (
     decode_many,
     encode,
     encoded_size,
-    half_topic_view,
-    patch_committed,
     skim,
 )
 from tests.unit.protocol.examples import (

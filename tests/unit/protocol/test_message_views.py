@@ -5,17 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from escrowmq.protocol.stored_message import (
+from escrowmq.protocol.message_views import (
     HALF_TOPIC,
+    half_topic_view,
+    patch_committed,
+    stored_at_ms,
+    visible_view,
+)
+from escrowmq.protocol.stored_message import (
     MAGIC_V1,
     SYS_COMMITTED,
     SYS_TRANSACTION_MASK,
     decode,
     encode,
-    half_topic_view,
-    patch_committed,
-    stored_at_ms,
-    visible_view,
 )
 from tests.unit.protocol.examples import HOST_PAIRS, ORDER, RETRY_TOPIC, message, record_of
 
