@@ -49,6 +49,10 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     delays: dict[int, int]
     resumed_at_ms: dict[int, int]
     batches: dict[str, AppBatches]
+    #: Ranges of the log that repair took out: start and end.
+    lost: list[tuple[int, int]] = []
+    #: Why the files must not be used but made anew from the log, if so.
+    rebuild: str = ""
 
     def with_files(self, **files: Any) -> Checkpoint:
         """The same, with the files that hold it."""

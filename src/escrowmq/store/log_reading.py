@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.frames import Frame
+    from escrowmq.store.lost import LostRanges
     from escrowmq.transaction.table import Half
+
+
+LOST_BY = "unknown, lost with damaged bytes"
 
 
 class LogReading:
     """What others ask of the log by offset."""
 
-    def __init__(self, log: CommitLog, seed: int) -> None:
+    def __init__(self, log: CommitLog, seed: int, lost: LostRanges) -> None:
         self._log = log
         self._seed = seed
+        self._lost = lost
 
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
@@ -83,6 +88,8 @@ class LogReading:
 
     def decision(self, op_offset: int) -> tuple[str, int]:
         """Who decided in this frame, and when."""
+        if self._lost.hold(op_offset):
+            return LOST_BY, 0
         frame = self.frame(op_offset)
         for record in frame.records:
             if isinstance(record, Decided | BatchDecided):

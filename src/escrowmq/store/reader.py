@@ -47,6 +47,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     """Messages from a queue, and where the reader stands."""
 
     status: Status
+    #: Fewer than the offsets that were read, or none, if some were lost with damaged bytes.
     messages: list[bytes] = []
     #: Where to read on.
     next_offset: int = 0
@@ -106,12 +107,13 @@ class Reader:
         )
 
     def _messages(self, entries: list[Entry], first: int) -> list[bytes]:
-        read = self._store.reading.record
+        read, is_lost = self._store.reading.record, self._store.lost.hold
         return [
             visible_view(
                 read(entry.log_offset, entry.size, entry.crc), queue_offset, entry.visible_at_ms
             )
             for queue_offset, entry in enumerate(entries, first)
+            if entry.size and not is_lost(entry.log_offset)
         ]
 
     def offset_at(self, topic: str, queue_id: int, visible_at_ms: int) -> int | None:
@@ -134,7 +136,7 @@ class Reader:
 
     def _half(self, half: Half) -> Located | None:
         store = self._store
-        if half.location < store.log.start:
+        if half.location < store.log.start or store.lost.hold(half.location):
             return None
         record = store.reading.record_of(half)
         is_visible = half.state is State.COMMITTED and half.next_at_ms == NEVER

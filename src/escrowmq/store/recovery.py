@@ -100,6 +100,7 @@ def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
     """The newest checkpoint that is whole."""
     newest = checkpoints.load(disk, checkpoints.PATH)
     if newest is not None:
+        found.rebuilt_because = newest.rebuild
         return newest
     is_damaged = disk.exists(checkpoints.PATH)
     older = checkpoints.load(disk, checkpoints.PREVIOUS)
@@ -139,6 +140,8 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
     store.last_at_ms = checkpoint.at_ms
+    for start, end in checkpoint.lost:
+        store.lost.add(start, end)
     store.log_start = checkpoint.log_start
 
 
@@ -157,6 +160,7 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
             path=checkpoints.PATH,
             log_start=store.log.start,
         )
+    store.table.lacks_rows = store.log.start > 0
     store.table.files.skip_generations()
     store.keys.open(())
     store.log.begin_at(store.log.start)
@@ -187,6 +191,7 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         if offset < segment.end:
             break
     publish_all(store)
+    store.table.lacks_rows = False
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
     if commit.segments and offset < commit.segments[-1].end:

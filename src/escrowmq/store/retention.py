@@ -59,6 +59,7 @@ def retain(store: Store, now_ms: int) -> Removed:
         queue.forget_below(queue.first_after(below, cut_at_ms + store.config.copy_after_ms))
     store.core.batches.forget_below(below)
     store.keys.forget_below(below)
+    store.lost.forget_below(below)
     store.log_start = below
     store.table.forget_below(below)
     store.checkpoint()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from escrowmq.model.message import Message
     from escrowmq.store.disk import Disk
+    from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Moved, MovedRow
 
 DROP_SHARE = 64
@@ -65,6 +66,8 @@ class StateTable:
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
         self._ids = IdFilter()
+        #: Whether the log that is replayed may speak of rows that it does not have.
+        self.lacks_rows = False
 
     # Questions.
 
@@ -75,9 +78,10 @@ class StateTable:
             survivor = self.survivors.rows.get(half_offset)
             if survivor is not None or not self.start <= half_offset < self.end:
                 return survivor
-            return self.files.half(half_offset)
+            filed = self.files.half(half_offset)
+            return filed if filed.size else None
         at = half_offset - chunk.base
-        if not chunk.skipped <= at < chunk.count:
+        if not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return self.survivors.rows.get(half_offset)
         log_offset = chunk.log_offset[at]
         part = chunk.part[at]
@@ -121,6 +125,11 @@ class StateTable:
 
     def row_at(self, log_offset: int) -> int | None:
         """The row of the message with exactly this identity in the log."""
+        row = self._row_at(log_offset)
+        # A row that is lost states where it was lost.
+        return None if row is None or self.get(row) is None else row
+
+    def _row_at(self, log_offset: int) -> int | None:
         for chunk in reversed(self.chunks.values()):
             if chunk.count > chunk.skipped and chunk.log_offset[chunk.skipped] <= log_offset:
                 row = chunk.row_at(log_offset)
@@ -256,6 +265,18 @@ class StateTable:
         self.end += count
         if self._ids.is_full:
             self.rebuild_filter()
+
+    def skip_to(self, end: int, where: Where) -> None:
+        """Rows up to there were given by frames that are lost."""
+        if end > self.end:
+            self.lacks_rows = True
+        if not self.end and not self.chunks:
+            self.start = self.end = max(end, 0)
+        while self.end < end:
+            chunk = self._chunk_for(self.end)
+            count = min(end - self.end, self.chunk_rows - chunk.count)
+            chunk.skip(count, where.frame, where.at_ms)
+            self.end += count
 
     def end_at_least(self, end: int) -> None:
         """All rows below were given, though none of them need be left."""
@@ -427,9 +448,10 @@ class StateTable:
 
     def _place(self, half_offset: int) -> tuple[Chunk | None, int]:
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
-        if chunk is None or not chunk.skipped <= half_offset - chunk.base < chunk.count:
+        at = half_offset % self.chunk_rows
+        if chunk is None or not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return None, 0
-        return chunk, half_offset - chunk.base
+        return chunk, at
 
     def _slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
         row = first
