@@ -44,6 +44,8 @@ class Inspection(msgspec.Struct, kw_only=True):
 
     report: Report
     seed: int
+    #: The highest offset that anything intact knows to be flushed.
+    flushed: int
     checkpoint: Checkpoint | None
     queues: dict[int, NamedQueue]
     origins: dict[int, NamedOrigin]
@@ -110,9 +112,9 @@ def _log(disk: Disk, seed: int, checkpoint: Checkpoint | None, report: Report) -
 
 
 def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Report) -> Inspection:
-    log_start, flushed = 0, 0
+    log_start = 0
     if checkpoint is not None:
-        log_start, flushed = checkpoint.log_start, checkpoint.log_end
+        log_start = checkpoint.log_start
     elif log.start:
         log_start = log.start
         report.note(
@@ -132,15 +134,22 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
     messages = FrameCheck(checkpoint, report)
     tally = Tally()
     ahead = checkpoint
-    for found in walk(log, seed, log_start=log_start, flushed=flushed):
+    last_at_ms = 0
+    checkpointed = {one.log_end for one in report.checkpoints if one.is_whole}
+    flushed = max(checkpointed, default=0)
+    for found in walk(log, seed, log_start=log_start, checkpointed=checkpointed):
         offset = found.frame.log_offset if isinstance(found, FoundFrame) else found.log_offset
         if ahead is not None and offset >= ahead.log_end:
             sequence.meet(ahead)
             ahead = None
         if not isinstance(found, FoundFrame):
-            report.ranges.append(found)
+            report.ranges.append(msgspec.structs.replace(found, stored_at_ms=last_at_ms))
             report.log_end = found.log_offset if found.kind is Kind.TORN else found.end
             continue
+        if not last_at_ms:
+            _date(report, found.frame.stored_at_ms)
+        last_at_ms = found.frame.stored_at_ms
+        flushed = max(flushed, found.frame.flushed)
         report.log_end = found.frame.end
         _count_frame(segments[found.segment.start], found)
         records = found.frame.records
@@ -154,16 +163,24 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
         tally.read(records)
     if ahead is not None:
         sequence.meet(ahead)
+    if not last_at_ms and checkpoint is not None:
+        _date(report, checkpoint.at_ms)
     _judge_sequence(sequence, report)
     report.counts = tally.counts()
     report.counts.queues = sequence.queues
     return Inspection(
         report=report,
         seed=seed,
+        flushed=flushed,
         checkpoint=checkpoint,
         queues=messages.queues,
         origins=messages.origins,
     )
+
+
+def _date(report: Report, at_ms: int) -> None:
+    """Bad ranges before the first intact frame are as old as that one."""
+    report.ranges = [msgspec.structs.replace(one, stored_at_ms=at_ms) for one in report.ranges]
 
 
 def _count_frame(segment: SegmentFound, found: FoundFrame) -> None:

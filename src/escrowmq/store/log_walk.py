@@ -6,6 +6,7 @@ are damage is not decided here but in ``tail.judge``, so that an inspection says
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,7 +32,7 @@ from escrowmq.store.tail import judge, later_frames
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, Prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from escrowmq.store.disk import Disk
     from escrowmq.store.report import Report
@@ -82,12 +83,32 @@ def open_log(disk: Disk, log_start: int, report: Report) -> CommitLog:
 
 
 def walk(
-    log: CommitLog, seed: int, *, log_start: int, flushed: int
+    log: CommitLog, seed: int, *, log_start: int, checkpointed: Collection[int]
 ) -> Iterator[FoundFrame | BadRange]:
     """Every intact frame and every bad range, in the order of the log.
 
-    ``flushed`` is known to be on the disk, from a checkpoint.  A torn range is the last.
+    ``checkpointed`` are the log offsets at which checkpoints end: up to there everything was
+    flushed, and there a frame starts.  A torn range is the last.
     """
+    flushed = max(checkpointed, default=0)
+    for found in _walk(log, seed, log_start, flushed):
+        if isinstance(found, FoundFrame) or found.kind is Kind.TORN:
+            yield found
+        else:
+            yield from _split(found, checkpointed)
+
+
+def _split(found: BadRange, borders: Collection[int]) -> Iterator[BadRange]:
+    """Cut at each border, because a replay may start there."""
+    inside = sorted(border for border in borders if found.log_offset < border < found.end)
+    for start, end in pairwise((found.log_offset, *inside, found.end)):
+        says = found.says if start == found.log_offset else []
+        yield msgspec.structs.replace(found, log_offset=start, length=end - start, says=says)
+
+
+def _walk(
+    log: CommitLog, seed: int, log_start: int, flushed: int
+) -> Iterator[FoundFrame | BadRange]:
     offset = log_start
     for segment in log.segments:
         if segment.start > offset:
@@ -133,7 +154,12 @@ def _bad_range(log: CommitLog, seed: int, segment: Segment, offset: int, flushed
         says = []
     else:
         intact = next(later_frames(log, seed, offset), None)
-        end = min(intact.log_offset, segment.end) if intact else segment.end
+        if intact is not None and intact.log_offset < segment.end:
+            end = intact.log_offset
+        else:
+            # With what is missing behind it, since a frame ends there.
+            end = next((s.start for s in log.segments if s.start > segment.start), flushed)
+            end = max(end, segment.end)
         # What lies above may be a torn tail of its own.
         end = flushed if offset < flushed < end else end
         says = list(_says(segment, offset, end))

@@ -191,7 +191,6 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         if offset < segment.end:
             break
     publish_all(store)
-    store.table.lacks_rows = False
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
     if commit.segments and offset < commit.segments[-1].end:

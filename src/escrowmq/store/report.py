@@ -30,6 +30,8 @@ class BadRange(msgspec.Struct, frozen=True, kw_only=True):
     log_offset: int
     length: int
     kind: Kind
+    #: Store time of the intact frame before it, or else of the one after it.
+    stored_at_ms: int = 0
     #: What the bytes seem to say.  Nothing of it is checked.
     says: list[str] = []
 

@@ -150,7 +150,10 @@ class Sequence:
         """A number is used, so its name must have been given before."""
         assert counter.next is not None
         if number >= counter.next:
+            # Where it was given is not known: what is missing next may be from there, too.
+            after = counter.after
             self._step(counter, number + 1, 0, log_offset)
+            counter.after = after
 
     def _name(self, counter: _Counter, number: int, log_offset: int) -> None:
         assert counter.next is not None

@@ -66,7 +66,7 @@ class StateTable:
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
         self._ids = IdFilter()
-        #: Whether the log that is replayed may speak of rows that it does not have.
+        #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
 
     # Questions.
@@ -162,7 +162,7 @@ class StateTable:
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
         at = first % self.chunk_rows
-        chunk = self.chunks.get(first - at)
+        chunk = None if self.lacks_rows else self.chunks.get(first - at)
         if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
             return chunk.queue[at : at + count]
         return [half.queue for half in self._halves(first, count)]
@@ -216,7 +216,7 @@ class StateTable:
         self, first: int, count: int, visible_at_ms: int
     ) -> Iterator[tuple[Columns, array[int]]]:
         """Consume queue entries of these rows, and their queues, chunk by chunk."""
-        if self._is_in_chunks(first, count):
+        if not self.lacks_rows and self._is_in_chunks(first, count):
             for chunk, at, end in self._slices(first, count):
                 yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
             return
@@ -429,6 +429,7 @@ class StateTable:
             chunk = Chunk(base, self.chunk_rows)
             chunk.load(self.files.rows(base, 0, min(end - base, self.chunk_rows)))
             self.chunks[base] = chunk
+            self.lacks_rows = self.lacks_rows or 0 in chunk.size[chunk.skipped : chunk.count]
         self.survivors.load(self.files.read_survivors())
         self.rebuild_filter()
 
@@ -460,11 +461,13 @@ class StateTable:
             end = min(first + count, base + self.chunk_rows)
             chunk = self.chunks.get(base)
             if chunk is not None:
-                yield chunk, max(row - base, chunk.skipped), min(end - base, chunk.count)
+                at, stop = max(row - base, chunk.skipped), min(end - base, chunk.count)
+                if at < stop:
+                    yield chunk, at, stop
             row = end
 
     def _is_in_chunks(self, first: int, count: int) -> bool:
-        return sum(max(end - at, 0) for _, at, end in self._slices(first, count)) == count
+        return sum(end - at for _, at, end in self._slices(first, count)) == count
 
     def _halves(self, first: int, count: int) -> Iterator[Half]:
         for row in range(first, first + count):
