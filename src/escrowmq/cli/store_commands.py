@@ -5,6 +5,7 @@ What needs numpy is imported when a command runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,12 @@ from typing import Annotated
 
 import typer
 
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption
 from escrowmq.cli.output import Output
 from escrowmq.model.errors import StoreUnusable
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
 
 app = typer.Typer(help="Look at a data directory, and repair it.", no_args_is_help=True)
 
@@ -62,6 +67,38 @@ def check(
             )
         typer.echo(store_text.as_table(report))
     if report.is_damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def repair(
+    data: DataArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    file: FileOption = None,
+) -> None:
+    """Take the damage out of a store: copy it aside, never delete it.
+
+    Exit code 0: no damage is left.  1: there is.  2: nothing could be done.
+    """
+    from escrowmq.cli import store_repair
+    from escrowmq.store.lock import DirectoryLock
+
+    store = store_in(data)
+    if not store.is_dir():
+        raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
+    config = load(file=file, environ=os.environ)
+    with readable(data), DirectoryLock(data):
+        work = store_repair.Work(data, store)
+        for line in work.plan():
+            typer.echo(line)
+        if work.is_needed:
+            if not yes:
+                typer.confirm("\nDo this?", abort=True)
+            typer.echo()
+            for line in work.do(config.section(StoreConfig), config.section(CheckPolicy)):
+                typer.echo(line)
+    if work.is_left:
         raise typer.Exit(EXIT_DAMAGED)
 
 

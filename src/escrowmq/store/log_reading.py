@@ -68,7 +68,7 @@ class LogReading:
             records = decode_records(
                 self._log.read(start + head.records_at, head.length - head.records_at)
             )
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return "", UNNUMBERED
         for record in records:
             if isinstance(record, Prepared) and record.first == half.half_offset:

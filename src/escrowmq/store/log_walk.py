@@ -192,7 +192,7 @@ def _says(segment: Segment, offset: int, end: int) -> Iterator[str]:
             return
         try:
             records = decode_records(data[head.records_at : head.length])
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             records = []
         for record in records:
             if not isinstance(record, NamedQueue | NamedOrigin):

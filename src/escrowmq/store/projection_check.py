@@ -108,7 +108,7 @@ class ProjectionCheck:
                 wanted = min(_PIECE_ROWS, first + count - at)
                 data = file.read_at(at * kind.itemsize, wanted * kind.itemsize)
                 rows = np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
-                bad = first_bad(rows)
+                bad = first_bad(rows) if len(rows) else None
                 if bad is not None:
                     what = "a check word is wrong"
                     self._report.note(code, path, what, at=(at + bad) * kind.itemsize)

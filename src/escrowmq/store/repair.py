@@ -25,7 +25,7 @@ from escrowmq.transaction.losing import is_incomplete
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk, File
-    from escrowmq.store.report import BadRange
+    from escrowmq.store.report import BadRange, Finding, Report
     from escrowmq.store.store import Store
     from escrowmq.transaction.states import State
 
@@ -66,12 +66,13 @@ class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
 
 
-def repair(disk: Disk, aside: Disk) -> Repaired:
+def repair(disk: Disk, aside: Disk, inspection: Inspection | None = None) -> Repaired:
     """Take the damage out of a store; copies go to the root of ``aside``.
 
-    Whoever calls this holds the lock of the data directory.
+    Whoever calls this holds the lock of the data directory, and has held it since the inspection
+    if it brings one.
     """
-    inspection = inspect(disk)
+    inspection = inspection or inspect(disk)
     refuse_impossible(inspection)
     filling = fillers(inspection)
     repaired = Repaired(filled=[_span(one.place) for one in filling])
@@ -84,6 +85,11 @@ def repair(disk: Disk, aside: Disk) -> Repaired:
         _fill(disk, filler, inspection.seed)
     _move_projections(disk, aside, inspection, repaired)
     return repaired
+
+
+def fixable(report: Report) -> list[Finding]:
+    """The findings about files that can be moved aside: the log, or an older one, has it all."""
+    return [one for one in report.findings if one.code in (*PROJECTIONS, "checkpoint_damaged")]
 
 
 def refuse_impossible(inspection: Inspection) -> None:
