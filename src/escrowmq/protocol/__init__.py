@@ -1,1 +1,1 @@
-"""Bytes to requests and back, no sockets; the only place that knows RocketMQ's wire names."""
+"""Bytes to requests and back, without a socket.  The only place that knows RocketMQ's names."""

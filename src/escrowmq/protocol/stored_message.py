@@ -80,8 +80,8 @@ _BODY_SIZE = Struct(">I")
 #: request packed before: store time and host, no reconsumption yet, no prepared offset.
 _FIRST_SENT_HEAD = Struct(">IIIiiqqiq8s28sI")
 _SAME = Struct(">q8siq")
-#: Body CRC and sys flag, at 8.
-_VOUCHED = Struct(">I24xi")
+#: Body CRC, sys flag and, if both hosts are IPv4, the body's size, at 8.
+_VOUCHED = Struct(">I24xi44xI")
 _SIZE_OF_TEXT = Struct(">h")
 
 _pack_ipv4_head = _HEADS[0].pack
@@ -239,23 +239,24 @@ def encode_many(
     return pieces, sizes, crcs, log_offsets
 
 
-def record_crc(record: bytes | memoryview) -> int | None:
+def record_crc(record: bytes | bytearray | memoryview) -> int | None:
     """The CRC-32 of all of a record but its body, which has one of its own inside.
 
     None if the body does not fit that one.  The two together vouch for every byte, and each byte
     is looked at once.
     """
     try:
-        body_crc, sys_flag = _VOUCHED.unpack_from(record, 8)
-        head_bytes = _HEAD_BYTES + _IPV6_EXTRA_BYTES[sys_flag >> 4 & 3]
-        (body_bytes,) = _BODY_SIZE.unpack_from(record, head_bytes - 4)
+        body_crc, sys_flag, body_bytes = _VOUCHED.unpack_from(record, 8)
+        head_bytes = _HEAD_BYTES
+        if sys_flag & _SYS_IPV6:
+            head_bytes += _IPV6_EXTRA_BYTES[sys_flag >> 4 & 3]
+            (body_bytes,) = _BODY_SIZE.unpack_from(record, head_bytes - 4)
     except StructError:
         return None
-    view = memoryview(record)
     body_end = head_bytes + body_bytes
-    if crc32(view[head_bytes:body_end]) & _CRC_MASK != body_crc:
+    if crc32(record[head_bytes:body_end]) & _CRC_MASK != body_crc:
         return None
-    return crc32(view[body_end:], crc32(view[:head_bytes]))
+    return crc32(record[body_end:], crc32(record[:head_bytes]))
 
 
 def encoded_size(message: Message, store_host_size: int) -> int:

@@ -21,6 +21,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
+    from escrowmq.store.replay import HalfColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -41,12 +42,14 @@ COLUMNS = (
 
 
 def _column(typecode: str, rows: int) -> array[int]:
-    empty = array(typecode)
-    return array(typecode, bytes(empty.itemsize * rows))
+    # Repeated, not grown: growing leaves room for more, and nothing is ever added.
+    return array(typecode, (0,)) * rows
 
 
 #: What ``part`` holds in the rows after a request's first one.
 _DISTANCES = array("H", range(SPAN_MAX + 1))
+#: Columns that half messages which came alone bring with them.
+_SINGLES = tuple(name for name, _ in COLUMNS if name not in ("part", "state", "checks_sent"))
 # As plain numbers: comparing with an enum takes several times as long.
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
@@ -155,6 +158,31 @@ class Chunk:
         self.count = end
         self.is_dirty = True
 
+    def insert_singles(self, columns: HalfColumns, skip: int) -> int:
+        """Add rows from the ``skip``-th on, each a request of its own; how many found room."""
+        at = self.count
+        count = min(len(columns.size) - skip, self.rows_max - at)
+        end = at + count
+        for name in _SINGLES:
+            getattr(self, name)[at:end] = getattr(columns, name)[skip : skip + count]
+        self.part[at:end] = array("H", (FIRST | 1,)) * count
+        self.state[at:end] = array("B", (_PREPARED,)) * count
+        self.count = end
+        self.needed += count
+        self.due_from_ms = min(self.due_from_ms, int(self._views["next_at_ms"][at:end].min()))
+        self.is_dirty = True
+        return count
+
+    def decide_rows(self, at: Rows, states: Rows) -> None:
+        """Set these rows for good, each to its own state."""
+        state, next_at_ms = self._views["state"], self._views["next_at_ms"]
+        before = state[at]
+        is_undecided = (before == _PREPARED) | (before == _PARKED) | (next_at_ms[at] != NEVER)
+        state[at] = states
+        next_at_ms[at] = NEVER
+        self.needed -= int(np.count_nonzero(is_undecided))
+        self.is_dirty = True
+
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         state = self._views["state"][at:end]
         # Rolled back rows are never due, so what is due and decided is committed.
@@ -207,8 +235,7 @@ class Chunk:
             self.size[at:end],
             self.tags[at:end],
             self.crc[at:end],
-            end - at,
-            visible_at_ms,
+            array("q", (visible_at_ms,)) * (end - at),
         )
 
     def needed_below(self, log_offset: int) -> list[int]:
@@ -243,8 +270,11 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def to_rows(self, ops: list[tuple[int, int, int]]) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows."""
+    def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
+        """All rows as a file holds them, except for op offsets that only the last file knows.
+
+        ``ops`` are the new ones: first rows, numbers of rows, op offsets.
+        """
         rows = np.zeros(self.count, dtype=STATE_ROW)
         for name, _ in COLUMNS:
             rows[name] = self.view(name)
@@ -253,8 +283,13 @@ class Chunk:
         for row, location in self.locations.items():
             rows["location"][row - self.base] = location
         op_offsets = rows["op_offset"]
-        for first, count, op_offset in ops:
-            op_offsets[max(first - self.base, 0) : first + count - self.base] = op_offset
+        firsts, counts, values = ops
+        here = (firsts + counts > self.base) & (firsts < self.base + self.count)
+        alone = here & (counts == 1)
+        op_offsets[firsts[alone] - self.base] = values[alone]
+        for index in np.flatnonzero(here & (counts > 1)).tolist():
+            first = int(firsts[index]) - self.base
+            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
         return rows
 
     def load(self, rows: Rows) -> None:

@@ -65,7 +65,7 @@ class CommitLog:
     @property
     def start(self) -> int:
         """The lowest log offset that can still be read."""
-        return self.segments[0].start if self.segments else self.end
+        return self.segments[0].start if self.segments else self.written
 
     def begin_at(self, log_offset: int) -> None:
         """Continue after the last segment, at this offset."""
@@ -180,14 +180,12 @@ def read_frames(segment: Segment, seed: int, *, from_offset: int, end: int) -> I
     offset = from_offset
     while offset < end:
         block = segment.file.read_at(offset - segment.start, min(_BLOCK_BYTES, end - offset))
+        view = memoryview(block)
         at = 0
-        while True:
-            frame = read_frame(block, at, offset, seed)
-            if frame is None:
-                break
+        while (frame := read_frame(view, at, offset, seed)) is not None:
             yield frame
             at += frame.length
-            offset = frame.end
+            offset += frame.length
         if at == 0:
             head = stated_head(block)
             if head is None or head.length <= len(block) or offset + head.length > end:

@@ -70,14 +70,13 @@ class OpenFiles:
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Entries that become visible together, one array per field."""
+    """Entries, one array per field."""
 
     log_offsets: array[int]
     sizes: array[int]
     tags: array[int]
     crcs: array[int]
-    count: int
-    visible_at_ms: int
+    visible_at_ms: array[int]
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -140,14 +139,18 @@ class ConsumeQueue:
 
     def extend(self, first: int, columns: Columns) -> None:
         """Add entries; they are visible when this returns."""
-        deleted = self._is_deleted(first, columns.count)
-        tails = (self._log_offsets, self._sizes, self._tags, self._crcs)
-        news = (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
-        for tail, new in zip(tails, news, strict=True):
+        count = len(columns.sizes)
+        deleted = self._is_deleted(first, count)
+        news = (
+            columns.log_offsets,
+            columns.visible_at_ms,
+            columns.sizes,
+            columns.tags,
+            columns.crcs,
+        )
+        for tail, new in zip(self._columns(), news, strict=True):
             tail.extend(new[deleted:] if deleted else new)
-        kept = columns.count - deleted
-        self._visible_at_ms.extend(array("q", (columns.visible_at_ms,)) * kept)
-        self.end += kept
+        self.end += count - deleted
 
     def _is_deleted(self, first: int, count: int) -> int:
         """How many of these entries lie below the start of a queue that is made anew."""

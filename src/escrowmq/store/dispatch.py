@@ -60,7 +60,7 @@ class Dispatcher:
             first = self._waiting[0]
             if isinstance(first, tuple):
                 blocks.append(first)
-                rows += first[2].count if isinstance(first[2], Columns) else 1
+                rows += len(first[2].sizes) if isinstance(first[2], Columns) else 1
                 self._waiting.popleft()
                 continue
             more = next(first, None)
@@ -83,7 +83,8 @@ class Dispatcher:
         elif isinstance(record, Released):
             self._released(record, where)
         elif isinstance(record, BatchDecided):
-            self._waiting.append(self._ranges(record.ranges, record.given, set(), where))
+            waits = {row for row, _ in record.waiting}
+            self._waiting.append(self._ranges(record.ranges, record.given, waits, where))
 
     def skip(self, queue: int, first: int, end: int, where: Where) -> None:
         """Queue offsets ``[first, end)`` were given by frames that are lost."""
@@ -110,8 +111,7 @@ class Dispatcher:
             sizes=array("I", placed.sizes),
             tags=array("i", placed.tags),
             crcs=array("I", placed.crcs),
-            count=len(queues),
-            visible_at_ms=at_ms,
+            visible_at_ms=array("q", (at_ms,)) * len(queues),
         )
         if queues.count(queues[0]) == len(queues):
             self._waiting.append((queues[0], record.queue_offsets[0], columns))
@@ -155,11 +155,11 @@ class Dispatcher:
         for first, count in ranges:
             at = first
             for columns, queues in self._table.columns(first, count, where.at_ms):
-                after = at + columns.count
+                after = at + len(queues)
                 if len(given) == 1 and not waiting:
                     queue = given[0].queue
                     yield [(queue, ends[queue], columns)]
-                    ends[queue] += columns.count
+                    ends[queue] += len(queues)
                 elif waiting:
                     rows = [row - at for row in range(at, after) if row not in waiting]
                     yield _by_queue(columns, queues, ends, rows)
@@ -193,15 +193,20 @@ def _by_queue(
     numbers = numbers[order]
     picked = [
         array(column.typecode, np.frombuffer(column, dtype=column.typecode)[order].tobytes())
-        for column in (columns.log_offsets, columns.sizes, columns.tags, columns.crcs)
+        for column in (
+            columns.log_offsets,
+            columns.sizes,
+            columns.tags,
+            columns.crcs,
+            columns.visible_at_ms,
+        )
     ]
     borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     blocks: list[Block] = []
     for start, end in pairwise(borders):
         if start < end:
             queue = int(numbers[start])
-            log_offsets, sizes, tags, crcs = (column[start:end] for column in picked)
-            block = Columns(log_offsets, sizes, tags, crcs, end - start, columns.visible_at_ms)
+            block = Columns(*(column[start:end] for column in picked))
             blocks.append((queue, ends[queue], block))
             ends[queue] += end - start
     return blocks

@@ -14,7 +14,6 @@ from escrowmq.protocol.properties import PGROUP, parse_properties
 from escrowmq.protocol.stored_message import skim
 from escrowmq.store.commit_log import segment_path
 from escrowmq.transaction.records import (
-    BRINGS_MESSAGES,
     Moved,
     NamedOrigin,
     NamedQueue,
@@ -52,7 +51,7 @@ class FrameCheck:
                 self.queues[record.id] = record
             elif isinstance(record, NamedOrigin):
                 self.origins[record.id] = record
-            elif isinstance(record, BRINGS_MESSAGES):
+            elif isinstance(record, _Bringing):
                 self._messages(found, record)
 
     def _messages(self, found: FoundFrame, record: _Bringing) -> None:

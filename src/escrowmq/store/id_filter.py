@@ -59,9 +59,14 @@ class IdFilter:
         self._mask = bits - 1
         self._bits = bytearray(bits // 8)
         self.added = 0
-        marked = np.frombuffer(self._bits, dtype=np.uint8)
         for hashes in columns:
-            self.added += len(hashes)
-            second = (hashes * np.uint32(_ODD)) >> np.uint32(3)
-            for places in (hashes & np.uint32(self._mask), second & np.uint32(self._mask)):
-                np.bitwise_or.at(marked, places >> 3, (1 << (places & 7)).astype(np.uint8))
+            self.add_many(hashes)
+
+    def add_many(self, hashes: npt.NDArray[np.uint32]) -> None:
+        """Put these hashes in."""
+        marked = np.frombuffer(self._bits, dtype=np.uint8)
+        mask = np.uint32(self._mask)
+        second = (hashes * np.uint32(_ODD)) >> np.uint32(3)
+        for places in (hashes & mask, second & mask):
+            np.bitwise_or.at(marked, places >> 3, (1 << (places & 7)).astype(np.uint8))
+        self.added += len(hashes)

@@ -58,8 +58,11 @@ class LogReading:
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number of a request, by its first row.
 
-        The frame is not checked as a whole, it may be large: a wrong id is only not found.
+        The frame is not checked as a whole, it may be large: a wrong id is only not found.  Nor is
+        that of a decided request whose frame retention has deleted.
         """
+        if half.location < self._log.start:
+            return "", UNNUMBERED
         start = half.location - HEAD_BYTES
         head = stated_head(self._log.read(start, HEAD_BYTES))
         if head is None:
@@ -78,16 +81,14 @@ class LogReading:
         return "", UNNUMBERED
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         stored = decode(self.record_of(half))
-        return (stored.topic, stored.queue_id, stored.body) == (
-            message.topic,
-            message.queue_id,
-            message.body,
-        )
+        return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decision(self, op_offset: int) -> tuple[str, int]:
-        """Who decided in this frame, and when."""
+        """Who decided in this frame, and when; nobody knows once retention has deleted it."""
+        if op_offset < self._log.start:
+            return "", 0
         if self._lost.hold(op_offset):
             return LOST_BY, 0
         frame = self.frame(op_offset)

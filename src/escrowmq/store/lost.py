@@ -58,8 +58,7 @@ def places(count: int, where: Where) -> Columns:
         sizes=none,
         tags=array("i", bytes(4 * count)),
         crcs=none,
-        count=count,
-        visible_at_ms=where.at_ms,
+        visible_at_ms=array("q", (where.at_ms,)) * count,
     )
 
 

@@ -15,7 +15,9 @@ from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import commit_log, consume_queue, state_files
 from escrowmq.store import format as formats
+from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.replay import Replayer, publish_all
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.core import Where
@@ -37,7 +39,6 @@ DIRECTORIES = (
 )
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
-_PUBLISH_FRAMES = 10_000
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -171,6 +172,8 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
     commit = store.log
     offset = found.replayed_from = commit.end
     flushed = checkpoint.log_end if checkpoint else 0
+    spilled = offset
+    replayer = Replayer(store)
     for segment in commit.segments:
         if segment.end <= offset:
             continue
@@ -180,16 +183,20 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
             segment, store.seed, from_offset=max(offset, segment.start), end=segment.end
         )
         for frame in frames:
-            where = Where(frame.log_offset, frame.messages, frame.stored_at_ms)
-            store.apply(frame.records, where)
+            replayer.feed(frame)
             store.last_at_ms = frame.stored_at_ms
-            flushed = max(flushed, frame.flushed)
+            if frame.flushed > flushed:
+                flushed = frame.flushed
             offset = frame.end
             found.frames += 1
-            if not found.frames % _PUBLISH_FRAMES:
+            if offset - spilled >= store.config.checkpoint_bytes:
+                replayer.flush()
                 publish_all(store)
+                spill(store)
+                spilled = offset
         if offset < segment.end:
             break
+    replayer.flush()
     publish_all(store)
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
@@ -209,10 +216,14 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         store.checkpointed = offset
 
 
-def publish_all(store: Store) -> None:
-    """Hand all entries to their queues; a new chunk of rows must not wait for them."""
-    while not store.dispatcher.is_idle:
-        store.publish()
+def spill(store: Store) -> None:
+    """Put what was replayed into files, so that memory does not grow with the log.
+
+    No checkpoint names them yet: if this replay is cut short the next one starts over.
+    """
+    job = CheckpointJob(store)
+    job.write()
+    job.install()
 
 
 def note_times(store: Store) -> None:

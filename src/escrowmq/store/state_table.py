@@ -9,6 +9,7 @@ map, and decided rows are read from the file when somebody asks.
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,17 +19,19 @@ import numpy as np
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.id_filter import IdFilter
+from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half, NewRows
+from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from escrowmq.model.message import Message
     from escrowmq.store.disk import Disk
+    from escrowmq.store.replay import HalfColumns
     from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Moved, MovedRow
 
@@ -143,7 +146,7 @@ class StateTable:
         return row if row is not None and self.start <= row < self.end else None
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         return self._reading.holds(half, message)
 
     def identity(self, half: Half) -> tuple[str, int]:
@@ -151,12 +154,11 @@ class StateTable:
         return self._reading.identity(half)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when."""
+        """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
         op_offset = half.op_offset
-        if op_offset < 0:
-            filed = self.files.half(half.half_offset)
-            assert filed is not None, "a decision is in memory until a file has it"
-            op_offset = filed.op_offset
+        # A decision is in memory until a file has it; a row below the start is in none.
+        if op_offset < 0 and half.half_offset >= self.start:
+            op_offset = self.files.half(half.half_offset).op_offset
         return self._reading.decision(op_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
@@ -170,10 +172,6 @@ class StateTable:
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
         return sum(half.size for half in self._halves(first, count))
-
-    def waits(self, first: int, count: int) -> bool:
-        """Whether any of these rows is still undecided or waits for its time."""
-        return any(is_needed(half) for half in self._halves(first, count))
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
@@ -228,8 +226,7 @@ class StateTable:
                 sizes=array("I", [entry.size for entry in entries]),
                 tags=array("i", [entry.tags for entry in entries]),
                 crcs=array("I", [entry.crc for entry in entries]),
-                count=count,
-                visible_at_ms=visible_at_ms,
+                visible_at_ms=array("q", (visible_at_ms,)) * count,
             ),
             array("I", [half.queue if half else 0 for half in halves]),
         )
@@ -277,6 +274,50 @@ class StateTable:
             count = min(end - self.end, self.chunk_rows - chunk.count)
             chunk.skip(count, where.frame, where.at_ms)
             self.end += count
+
+    def insert_singles(self, first: int, columns: HalfColumns) -> None:
+        """Add many requests of one row each."""
+        if not self.end and not self.chunks:
+            self.start = self.end = first
+        assert first == self.end, "rows are added in order"
+        done = 0
+        while done < len(columns.size):
+            done += self._chunk_for(first + done).insert_singles(columns, done)
+        self.end += done
+        self._ids.add_many(np.frombuffer(columns.id_hash, dtype=np.uint32))
+        if self._ids.is_full:
+            self.rebuild_filter()
+
+    def is_live(self, row: int) -> bool:
+        """Whether the row is in memory, in a chunk."""
+        return self._place(row)[0] is not None
+
+    def decide_singles(self, rows: Rows, states: Rows, op_offsets: Rows) -> None:
+        """Set the state of many live rows for good."""
+        bases = rows - rows % self.chunk_rows
+        for base in np.unique(bases).tolist():
+            here = np.flatnonzero(bases == base)
+            self.chunks[base].decide_rows(rows[here] - base, states[here])
+        self.ops.update(
+            zip(rows.tolist(), zip(repeat(1), op_offsets.tolist(), strict=False), strict=True)
+        )
+
+    def gather(self, rows: Rows) -> dict[str, Rows]:
+        """What consume queue entries need of these live rows, in their order."""
+        bases = rows - rows % self.chunk_rows
+        columns = {
+            name: np.zeros(len(rows), dtype=STATE_ROW[name])
+            for name in ("log_offset", "size", "tags", "crc")
+        }
+        for base in np.unique(bases).tolist():
+            chunk = self.chunks[base]
+            here = np.flatnonzero(bases == base)
+            at = rows[here] - base
+            for name, column in columns.items():
+                column[here] = chunk.view(name)[at]
+            for row, location in chunk.locations.items():
+                columns["log_offset"][rows == row] = location
+        return columns
 
     def end_at_least(self, end: int) -> None:
         """All rows below were given, though none of them need be left."""
@@ -344,6 +385,8 @@ class StateTable:
 
     def _restore_survivor(self, row: MovedRow, location: int, index: int, moved: Moved) -> None:
         placed = moved.placed
+        known = self.survivors.rows.get(row.half_offset)
+        op = self.ops.get(first_row(row.half_offset, row.part))
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -358,7 +401,7 @@ class StateTable:
             state=_STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
-            op_offset=-1,
+            op_offset=op[1] if op else known.op_offset if known else -1,
         )
         id_hash = crc32(row.transaction_id.encode())
         self.survivors.keep(half, id_hash)
@@ -370,10 +413,10 @@ class StateTable:
         """What the files must be told for a checkpoint, and which chunks may then be dropped."""
         changed = {}
         dropped = []
-        ops = self._ops_by_chunk()
+        ops = self._op_columns()
         for base, chunk in self.chunks.items():
             if chunk.is_dirty:
-                changed[base] = chunk.to_rows(ops.get(base, []))
+                changed[base] = chunk.to_rows(ops)
                 chunk.is_dirty = False
             if (
                 chunk.count == self.chunk_rows
@@ -390,12 +433,10 @@ class StateTable:
             ops=list(self.ops),
         )
 
-    def _ops_by_chunk(self) -> dict[int, list[tuple[int, int, int]]]:
-        by_chunk: dict[int, list[tuple[int, int, int]]] = {}
-        for first, (count, op_offset) in self.ops.items():
-            for base in range(first - first % self.chunk_rows, first + count, self.chunk_rows):
-                by_chunk.setdefault(base, []).append((first, count, op_offset))
-        return by_chunk
+    def _op_columns(self) -> tuple[Rows, Rows, Rows]:
+        firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
+        values = np.array(list(self.ops.values()), dtype=np.int64).reshape(-1, 2)
+        return firsts, values[:, 0], values[:, 1]
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""

@@ -24,11 +24,10 @@ from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.state_table import Reading, StateTable
-from escrowmq.transaction.batching import carry_before
 from escrowmq.transaction.commands import (
     Appended,
+    Carry,
     Command,
-    DecideBatch,
     Decision,
     Held,
 )
@@ -100,19 +99,15 @@ class Store:
         if self.failure is not None:
             raise self.finished()
         at_ms = max(now_ms, self.last_at_ms)
-        if type(command) is DecideBatch:
-            self._carry_before(command, at_ms)
         decision = self.core.decide(command, at_ms)
+        for first in decision.carries:
+            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.records:
             try:
                 self._record(decision, at_ms)
             except RequestRefused as refused:
                 return Decision(refused=refused)
         return decision
-
-    def _carry_before(self, command: DecideBatch, at_ms: int) -> None:
-        while (carry := carry_before(self.core, command, at_ms)) is not None:
-            self._record(self.core.decide(carry, at_ms), at_ms)
 
     def _record(self, decision: Decision, at_ms: int) -> None:
         log = self.log

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.transaction.answers import refuse
-from escrowmq.transaction.commands import BatchReply, Carry, DecideBatch, Decision, End
-from escrowmq.transaction.copying import is_stale
-from escrowmq.transaction.giving import give_ranges
+from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, Decision
+from escrowmq.transaction.copying import stale_requests
+from escrowmq.transaction.giving import give_ranges, waiting_rows
 from escrowmq.transaction.records import BatchDecided, Record
-from escrowmq.transaction.settling import end
-from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.settling import settle
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Half
 
 
 def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decision:
@@ -29,19 +30,17 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
         )
     if judged == "done":
         return roll_back_attempts(core, command, now_ms)
-    heads: list[int] = []
-    ranges: list[tuple[int, int]] = []
+    ranges_by_head: dict[int, list[tuple[int, int]]] = {}
     for claim in command.attempts:
-        head = core.table.find(claim.transaction_id)
-        half = core.table.get(core.head_of(head)) if head is not None else None
-        if half is None or half.state is not State.PREPARED or half.half_offset in heads:
+        head = head_of_attempt(core, claim)
+        if head is None or head.state is not State.PREPARED or head.half_offset in ranges_by_head:
             return refuse(
                 "attempt_not_prepared",
                 "write the batch again, each attempt named once",
                 attempt=claim.transaction_id,
                 batch_id=command.batch_id,
             )
-        held = core.ranges_of(half.half_offset)
+        held = core.ranges_of(head.half_offset)
         rows = sum(count for _, count in held)
         if (claim.last_number, claim.rows) != (len(held) - 1, rows):
             return refuse(
@@ -51,41 +50,51 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
                 last_number=len(held) - 1,
                 rows=rows,
             )
-        heads.append(half.half_offset)
-        ranges.extend(held)
-    given = give_ranges(core, ranges, set())
+        ranges_by_head[head.half_offset] = held
+    return commit_attempts(core, command, ranges_by_head, now_ms)
+
+
+def head_of_attempt(core: Transactions, claim: AttemptClaim) -> Half | None:
+    """The first half message of an attempt, if it is known."""
+    found = core.table.find(claim.transaction_id)
+    return None if found is None else core.head_row(core.row(found))
+
+
+def commit_attempts(
+    core: Transactions,
+    command: DecideBatch,
+    ranges_by_head: dict[int, list[tuple[int, int]]],
+    now_ms: int,
+) -> Decision:
+    """The one record that commits these attempts and remembers the batch."""
+    ranges = [held for ranges in ranges_by_head.values() for held in ranges]
+    waiting = waiting_rows(core, ranges, now_ms)
+    waits = {row for row, _ in waiting}
     record = BatchDecided(
-        command.app_id, command.query_id, command.batch_id, command.by, heads, ranges, given
+        app_id=command.app_id,
+        query_id=command.query_id,
+        batch_id=command.batch_id,
+        by=command.by,
+        heads=list(ranges_by_head),
+        ranges=ranges,
+        given=give_ranges(core, ranges, waits),
+        waiting=waiting,
     )
-    rows = sum(count for _, count in ranges)
-    return Decision(records=(record,), reply=BatchReply(outcome="decided", rows=rows))
+    return Decision(
+        records=(record,),
+        reply=BatchReply(outcome="decided", rows=sum(count for _, count in ranges)),
+        carries=stale_requests(core, ranges, waits, now_ms),
+    )
 
 
 def roll_back_attempts(core: Transactions, command: DecideBatch, now_ms: int) -> Decision:
     """The batch is done already: its new attempts must never become visible."""
-    records: list[Record] = []
+    records: dict[int, Record] = {}
     for claim in command.attempts:
-        found = core.table.find(claim.transaction_id)
-        half = core.table.get(found) if found is not None else None
-        if half is not None and half.state in (State.PREPARED, State.PARKED):
-            ending = End(
-                half_offset=half.half_offset, resolution=Resolution.ROLLBACK, by=command.by
-            )
-            records.extend(end(core, ending, now_ms).records)
-    return Decision(records=tuple(records), reply=BatchReply(outcome="already_done", rows=0))
-
-
-def carry_before(core: Transactions, command: DecideBatch, now_ms: int) -> Carry | None:
-    """The next request of a batch that is too old to become visible where it is."""
-    if core.batches.judge(command.app_id, command.query_id, command.batch_id) != "new":
-        return None
-    for claim in command.attempts:
-        found = core.table.find(claim.transaction_id)
-        half = core.table.get(core.head_of(found)) if found is not None else None
-        if half is None or half.state is not State.PREPARED:
-            continue
-        for first, _ in core.ranges_of(half.half_offset):
-            row = core.table.get(first)
-            if row is not None and is_stale(core, row, now_ms):
-                return Carry(first=first)
-    return None
+        head = head_of_attempt(core, claim)
+        if head is not None and head.state in (State.PREPARED, State.PARKED):
+            rolled_back = settle(core, head, State.ROLLED_BACK, command.by, now_ms)
+            records[head.half_offset] = rolled_back.records[0]
+    return Decision(
+        records=tuple(records.values()), reply=BatchReply(outcome="already_done", rows=0)
+    )

@@ -25,27 +25,26 @@ if TYPE_CHECKING:
 
 def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
     """Count a back-check that a live producer received."""
-    half = core.table.get(command.half_offset)
+    half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
-    head_row = core.table.get(core.head_of(half.first))
-    assert head_row is not None
-    if head_row.state is not State.PREPARED:
+    head = core.head_row(half)
+    if head.state is not State.PREPARED:
         return Decision()
-    number = head_row.checks_sent + 1
+    number = head.checks_sent + 1
     if number > core.policy.checks_max:
         return refuse(
             "checks_exhausted",
             f"at most {core.policy.checks_max} checks are sent",
-            half_offset=head_row.half_offset,
+            half_offset=head.half_offset,
         )
     next_at_ms = now_ms + check_wait_ms(number, core.policy)
-    return Decision(records=(Asked(head_row.half_offset, number, next_at_ms, command.client),))
+    return Decision(records=(Asked(head.half_offset, number, next_at_ms, command.client),))
 
 
 def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
     """Stop the checks of an undecided transaction."""
-    half = core.table.get(command.half_offset)
+    half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
     if half.state is not State.PREPARED:
@@ -59,7 +58,7 @@ def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
 
 def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
     """Check a parked transaction again, from the first check."""
-    half = core.table.get(command.half_offset)
+    half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
     if half.state is not State.PARKED:
@@ -74,14 +73,16 @@ def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
 
 def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
     """Do what the pipeline says, unless the world has moved on since it looked."""
-    half = core.table.get(verdict.half_offset)
-    if half is None or (half.state, half.checks_sent) != (verdict.state, verdict.checks_sent):
+    half = core.half(verdict.half_offset)
+    head = None if half is None else core.head_row(half)
+    if head is None or (head.state, head.checks_sent) != (verdict.state, verdict.checks_sent):
         return Decision()
     if verdict.kind is VerdictKind.ASK:
-        return Decision(back_checks=(half.half_offset,))
+        is_open = head.state is State.PREPARED
+        return Decision(back_checks=(head.half_offset,) if is_open else ())
     if verdict.kind is VerdictKind.PARK:
-        return park(core, Park(half_offset=half.half_offset, reason=verdict.reason), now_ms)
+        return park(core, Park(half_offset=head.half_offset, reason=verdict.reason), now_ms)
     resolution = Resolution(verdict.kind.value)
     return end(
-        core, End(half_offset=half.half_offset, resolution=resolution, by=verdict.by), now_ms
+        core, End(half_offset=head.half_offset, resolution=resolution, by=verdict.by), now_ms
     )

@@ -200,3 +200,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     #: Half messages to be written again with the records.
     copies: tuple[int, ...] = ()
+    #: Requests, by their first rows, to be carried forward in frames of their own before this.
+    carries: tuple[int, ...] = ()

@@ -1,19 +1,23 @@
 """Copying half messages forward: for retention, and when they become visible very late.
 
-A copy is the same bytes further on in the log; the half message keeps its identity.
+A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
+is carried in a frame of its own: no frame outgrows a request, and the frame of a request's first
+row is found from the row alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.commands import Carry, Decision, Release, Settled
+from escrowmq.transaction.commands import Carry, Decision, Release
 from escrowmq.transaction.giving import give_each
-from escrowmq.transaction.records import UNNUMBERED, Moved, MovedRow, Placed, Record, Released
+from escrowmq.transaction.records import UNNUMBERED, Moved, MovedRow, Placed, Released
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half
+from escrowmq.transaction.table import FIRST, SPAN_MAX, Half
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from escrowmq.transaction.core import Transactions
 
 
@@ -21,26 +25,37 @@ def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
     """Whether its bytes are so old that it would not live a whole retention from now."""
     since_ms = half.stored_at_ms
     if half.location != half.log_offset:
-        since_ms = core.moved_at_ms.get(half.half_offset, since_ms)
+        since_ms = core.moved_at_ms.get(half.first, since_ms)
     return now_ms - since_ms >= core.copy_after_ms
 
 
-def stale_rows(core: Transactions, ranges: list[tuple[int, int]], now_ms: int) -> list[Half]:
-    """Those of these rows that must be copied before they become visible."""
-    return [
-        half
+def stale_requests(
+    core: Transactions, ranges: Iterable[tuple[int, int]], waits: set[int], now_ms: int
+) -> tuple[int, ...]:
+    """Those of these requests that must be carried before they become visible.
+
+    One whose rows all wait becomes visible later, and is looked at then.
+    """
+    return tuple(
+        first
         for first, count in ranges
-        for half in map(core.table.get, range(first, first + count))
-        if half is not None and is_stale(core, half, now_ms)
+        if any(row not in waits for row in range(first, first + count))
+        and is_stale(core, core.row(first), now_ms)
+    )
+
+
+def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
+    """Copy forward those half messages of a request that are still needed."""
+    first = core.table.get(command.first)
+    # The first row may be gone, while later ones of its request still wait for their time.
+    count = SPAN_MAX if first is None else first.part & ~FIRST
+    halves = [
+        half
+        for half in map(core.table.get, range(command.first, command.first + count))
+        if half is not None and half.first == command.first and half.is_needed
     ]
-
-
-def with_copies(
-    core: Transactions, records: tuple[Record, ...], halves: list[Half], reply: Settled | None
-) -> Decision:
-    """A decision that also carries these half messages forward, in the same frame."""
     if not halves:
-        return Decision(records=records, reply=reply)
+        return Decision()
     moved = Moved(
         rows=[moved_row(core, half) for half in halves],
         placed=Placed(
@@ -50,11 +65,7 @@ def with_copies(
             tags=[half.tags for half in halves],
         ),
     )
-    return Decision(
-        records=(moved, *records),
-        reply=reply,
-        copies=tuple(half.half_offset for half in halves),
-    )
+    return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
 
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:
@@ -77,26 +88,12 @@ def moved_row(core: Transactions, half: Half) -> MovedRow:
     )
 
 
-def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
-    """Copy forward those half messages of a request that are still needed.
-
-    One request per frame, so that the frame of a request's first row is found from the row alone.
-    """
-    first = core.table.get(command.first)
-    count = first.part & ~FIRST if first is not None else 1
-    halves = [
-        half
-        for half in map(core.table.get, range(command.first, command.first + count))
-        if half is not None and core.table.waits(half.half_offset, 1)
-    ]
-    return with_copies(core, (), halves, None)
-
-
 def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     """Make messages visible whose time has come; the others are passed over."""
     halves = [
         half
-        for half in map(core.table.get, command.half_offsets)
+        # Each once: a table may name a row twice while it moves it from one place to another.
+        for half in map(core.table.get, dict.fromkeys(command.half_offsets))
         if half is not None and half.state is State.COMMITTED and half.next_at_ms <= now_ms
     ]
     if not halves:
@@ -109,5 +106,5 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
         queues=queues,
         queue_offsets=give_each(core, queues),
     )
-    stale = [half for half in halves if is_stale(core, half, now_ms)]
-    return with_copies(core, (released,), stale, None)
+    stale = dict.fromkeys(half.first for half in halves if is_stale(core, half, now_ms))
+    return Decision(records=(released,), carries=tuple(stale))

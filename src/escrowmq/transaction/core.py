@@ -34,7 +34,7 @@ from escrowmq.transaction.records import (
     Stored,
 )
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, HalfTable, NewRows
+from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from escrowmq.transaction.commands import Command, Decision
     from escrowmq.transaction.policy import CheckPolicy
 
-MOVED_AT_MAX = 100_000
-"""Rows whose last move is remembered; forgetting one only means it may be copied once more."""
+MOVED_MAX = 100_000
+"""Requests whose last move is remembered; forgetting one only means one copy more."""
 
 
 class Where(msgspec.Struct, frozen=True, gc=False):
@@ -66,7 +66,14 @@ class Parts(msgspec.Struct):
 class Transactions:
     """Every transaction the broker knows, and the next offset of every queue."""
 
-    def __init__(self, table: HalfTable, policy: CheckPolicy, *, copy_after_ms: int) -> None:
+    def __init__(
+        self,
+        table: HalfTable,
+        policy: CheckPolicy,
+        *,
+        copy_after_ms: int,
+        moved_max: int = MOVED_MAX,
+    ) -> None:
         self.table = table
         self.policy = policy
         self.copy_after_ms = copy_after_ms
@@ -82,8 +89,9 @@ class Transactions:
         self.delays: dict[int, int] = {}
         #: Undecided transactions that were parked before: their age counts from the resume.
         self.resumed_at_ms: dict[int, int] = {}
-        #: When rows were last carried forward.
+        #: First row of a request -> when it was carried forward last.
         self.moved_at_ms: dict[int, int] = {}
+        self._moved_max = moved_max
         self._appliers: dict[type, Callable[..., None]] = {
             NamedQueue: self._apply_named_queue,
             NamedOrigin: self._apply_named_origin,
@@ -108,6 +116,22 @@ class Transactions:
     def apply(self, record: Record, where: Where) -> None:
         """Make a record so.  Applying it again changes nothing more."""
         self._appliers[type(record)](record, where)
+
+    def half(self, half_offset: int) -> Half | None:
+        """The half message; None if there is none, or if the row is an ordinary message."""
+        half = self.table.get(half_offset)
+        return None if half is None or half.origin == PLAIN else half
+
+    def row(self, half_offset: int) -> Half:
+        """A row that is known to be there."""
+        half = self.table.get(half_offset)
+        assert half is not None
+        return half
+
+    def head_row(self, half: Half) -> Half:
+        """The first half message of its transaction."""
+        head = self.head_of(half.first)
+        return half if head == half.half_offset else self.row(head)
 
     def head_of(self, first: int) -> int:
         """The head of the transaction whose request starts at this row."""
@@ -193,37 +217,32 @@ class Transactions:
         self.heads[record.first] = record.head
 
     def _apply_decided(self, record: Decided, where: Where) -> None:
-        self._settle(record.ranges, State(record.state), where.frame)
-        self._forget(record.head, record.ranges)
-        self._give(record)
-        for row, at_ms in record.waiting:
-            self.table.schedule(row, at_ms)
+        self._settle(record, State(record.state), where.frame)
+        self._forget_transaction(record.head)
 
     def _apply_batch_decided(self, record: BatchDecided, where: Where) -> None:
-        self._settle(record.ranges, State.COMMITTED, where.frame)
+        self._settle(record, State.COMMITTED, where.frame)
         for head in record.heads:
-            self._forget(head, record.ranges)
-        self._give(record)
+            self._forget_transaction(head)
         self.batches.apply(record.app_id, record.query_id, record.batch_id, where.frame)
 
-    def _settle(self, ranges: list[tuple[int, int]], state: State, op_offset: int) -> None:
-        for first, count in ranges:
+    def _settle(self, record: Decided | BatchDecided, state: State, op_offset: int) -> None:
+        for first, count in record.ranges:
             self.table.decide(first, count, state, op_offset)
-
-    def _give(self, record: Decided | BatchDecided) -> None:
+            self.heads.pop(first, None)
+            if not record.waiting:
+                self.moved_at_ms.pop(first, None)
+            if self.delays:
+                for row in range(first, first + count):
+                    self.delays.pop(row, None)
+        for row, at_ms in record.waiting:
+            self.table.schedule(row, at_ms)
         for span in record.given:
             self.queue_ends[span.queue] = span.first + span.count
 
-    def _forget(self, head: int, ranges: list[tuple[int, int]]) -> None:
-        if self.parts.pop(head, None) is not None:
-            for first, _ in ranges:
-                self.heads.pop(first, None)
+    def _forget_transaction(self, head: int) -> None:
+        self.parts.pop(head, None)
         self.resumed_at_ms.pop(head, None)
-        if self.delays or self.moved_at_ms:
-            for first, count in ranges:
-                for row in range(first, first + count):
-                    self.delays.pop(row, None)
-                    self.moved_at_ms.pop(row, None)
 
     def _apply_asked(self, record: Asked, _where: Where) -> None:
         self.table.count_check(record.head, record.checks_sent, record.next_check_at_ms)
@@ -249,14 +268,16 @@ class Transactions:
         ):
             self.table.schedule(row, NEVER)
             self.queue_ends[queue] = offset + 1
-            self.moved_at_ms.pop(row, None)
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
-        if len(self.moved_at_ms) > MOVED_AT_MAX:
-            self.moved_at_ms.clear()
+        first = first_row(record.rows[0].half_offset, record.rows[0].part)
+        # The latest move is the last to be forgotten.
+        self.moved_at_ms.pop(first, None)
+        if len(self.moved_at_ms) >= self._moved_max:
+            del self.moved_at_ms[next(iter(self.moved_at_ms))]
+        self.moved_at_ms[first] = where.at_ms
         for row in record.rows:
-            self.moved_at_ms[row.half_offset] = where.at_ms
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
 

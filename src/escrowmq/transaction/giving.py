@@ -25,6 +25,20 @@ def give_each(core: Transactions, queues: list[int]) -> list[int]:
     return offsets
 
 
+def waiting_rows(
+    core: Transactions, ranges: list[tuple[int, int]], now_ms: int
+) -> list[tuple[int, int]]:
+    """Those of these rows that become visible later than now, and when."""
+    if not core.delays:
+        return []
+    return [
+        (row, now_ms + core.delays[row])
+        for first, count in ranges
+        for row in range(first, first + count)
+        if row in core.delays
+    ]
+
+
 def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[int]) -> list[Span]:
     """Queue offsets for these rows: in each queue a run, in the order of the rows."""
     counts: Counter[int] = Counter()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from escrowmq.transaction.answers import refuse
 from escrowmq.transaction.commands import Append, Appended, Decision, Held, Prepare
 from escrowmq.transaction.giving import give_each
+from escrowmq.transaction.policy import HOUR_MS
 from escrowmq.transaction.records import (
     UNNUMBERED,
     NamedOrigin,
@@ -27,45 +28,58 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.transaction.core import Transactions
 
+DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
+"""How far ahead a message may be scheduled."""
 
 PROPERTIES_BYTES_MAX = 32_767
 """What the stored layout has room for."""
 
+_DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+
 
 def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
     """Hold the half messages of one request, unless they are held already."""
+    refused = beyond_limits(core, command)
+    if refused is not None:
+        return refused
+    half = newest(core, command)
+    if half is None:
+        if command.number:
+            return number_gap(command, expected=0)
+        return hold(core, command, core.table.end, now_ms)
+    if command.number is None:
+        if is_resent(core, half, command, now_ms):
+            return held_before(core, half.first, 1)
+        return hold(core, command, core.table.end, now_ms)
+    head = core.head_of(half.first)
+    return join(core, head, command) or hold(core, command, head, now_ms)
+
+
+def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
+    """Refuse a request that could not be held whatever came before it."""
     count = len(command.messages)
     limit = SPAN_MAX if command.bulk else core.policy.messages_max
     if not 1 <= count <= limit:
-        return refuse(
-            "too_many_messages" if count else "no_messages",
-            f"a request holds from 1 to {limit} messages",
-            transaction_id=command.transaction_id,
-            count=count,
-        )
-    head = core.table.end
-    known = core.table.find(command.transaction_id)
-    if known is not None:
-        half = core.table.get(known)
-        assert half is not None, "what can be found by id is still there"
-        if command.number is None:
-            if is_resent(core, half, command, now_ms):
-                return held_before(core, half.first, count)
-        else:
-            head = core.head_of(half.first)
-            joined = join(core, head, command)
-            if joined is not None:
-                return joined
-    elif command.number:
-        return refuse(
-            "number_gap",
-            "send the requests of a transaction in order, from number 0",
-            transaction_id=command.transaction_id,
-            number=command.number,
-        )
-    if not command.bulk and exceeds(command.messages, core.policy.transaction_bytes_max):
-        return too_large(core, command)
-    return hold(core, command, head, now_ms)
+        return wrong_count(count, limit)
+    if exceeds(command.messages, core.policy.transaction_bytes_max):
+        return request_too_large(core)
+    if command.number is not None and not command.transaction_id:
+        return refuse("no_transaction_id", "requests can be numbered only within a transaction")
+    return None
+
+
+def newest(core: Transactions, command: Prepare) -> Half | None:
+    """The newest request with this id, if it was numbered like this one, or not, like this one.
+
+    Stock clients reuse ids: what they send neither joins an SDK's transaction nor is joined.
+    """
+    known = core.table.find(command.transaction_id) if command.transaction_id else None
+    if known is None:
+        return None
+    half = core.table.get(known)
+    assert half is not None, "what can be found by id is still there"
+    was_numbered = core.table.identity(half)[1] != UNNUMBERED
+    return half if was_numbered == (command.number is not None) else None
 
 
 def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decision:
@@ -77,11 +91,12 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     queues = number_queues(core, command.messages, records)
     delays = [message.deliver_after_ms for message in command.messages]
-    if min(delays) < 0:
-        return refuse(
-            "delay_illegal", "a message cannot become visible before its commit", ms=min(delays)
-        )
-    after_ms = command.check_after_ms
+    if min(delays) < 0 or max(delays) > DELAY_MS_MAX:
+        return delay_illegal()
+    after_ms = core.policy.check_after_ms
+    if command.check_after_ms is not None:
+        # A first check after it would be parked makes no sense.
+        after_ms = min(max(command.check_after_ms, 0), core.policy.park_after_ms)
     first = core.table.end
     records.append(
         Prepared(
@@ -90,8 +105,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
             origin=origin,
             transaction_id=command.transaction_id,
             number=UNNUMBERED if command.number is None else command.number,
-            next_check_at_ms=now_ms
-            + (core.policy.check_after_ms if after_ms is None else after_ms),
+            next_check_at_ms=now_ms + after_ms,
             deliver_after_ms=delays if any(delays) else [],
             placed=Placed(queues),
         )
@@ -107,7 +121,7 @@ def is_resent(core: Transactions, half: Half, command: Prepare, now_ms: int) -> 
     """Whether a stock client sends again the half message that it never saw acknowledged."""
     return (
         len(command.messages) == 1
-        and half.state is State.PREPARED
+        and half.state not in _DECIDED
         and now_ms - half.stored_at_ms <= core.policy.resend_window_ms
         and core.names.origins[half.origin].group == command.group
         and core.table.holds(half, command.messages[0])
@@ -125,7 +139,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
             transaction_id=command.transaction_id,
             producer_group=command.group,
         )
-    if half.state in (State.COMMITTED, State.ROLLED_BACK):
+    if half.state in _DECIDED:
         by, at_ms = core.table.decided_by(half)
         return refuse(
             f"already_{half.state.label}",
@@ -138,55 +152,95 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
     ranges = core.ranges_of(head)
     number = command.number or 0
     if number < len(ranges):
-        first, count = ranges[number]
-        if count != len(command.messages):
-            return refuse(
-                "number_reused",
-                "a repeated request must hold the same messages",
-                transaction_id=command.transaction_id,
-                number=number,
-                count=count,
-            )
-        return held_before(core, first, count)
+        return answer_repeat(core, command, *ranges[number])
+    return refuse_to_grow(core, half, ranges, command)
+
+
+def answer_repeat(core: Transactions, command: Prepare, first: int, count: int) -> Decision:
+    """Answer a number that was used before: as the first time, if the messages are the same."""
+    if not is_same(core, first, count, command.messages):
+        return refuse(
+            "number_reused",
+            "a repeated request must hold the same messages",
+            transaction_id=command.transaction_id,
+            number=command.number,
+            count=count,
+        )
+    return held_before(core, first, count)
+
+
+def is_same(core: Transactions, first: int, count: int, messages: tuple[Message, ...]) -> bool:
+    """Whether these rows hold these messages, for the same queues."""
+    if count != len(messages):
+        return False
+    for row, message in enumerate(messages, first):
+        half = core.table.get(row)
+        assert half is not None, "an undecided row is still there"
+        queue = core.names.number_of(message.topic, message.queue_id)
+        if half.queue != queue or not core.table.holds(half, message):
+            return False
+    return True
+
+
+def refuse_to_grow(
+    core: Transactions, half: Half, ranges: list[tuple[int, int]], command: Prepare
+) -> Decision | None:
+    """Why an undecided transaction cannot take this request too; None if it can."""
     if half.state is State.PARKED:
         return refuse(
             "already_parked",
             "resume or decide the transaction first",
             transaction_id=command.transaction_id,
-            half_offset=head,
+            half_offset=half.half_offset,
         )
-    if number > len(ranges):
-        return refuse(
-            "number_gap",
-            "send the requests of a transaction in order",
-            transaction_id=command.transaction_id,
-            number=number,
-            expected=len(ranges),
-        )
+    if command.number != len(ranges):
+        return number_gap(command, expected=len(ranges))
     if command.bulk:
         return None
-    parts = core.parts.get(head)
+    parts = core.parts.get(half.half_offset)
     messages = parts.messages if parts else ranges[0][1]
     held_bytes = parts.bytes if parts else core.table.sizes(*ranges[0])
     if messages + len(command.messages) > core.policy.messages_max:
-        return refuse(
-            "too_many_messages",
-            f"a transaction holds at most {core.policy.messages_max} messages",
-            transaction_id=command.transaction_id,
-            count=messages + len(command.messages),
-        )
+        return wrong_count(messages + len(command.messages), core.policy.messages_max)
     if exceeds(command.messages, core.policy.transaction_bytes_max - held_bytes):
-        return too_large(core, command)
+        return refuse(
+            "transaction_too_large",
+            f"a transaction holds at most {core.policy.transaction_bytes_max} bytes",
+            transaction_id=command.transaction_id,
+            held_bytes=held_bytes,
+        )
     return None
 
 
-def too_large(core: Transactions, command: Prepare) -> Decision:
-    """Answer that a transaction would grow beyond its limit."""
+def number_gap(command: Prepare, *, expected: int) -> Decision:
+    """Answer that requests before this one are missing."""
     return refuse(
-        "transaction_too_large",
-        f"a transaction holds at most {core.policy.transaction_bytes_max} bytes",
+        "number_gap",
+        "send the requests of a transaction in order, from number 0",
         transaction_id=command.transaction_id,
+        number=command.number,
+        expected=expected,
     )
+
+
+def wrong_count(count: int, limit: int) -> Decision:
+    """Answer that there are no messages, or more than there may be."""
+    if not count:
+        return refuse("no_messages", "a request brings at least one message")
+    return refuse("too_many_messages", f"at most {limit} can be taken together", count=count)
+
+
+def request_too_large(core: Transactions) -> Decision:
+    """Answer that one request brings too many bytes for one frame of the log."""
+    return refuse(
+        "request_too_large",
+        f"a request brings at most {core.policy.transaction_bytes_max} bytes",
+    )
+
+
+def delay_illegal() -> Decision:
+    """Answer that a message would become visible before its commit, or too far ahead."""
+    return refuse("delay_illegal", f"a message can wait for 0 to {DELAY_MS_MAX} ms")
 
 
 def held_before(core: Transactions, first: int, count: int) -> Decision:
@@ -226,13 +280,13 @@ def append(core: Transactions, command: Append, now_ms: int) -> Decision:
     """Store ordinary messages, or schedule them when they name a later time."""
     count = len(command.messages)
     if not 1 <= count <= SPAN_MAX:
-        return refuse(
-            "too_many_messages" if count else "no_messages",
-            f"a request holds from 1 to {SPAN_MAX} messages",
-            count=count,
-        )
+        return wrong_count(count, SPAN_MAX)
+    if exceeds(command.messages, core.policy.transaction_bytes_max):
+        return request_too_large(core)
     records: list[Record] = []
     later = [message.deliver_at_ms for message in command.messages]
+    if max(later) > now_ms + DELAY_MS_MAX:
+        return delay_illegal()
     is_later = [at_ms > now_ms for at_ms in later]
     if any(is_later) and not all(is_later):
         return refuse(

@@ -5,12 +5,7 @@ Rows and records hold the number; the name is written to the log before its firs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Names:
@@ -54,10 +49,3 @@ class Names:
         elif record.id == len(self.origins):
             self.origins.append(record)
             self.origin_ids[(record.group, record.ledger, record.allowed_ms)] = record.id
-
-    def restore(self, queues: Iterable[NamedQueue], origins: Iterable[NamedOrigin]) -> None:
-        """Take all names from a checkpoint."""
-        for queue in queues:
-            self.apply(queue)
-        for origin in origins:
-            self.apply(origin)

@@ -115,6 +115,8 @@ class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):
     heads: list[int]
     ranges: list[tuple[int, int]]
     given: list[Span]
+    #: Rows that become visible later, and when.
+    waiting: list[tuple[int, int]]
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
@@ -175,9 +177,10 @@ class MovedRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """Half messages carried forward, by retention or because they became visible very late.
+    """Half messages carried forward, by retention or because they become visible very late.
 
-    Their bytes are in this frame, unchanged, and they keep their identity.
+    They are of one request.  Their bytes are in this frame, unchanged, and they keep their
+    identity.
     """
 
     rows: list[MovedRow]
@@ -216,5 +219,5 @@ Record = (
     | Lost
 )
 
-BRINGS_MESSAGES = (Stored, Scheduled, Prepared, Moved)
+BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))
 """Records with messages in their frame: at most one to a frame."""

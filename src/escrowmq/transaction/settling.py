@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from escrowmq.transaction.answers import no_such_half, refuse
 from escrowmq.transaction.commands import Decision, End, Settled
-from escrowmq.transaction.copying import stale_rows, with_copies
-from escrowmq.transaction.giving import give_ranges
-from escrowmq.transaction.records import PLAIN, Answered, Decided
+from escrowmq.transaction.copying import stale_requests
+from escrowmq.transaction.giving import give_ranges, waiting_rows
+from escrowmq.transaction.records import Answered, Decided
 from escrowmq.transaction.states import SETTLES, Resolution, State
 
 if TYPE_CHECKING:
@@ -18,48 +18,22 @@ if TYPE_CHECKING:
 
 def end(core: Transactions, command: End, now_ms: int) -> Decision:
     """Commit or roll back, once; the first decision stands."""
-    half = core.table.get(command.half_offset)
+    half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
     wrong = disagreement(core, half, command)
     if wrong is not None:
         return wrong
-    head = core.head_of(half.first)
     if command.resolution is Resolution.UNKNOWN:
-        if command.from_check and half.state is State.PREPARED:
-            sent = core.table.get(head)
-            assert sent is not None
-            return Decision(records=(Answered(head, sent.checks_sent, command.by),))
-        return Decision()
+        return note_unknown(core, half, command)
     settled = SETTLES.get((half.state, command.resolution))
     if settled is None or settled is half.state:
-        return answer_again(core, half, head, repeated=settled is half.state)
-    ranges = core.ranges_of(head)
-    reply = Settled(half_offset=head, state=settled, by=command.by, at_ms=now_ms, repeated=False)
-    if settled is State.ROLLED_BACK:
-        return Decision(records=(Decided(head, settled, command.by, ranges, [], []),), reply=reply)
-    waiting = (
-        [
-            (row, now_ms + core.delays[row])
-            for first, count in ranges
-            for row in range(first, first + count)
-            if row in core.delays
-        ]
-        if core.delays
-        else []
-    )
-    given = give_ranges(core, ranges, {row for row, _ in waiting})
-    decided = Decided(head, settled, command.by, ranges, given, waiting)
-    if now_ms - half.stored_at_ms < core.copy_after_ms:
-        return Decision(records=(decided,), reply=reply)
-    stale = stale_rows(core, ranges, now_ms)
-    return with_copies(core, (decided,), stale, reply)
+        return answer_again(core, half, repeated=settled is half.state)
+    return settle(core, half, settled, command.by, now_ms)
 
 
 def disagreement(core: Transactions, half: Half, command: End) -> Decision | None:
     """What the caller believes of the half message and is not so."""
-    if half.origin == PLAIN:
-        return no_such_half(half.half_offset)
     if command.log_offset is not None and command.log_offset != half.log_offset:
         return refuse(
             "log_offset_wrong",
@@ -67,8 +41,7 @@ def disagreement(core: Transactions, half: Half, command: End) -> Decision | Non
             half_offset=half.half_offset,
             log_offset=command.log_offset,
         )
-    group = core.names.origins[half.origin].group
-    if command.group is not None and command.group != group:
+    if command.group is not None and command.group != core.names.origins[half.origin].group:
         return refuse(
             "producer_group_wrong",
             "another producer group sent the half message",
@@ -78,8 +51,17 @@ def disagreement(core: Transactions, half: Half, command: End) -> Decision | Non
     return None
 
 
-def answer_again(core: Transactions, half: Half, head: int, *, repeated: bool) -> Decision:
+def note_unknown(core: Transactions, half: Half, command: End) -> Decision:
+    """Decide nothing; keep the answer to a check for the transaction's life line."""
+    if not command.from_check or half.state is not State.PREPARED:
+        return Decision()
+    head = core.head_row(half)
+    return Decision(records=(Answered(head.half_offset, head.checks_sent, command.by),))
+
+
+def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
     """Tell who decided and when: to the same decision as before, to the opposite as a refusal."""
+    head = core.head_of(half.first)
     by, at_ms = core.table.decided_by(half)
     if repeated:
         return Decision(
@@ -92,3 +74,21 @@ def answer_again(core: Transactions, half: Half, head: int, *, repeated: bool) -
         by=by,
         at_ms=at_ms,
     )
+
+
+def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int) -> Decision:
+    """The record that decides an undecided transaction."""
+    head = core.head_of(half.first)
+    ranges = core.ranges_of(head)
+    reply = Settled(half_offset=head, state=settled, by=by, at_ms=now_ms, repeated=False)
+    if settled is State.ROLLED_BACK:
+        return Decision(records=(Decided(head, settled, by, ranges, [], []),), reply=reply)
+    waiting = waiting_rows(core, ranges, now_ms)
+    waits = {row for row, _ in waiting}
+    given = give_ranges(core, ranges, waits)
+    carries: tuple[int, ...] = ()
+    # The head is the oldest: while it is young, nothing else needs a look.
+    if half.half_offset != head or now_ms - half.stored_at_ms >= core.copy_after_ms:
+        carries = stale_requests(core, ranges, waits, now_ms)
+    decided = Decided(head, settled, by, ranges, given, waiting)
+    return Decision(records=(decided,), reply=reply, carries=carries)

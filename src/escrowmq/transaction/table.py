@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ FIRST = 0x8000
 
 In the other rows ``part`` is the distance to the first one.
 """
+
+
+def first_row(half_offset: int, part: int) -> int:
+    """The first row of the request to which this row belongs."""
+    return half_offset if part & FIRST else half_offset - part
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -53,9 +59,14 @@ class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def first(self) -> int:
         """The first row of the request that brought it."""
-        if self.part & FIRST:
-            return self.half_offset
-        return self.half_offset - self.part
+        return first_row(self.half_offset, self.part)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it is undecided, parked, or committed but not yet visible."""
+        if self.state is State.COMMITTED:
+            return self.next_at_ms != NEVER
+        return self.state is not State.ROLLED_BACK
 
 
 class NewRows(msgspec.Struct, kw_only=True):
@@ -90,11 +101,11 @@ class HalfTable(Protocol):
         ...
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic, queue and body."""
+        """Whether the stored half has this message's topic and body."""
         ...
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when."""
+        """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
         ...
 
     def queues(self, first: int, count: int) -> Sequence[int]:
@@ -103,10 +114,6 @@ class HalfTable(Protocol):
 
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
-        ...
-
-    def waits(self, first: int, count: int) -> bool:
-        """Whether any of these rows is still undecided or waits for its time."""
         ...
 
     def identity(self, half: Half) -> tuple[str, int]:

@@ -1,0 +1,188 @@
+"""What a test says to an engine, in one line each.
+
+Whatever can take a command gets these calls: the core on a ``MemoryTable``, the engine on a disk,
+and later a broker over the wire.  A call that is refused raises the refusal; ``submit`` returns it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from escrowmq.model.message import Message
+from escrowmq.protocol.properties import KEYS, TAGS, UNIQ_KEY, format_properties
+from escrowmq.testing.settler import Undecided
+from escrowmq.transaction.commands import (
+    Append,
+    Appended,
+    CheckSent,
+    Command,
+    Decision,
+    End,
+    Held,
+    Park,
+    Prepare,
+    Release,
+    Resume,
+    Settled,
+)
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import Resolution, State
+
+if TYPE_CHECKING:
+    from escrowmq.testing.clock import ManualClock
+    from escrowmq.transaction.core import Transactions
+
+ROWS_MAX = 100_000
+
+ReplyT = TypeVar("ReplyT")
+
+
+def message(
+    body: bytes = b"body",
+    *,
+    topic: str = "orders",
+    queue_id: int = 0,
+    unique_key: str = "",
+    keys: tuple[str, ...] = (),
+    tags: str = "",
+    deliver_after_ms: int = 0,
+    deliver_at_ms: int = 0,
+) -> Message:
+    """A message as a producer would send it, its properties written out."""
+    pairs = {UNIQ_KEY: unique_key, KEYS: " ".join(keys), TAGS: tags}
+    return Message(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=format_properties({name: value for name, value in pairs.items() if value}),
+        unique_key=unique_key,
+        keys=keys,
+        tags=tags,
+        deliver_after_ms=deliver_after_ms,
+        deliver_at_ms=deliver_at_ms,
+    )
+
+
+class Calls(ABC):
+    """An engine's commands as methods; the engine brings ``submit`` and its core."""
+
+    clock: ManualClock
+
+    @property
+    @abstractmethod
+    def core(self) -> Transactions:
+        """The transactions, to be looked at."""
+
+    @abstractmethod
+    def submit(self, command: Command) -> Decision:
+        """Do it; durable when this returns.  A refusal is in the decision."""
+
+    @abstractmethod
+    def due(self, until_ms: int, limit: int) -> list[int]:
+        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+
+    def prepare(
+        self,
+        transaction_id: str,
+        *messages: Message,
+        group: str = "producers",
+        number: int | None = None,
+        bulk: bool = False,
+        ledger: str = "",
+        allowed_ms: int = 0,
+        check_after_ms: int | None = None,
+    ) -> Held:
+        """Hold half messages; without any, one that says ``body``."""
+        command = Prepare(
+            group=group,
+            transaction_id=transaction_id,
+            messages=messages or (message(),),
+            number=number,
+            bulk=bulk,
+            ledger=ledger,
+            allowed_ms=allowed_ms,
+            check_after_ms=check_after_ms,
+        )
+        return self._reply(command, Held)
+
+    def append(self, *messages: Message) -> Appended:
+        """Store ordinary messages."""
+        return self._reply(Append(messages=messages), Appended)
+
+    def commit(self, half_offset: int, by: str = "producer") -> Settled:
+        """Commit the transaction of this half message."""
+        return self.end(half_offset, Resolution.COMMIT, by)
+
+    def rollback(self, half_offset: int, by: str = "producer") -> Settled:
+        """Roll back the transaction of this half message."""
+        return self.end(half_offset, Resolution.ROLLBACK, by)
+
+    def end(self, half_offset: int, resolution: Resolution, by: str = "producer") -> Settled:
+        """Decide the transaction of this half message."""
+        return self._reply(End(half_offset=half_offset, resolution=resolution, by=by), Settled)
+
+    def check_sent(self, half_offset: int, client: str = "producer") -> None:
+        """Count a back-check."""
+        accepted(self.submit(CheckSent(half_offset=half_offset, client=client)))
+
+    def park(self, half_offset: int, reason: str = "by_hand") -> None:
+        """Stop the checks of a transaction."""
+        accepted(self.submit(Park(half_offset=half_offset, reason=reason)))
+
+    def resume(self, half_offset: int, by: str = "operator") -> None:
+        """Start the checks of a parked transaction again."""
+        accepted(self.submit(Resume(half_offset=half_offset, by=by)))
+
+    def release_due(self) -> list[int]:
+        """Make visible whatever waited for a time that has come; returns those rows."""
+        rows = [
+            row
+            for row in self.due(self.clock.now_ms(), ROWS_MAX)
+            if self.state(row) is State.COMMITTED
+        ]
+        if rows:
+            accepted(self.submit(Release(half_offsets=tuple(rows))))
+        return rows
+
+    def state(self, half_offset: int) -> State:
+        """What the transaction of this half message is."""
+        half = self.core.table.get(half_offset)
+        assert half is not None, f"no half message {half_offset}"
+        return half.state
+
+    def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
+        """Every transaction that may be checked, one item each: the facts of the time rules."""
+        heads = self.due(NEVER - 1, limit)
+        facts = (self._undecided(head) for head in heads)
+        return [fact for fact in facts if fact.state is State.PREPARED]
+
+    def _undecided(self, head: int) -> Undecided:
+        core, now_ms = self.core, self.clock.now_ms()
+        half = core.table.get(head)
+        assert half is not None
+        is_half = half.state is State.PREPARED
+        origin = core.names.origins[half.origin] if is_half else None
+        return Undecided(
+            half_offset=head,
+            transaction_id=core.table.identity(half)[0] if is_half else "",
+            group=origin.group if origin else "",
+            ledger=origin.ledger if origin else "",
+            allowed_ms=origin.allowed_ms if origin else 0,
+            state=half.state,
+            age_ms=now_ms - max(half.stored_at_ms, core.resumed_at_ms.get(head, 0)),
+            wait_ms=half.next_at_ms - now_ms,
+            checks_sent=half.checks_sent,
+        )
+
+    def _reply(self, command: Command, kind: type[ReplyT]) -> ReplyT:
+        reply = accepted(self.submit(command)).reply
+        assert isinstance(reply, kind), reply
+        return reply
+
+
+def accepted(decision: Decision) -> Decision:
+    """The decision, unless it is a refusal: then that is raised."""
+    if decision.refused is not None:
+        raise decision.refused
+    return decision

@@ -1,0 +1,115 @@
+"""The engine in this process: a real store, a clock that a test moves, and no sockets.
+
+    engine = Engine()
+    held = engine.prepare("order-1", message(b"paid"))
+    engine.commit(held.half_offset)
+    assert [m.body for m in engine.pull("orders")] == [b"paid"]
+
+``submit`` is the writer's, without the waiting: the command is decided, applied, written, flushed
+and published when it returns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.reader import Reader, Status
+from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.retention import Removed, retain
+from escrowmq.testing.calls import Calls
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.survivors import Survivors, nothing_survives
+from escrowmq.transaction.commands import Command, Decision
+from escrowmq.transaction.policy import CheckPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.store.disk import Disk
+    from escrowmq.transaction.core import Transactions
+
+STORE_HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
+_PULLED_MAX = 1_000
+
+
+class Engine(Calls):
+    """A store that is open, with its writer and reader."""
+
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        *,
+        clock: ManualClock | None = None,
+        config: StoreConfig | None = None,
+        policy: CheckPolicy | None = None,
+    ) -> None:
+        self.disk: Disk = FaultyDisk() if disk is None else disk
+        self.clock = ManualClock() if clock is None else clock
+        self.config = StoreConfig() if config is None else config
+        self.policy = CheckPolicy() if policy is None else policy
+        #: What recovery found when this engine was opened.
+        self.found: Found
+        self.store, self.found = open_store(self.disk, self.config, self.policy, STORE_HOST)
+        self.reader = Reader(self.store)
+
+    @property
+    def core(self) -> Transactions:
+        """The transactions, to be looked at."""
+        return self.store.core
+
+    def submit(self, command: Command) -> Decision:
+        """Do it; durable when this returns.  A refusal is in the decision."""
+        return self.submit_all([command])[0]
+
+    def submit_all(self, commands: Iterable[Command]) -> list[Decision]:
+        """Do them as one batch: one write, one flush."""
+        decisions = [self.store.execute(command, self.clock.now_ms()) for command in commands]
+        self.store.sync()
+        if self.store.checkpoint_due:
+            self.store.checkpoint()
+        return decisions
+
+    def due(self, until_ms: int, limit: int) -> list[int]:
+        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+        return self.store.table.due(until_ms, limit)
+
+    def pull(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
+        """Every visible message from this queue offset on, as consumers see them."""
+        messages: list[StoredMessage] = []
+        while True:
+            pulled = self.reader.pull(
+                topic, queue_id, offset, count_max=_PULLED_MAX, bytes_max=2**30
+            )
+            messages += map(decode, pulled.messages)
+            if pulled.status not in (Status.FOUND, Status.BEHIND_START):
+                return messages
+            offset = pulled.next_offset
+
+    def retain(self) -> Removed:
+        """Delete what retention allows now."""
+        return retain(self.store, self.clock.now_ms())
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint now."""
+        self.store.checkpoint()
+
+    def close(self) -> None:
+        """Checkpoint, and give all files back."""
+        self.store.close()
+
+    def restart(self) -> Engine:
+        """Close it and open it again, as an operator would."""
+        self.close()
+        return self._on(self.disk)
+
+    def crash(self, survivors: Survivors = nothing_survives) -> Engine:
+        """Cut the power: a new engine on what is left of the disk.  This one is not closed."""
+        if not isinstance(self.disk, FaultyDisk):
+            raise TypeError("only a FaultyDisk can lose power")
+        return self._on(self.disk.crash(survivors))
+
+    def _on(self, disk: Disk) -> Engine:
+        return Engine(disk, clock=self.clock, config=self.config, policy=self.policy)

@@ -1,0 +1,116 @@
+"""What must be true of the transactions after every step, whatever the step was.
+
+A ``Witness`` remembers what it saw before, because the first law is about time: a decision, once
+made, never changes.  It asks only what anybody may ask of the core and its table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.records import NEVER, PLAIN, BatchDecided, Decided, Released, Stored
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.records import Record
+    from escrowmq.transaction.table import Half
+
+_DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+_UNDECIDED = (State.PREPARED, State.PARKED)
+
+
+class Witness:
+    """Looks at a core after each step; raises AssertionError at the first broken promise."""
+
+    def __init__(self, core: Transactions) -> None:
+        self._core = core
+        self._decided: dict[int, State] = {}
+        self._ends: dict[int, int] = {}
+
+    def check(self, records: Iterable[Record] = ()) -> None:
+        """Check everything; ``records`` are those that the step has written."""
+        for record in records:
+            self._check_given(record)
+        self._check_ends()
+        halves = list(self._halves())
+        for half in halves:
+            self._check_half(half)
+        self._check_transactions()
+        self._check_leftovers({half.half_offset for half in halves if half.state in _UNDECIDED})
+
+    def _halves(self) -> Iterator[Half]:
+        table = self._core.table
+        rows = map(table.get, range(table.end))
+        return (half for half in rows if half is not None)
+
+    def _check_given(self, record: Record) -> None:
+        """Queue offsets are given without gap or repeat."""
+        for queue, offset in _given(record):
+            assert offset == self._ends.get(queue, 0), f"queue {queue} got {offset}: {record}"
+            self._ends[queue] = offset + 1
+
+    def _check_ends(self) -> None:
+        ends = self._core.queue_ends
+        assert len(ends) == len(self._core.names.queues)
+        for queue, end in self._ends.items():
+            assert ends[queue] == end, f"queue {queue} ends at {ends[queue]}, gave {end}"
+
+    def _check_half(self, half: Half) -> None:
+        row = half.half_offset
+        was = self._decided.get(row)
+        assert was is None or half.state is was, f"row {row} was {was!r}, is {half.state!r}"
+        if half.state in _DECIDED:
+            self._decided[row] = half.state
+        assert half.checks_sent <= self._core.policy.checks_max
+        if half.state in (State.ROLLED_BACK, State.PARKED):
+            assert half.next_at_ms == NEVER, f"row {row} is {half.state!r}, yet due"
+
+    def _check_transactions(self) -> None:
+        """All rows of an undecided transaction are in one state, and only its head is due."""
+        core = self._core
+        for half in self._halves():
+            if half.state not in _UNDECIDED:
+                continue
+            head = core.head_row(half)
+            assert head.state is half.state, f"row {half.half_offset} and its head {head}"
+            assert head.part & FIRST
+            assert head.origin != PLAIN
+            if half.half_offset != head.half_offset:
+                assert half.next_at_ms == NEVER
+                assert half.checks_sent == 0
+            else:
+                assert (half.next_at_ms == NEVER) is (half.state is State.PARKED)
+            rows = {
+                row
+                for first, count in core.ranges_of(head.half_offset)
+                for row in range(first, first + count)
+            }
+            assert half.half_offset in rows, f"{half.half_offset} is not in {rows}"
+
+    def _check_leftovers(self, undecided: set[int]) -> None:
+        """What is kept for undecided transactions goes with their decision."""
+        core = self._core
+        assert core.parts.keys() <= undecided
+        assert core.delays.keys() <= undecided
+        assert core.resumed_at_ms.keys() <= undecided
+        later = {first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]}
+        assert core.heads == later
+        for head, parts in core.parts.items():
+            assert len(parts.ranges) > 1
+            assert parts.messages == sum(count for _, count in parts.ranges)
+            assert parts.bytes == sum(core.table.sizes(*span) for span in parts.ranges), head
+
+
+def _given(record: Record) -> Iterator[tuple[int, int]]:
+    if isinstance(record, Stored):
+        yield from zip(record.placed.queues, record.queue_offsets, strict=True)
+    elif isinstance(record, Released):
+        yield from zip(record.queues, record.queue_offsets, strict=True)
+    elif isinstance(record, Decided | BatchDecided):
+        for span in record.given:
+            for offset in range(span.first, span.first + span.count):
+                yield span.queue, offset

@@ -1,0 +1,113 @@
+"""The core alone, on a ``MemoryTable``: an engine without a disk, for tests of the rules.
+
+It does what the store does with a decision, in a few lines: the records become a frame, are
+applied, and what they make visible goes to the end of its queue.  All frames are kept, so that a
+test can apply them to a fresh core and compare.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.store.config import StoreConfig
+from escrowmq.testing.calls import Calls
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.memory_log import MemoryFrame, MemoryLog
+from escrowmq.testing.memory_table import MemoryTable
+from escrowmq.transaction.commands import Appended, Carry, Command, Decision, Held
+from escrowmq.transaction.core import MOVED_MAX, Transactions
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.records import BatchDecided, Decided, Record, Released, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.model.message import Message
+
+
+class MemoryEngine(Calls):
+    """A core, its frames and its queues."""
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock | None = None,
+        policy: CheckPolicy | None = None,
+        copy_after_ms: int | None = None,
+        moved_max: int = MOVED_MAX,
+    ) -> None:
+        self.clock = ManualClock() if clock is None else clock
+        self.policy = CheckPolicy() if policy is None else policy
+        self.log = MemoryLog()
+        self.table = MemoryTable(self.log)
+        copy_ms = StoreConfig().copy_after_ms if copy_after_ms is None else copy_after_ms
+        #: Store times never go back, even if the clock does.
+        self.last_at_ms = 0
+        self._core = Transactions(
+            self.table, self.policy, copy_after_ms=copy_ms, moved_max=moved_max
+        )
+        #: By queue number: what is visible, in order.
+        self.queues: dict[int, list[Message]] = {}
+
+    @property
+    def core(self) -> Transactions:
+        """The transactions, to be looked at."""
+        return self._core
+
+    @property
+    def frames(self) -> list[MemoryFrame]:
+        """Everything that was written."""
+        return self.log.frames
+
+    def submit(self, command: Command) -> Decision:
+        """Decide and apply; a refusal is in the decision."""
+        at_ms = max(self.clock.now_ms(), self.last_at_ms)
+        decision = self.core.decide(command, at_ms)
+        for first in decision.carries:
+            self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
+        if decision.records:
+            self._record(decision, at_ms)
+        return decision
+
+    def due(self, until_ms: int, limit: int) -> list[int]:
+        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+        return self.table.due(until_ms, limit)
+
+    def pull(self, topic: str, queue_id: int = 0) -> list[Message]:
+        """Every visible message of this queue."""
+        number = self.core.names.number_of(topic, queue_id)
+        return [] if number is None else self.queues.get(number, [])
+
+    def apply(self, frames: Iterable[MemoryFrame]) -> None:
+        """Apply frames as recovery does, to the core alone."""
+        for frame in frames:
+            for record in frame.records:
+                self.core.apply(record, frame.where)
+
+    def _record(self, decision: Decision, at_ms: int) -> None:
+        messages = decision.messages or tuple(
+            self.log.message_at(self.table.rows[row].location) for row in decision.copies
+        )
+        frame = self.log.append(decision.records, messages, at_ms)
+        self.last_at_ms = at_ms
+        if isinstance(decision.reply, Held | Appended):
+            decision.reply.log_offsets.extend(self.log.log_offsets(frame))
+        for record in frame.records:
+            self.core.apply(record, frame.where)
+            self._show(record, frame)
+
+    def _show(self, record: Record, frame: MemoryFrame) -> None:
+        if isinstance(record, Stored):
+            for queue, message in zip(record.placed.queues, frame.messages, strict=True):
+                self.queues.setdefault(queue, []).append(message)
+        elif isinstance(record, Released):
+            self._show_rows(record.rows)
+        elif isinstance(record, Decided | BatchDecided) and record.given:
+            waits = {row for row, _ in record.waiting}
+            rows = [row for first, count in record.ranges for row in range(first, first + count)]
+            self._show_rows(row for row in rows if row not in waits)
+
+    def _show_rows(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            half = self.table.rows[row]
+            self.queues.setdefault(half.queue, []).append(self.log.message_at(half.location))

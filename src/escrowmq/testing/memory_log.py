@@ -1,0 +1,110 @@
+"""A commit log in a list: the frames of a core that has no store around it.
+
+Offsets and sizes are those that the real store would give, and records go through their encoding
+and back, so that a scenario prints the same here as on a disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from escrowmq.protocol.properties import tags_code
+from escrowmq.protocol.stored_message import encoded_size
+from escrowmq.store.frames import HEAD_BYTES, decode_records
+from escrowmq.transaction.core import Where
+from escrowmq.transaction.records import (
+    UNNUMBERED,
+    BatchDecided,
+    Decided,
+    Prepared,
+    Record,
+    Scheduled,
+    Stored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.model.message import Message
+
+_STORE_HOST_BYTES = 8
+
+
+class MemoryFrame(msgspec.Struct, frozen=True):
+    """What one command wrote."""
+
+    where: Where
+    records: list[Record]
+    messages: tuple[Message, ...]
+
+
+class MemoryLog:
+    """Frames, oldest first, and what can be read from them by offset."""
+
+    def __init__(self) -> None:
+        self.frames: list[MemoryFrame] = []
+        self.end = 0
+        self._frame_by_offset: dict[int, MemoryFrame] = {}
+        self._message_by_offset: dict[int, Message] = {}
+        #: By a request's first row: its transaction id and number.
+        self._identities: dict[int, tuple[str, int]] = {}
+
+    def append(
+        self, records: Sequence[Record], messages: Sequence[Message], at_ms: int
+    ) -> MemoryFrame:
+        """Add a frame; sizes and checksums of new messages are filled in, as the store does."""
+        for record in records:
+            if isinstance(record, Stored | Scheduled | Prepared) and not record.placed.sizes:
+                _place(record, messages)
+        encoded = msgspec.msgpack.encode(records)
+        where = Where(self.end, self.end + HEAD_BYTES, at_ms)
+        frame = MemoryFrame(where, decode_records(encoded), tuple(messages))
+        offset = where.messages
+        for message in messages:
+            self._message_by_offset[offset] = message
+            offset += encoded_size(message, _STORE_HOST_BYTES)
+        self.end = offset + len(encoded)
+        self.take(frame)
+        return frame
+
+    def take(self, frame: MemoryFrame) -> None:
+        """Add a frame as another log had it."""
+        self.frames.append(frame)
+        self._frame_by_offset[frame.where.frame] = frame
+        for record in frame.records:
+            if isinstance(record, Prepared):
+                self._identities[record.first] = (record.transaction_id, record.number)
+
+    def message_at(self, log_offset: int) -> Message:
+        """The message that was written here."""
+        return self._message_by_offset[log_offset]
+
+    def log_offsets(self, frame: MemoryFrame) -> list[int]:
+        """Where each message of a frame is."""
+        offsets = []
+        offset = frame.where.messages
+        for message in frame.messages:
+            offsets.append(offset)
+            offset += encoded_size(message, _STORE_HOST_BYTES)
+        return offsets
+
+    def identity(self, first: int) -> tuple[str, int]:
+        """Transaction id and number of the request that starts at this row."""
+        return self._identities.get(first, ("", UNNUMBERED))
+
+    def decision(self, op_offset: int) -> tuple[str, int]:
+        """Who decided in the frame at this offset, and when."""
+        frame = self._frame_by_offset[op_offset]
+        by = next(r.by for r in frame.records if isinstance(r, Decided | BatchDecided))
+        return by, frame.where.at_ms
+
+
+def _place(record: Stored | Scheduled | Prepared, messages: Sequence[Message]) -> None:
+    placed = record.placed
+    placed.sizes = [encoded_size(message, _STORE_HOST_BYTES) for message in messages]
+    placed.crcs = [crc32(message.body) for message in messages]
+    placed.tags = [tags_code(message.tags) for message in messages]
+    placed.unique = [crc32(message.unique_key.encode()) for message in messages]

@@ -1,0 +1,131 @@
+"""The half message rows in a plain dict: the ``HalfTable`` for tests of the core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from escrowmq.testing.memory_log import MemoryLog
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, Half
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.model.message import Message
+    from escrowmq.transaction.records import Moved
+    from escrowmq.transaction.table import NewRows
+
+_DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+
+
+class MemoryTable:
+    """Every row by its half offset; nothing is ever forgotten.
+
+    What a row does not hold itself (the transaction id, the message, who decided) is read from
+    the log, as the real table does.
+    """
+
+    def __init__(self, log: MemoryLog | None = None) -> None:
+        self.log = MemoryLog() if log is None else log
+        self.rows: dict[int, Half] = {}
+        self.end = 0
+
+    # Questions.
+
+    def get(self, half_offset: int) -> Half | None:
+        """The row, or None if it never was."""
+        return self.rows.get(half_offset)
+
+    def find(self, transaction_id: str) -> int | None:
+        """The newest request's first row with exactly this transaction id."""
+        for row in sorted(self.rows, reverse=True):
+            half = self.rows[row]
+            if half.part & FIRST and self.identity(half)[0] == transaction_id:
+                return row
+        return None
+
+    def holds(self, half: Half, message: Message) -> bool:
+        """Whether the stored half has this message's topic and body."""
+        stored = self.log.message_at(half.location)
+        return (stored.topic, stored.body) == (message.topic, message.body)
+
+    def decided_by(self, half: Half) -> tuple[str, int]:
+        """Who decided it, and when."""
+        return self.log.decision(half.op_offset)
+
+    def queues(self, first: int, count: int) -> Sequence[int]:
+        """The queue of each of these rows."""
+        return [self.rows[row].queue for row in range(first, first + count)]
+
+    def sizes(self, first: int, count: int) -> int:
+        """Stored bytes of these rows together."""
+        return sum(self.rows[row].size for row in range(first, first + count))
+
+    def identity(self, half: Half) -> tuple[str, int]:
+        """Transaction id and part number, as they were prepared."""
+        return self.log.identity(half.half_offset)
+
+    def due(self, now_ms: int, limit: int) -> list[int]:
+        """Rows to look at now: undecided ones to check, committed ones to make visible."""
+        return [row for row, half in self.rows.items() if half.next_at_ms <= now_ms][:limit]
+
+    # Changes.
+
+    def insert(self, rows: NewRows) -> None:
+        """Add rows at the end; those that are there already stay as they are."""
+        assert rows.first <= self.end, "rows are added in order"
+        placed = rows.placed
+        log_offset = rows.log_offset
+        count = len(placed.sizes)
+        next_at_ms = [*rows.next_at_ms, *[NEVER] * (count - len(rows.next_at_ms))]
+        for index, row in enumerate(range(rows.first, rows.first + count)):
+            if row == self.end:
+                self.rows[row] = Half(
+                    half_offset=row,
+                    log_offset=log_offset,
+                    location=log_offset,
+                    size=placed.sizes[index],
+                    crc=placed.crcs[index],
+                    stored_at_ms=rows.stored_at_ms,
+                    origin=rows.origin,
+                    queue=placed.queues[index],
+                    tags=placed.tags[index],
+                    part=index or FIRST | count,
+                    state=rows.state,
+                    checks_sent=0,
+                    next_at_ms=next_at_ms[index],
+                    op_offset=-1,
+                )
+                self.end = row + 1
+            log_offset += placed.sizes[index]
+
+    def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
+        """Set the state of rows for good."""
+        assert state in _DECIDED
+        for row in range(first, first + count):
+            self._change(row, state=state, op_offset=op_offset, next_at_ms=NEVER)
+
+    def schedule(self, half_offset: int, at_ms: int) -> None:
+        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        self._change(half_offset, next_at_ms=at_ms)
+
+    def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
+        """Set the number of checks sent and when to look next."""
+        self._change(half_offset, checks_sent=checks_sent, next_at_ms=next_at_ms)
+
+    def mark(self, first: int, count: int, state: State) -> None:
+        """Park or resume rows."""
+        for row in range(first, first + count):
+            self._change(row, state=state)
+
+    def restore(self, moved: Moved, location: int) -> None:
+        """Take rows as they were carried forward; the first one's bytes are at location."""
+        for row, size in zip(moved.rows, moved.placed.sizes, strict=True):
+            self._change(row.half_offset, location=location)
+            location += size
+
+    def _change(self, row: int, **fields: Any) -> None:  # noqa: ANN401 - fields of Half
+        self.rows[row] = msgspec.structs.replace(self.rows[row], **fields)

@@ -1,0 +1,49 @@
+"""What an operator may set, and what not."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.transaction.policy import _BOUNDS, CheckPolicy
+
+
+def test_the_defaults_are_rocketmqs() -> None:
+    policy = CheckPolicy()
+    assert (policy.check_after_ms, policy.check_interval_ms, policy.checks_max) == (
+        6_000,
+        30_000,
+        15,
+    )
+
+
+def test_every_setting_has_bounds() -> None:
+    assert {name for name, _, _ in _BOUNDS} == {field.name for field in fields(CheckPolicy)}
+
+
+@pytest.mark.parametrize(("name", "low", "high"), _BOUNDS)
+def test_a_setting_is_taken_at_its_bounds_and_refused_beyond(
+    name: str, low: float, high: float
+) -> None:
+    # The interval may not be longer than its limit, so each goes with a partner.
+    partner: dict[str, dict[str, Any]] = {
+        "check_interval_max_ms": {"check_interval_ms": 1},
+        "check_interval_ms": {"check_interval_max_ms": 24 * 3_600_000},
+    }
+    others = partner.get(name, {})
+    for value in (low, high):
+        assert getattr(CheckPolicy(**{**others, name: value}), name) == value
+    for value in (low - 1, high + 1):
+        with pytest.raises(RequestRefused) as caught:
+            CheckPolicy(**{**others, name: value})
+        assert caught.value.code == "bad_config"
+        assert caught.value.fields == {"key": f"transaction.{name}", "value": value}
+
+
+def test_the_interval_must_not_be_longer_than_its_limit() -> None:
+    with pytest.raises(RequestRefused) as caught:
+        CheckPolicy(check_interval_ms=600_001)
+    assert caught.value.fields == {"key": "transaction.check_interval_ms", "value": 600_001}
