@@ -49,6 +49,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     delays: dict[int, int]
     resumed_at_ms: dict[int, int]
     batches: dict[str, AppBatches]
+    #: The highest ``store.copy_after_ms`` that any entry in a queue was made with.
+    copy_after_ms: int
     #: Ranges of the log that repair took out: start and end.
     lost: list[tuple[int, int]] = []
     #: Why the files must not be used but made anew from the log, if so.

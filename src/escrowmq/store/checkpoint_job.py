@@ -51,6 +51,7 @@ class CheckpointJob:
                 app_id: AppBatches(dict(app.highest), dict(app.named))
                 for app_id, app in core.batches.apps.items()
             },
+            copy_after_ms=store.copy_after_max_ms,
             lost=list(store.lost.ranges),
         )
 

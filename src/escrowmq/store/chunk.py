@@ -296,10 +296,10 @@ class Chunk:
         """Take all rows from the file."""
         self.count = len(rows)
         # Rows that were before the log's start when the chunk began hold no message.
-        self.skipped = int(np.argmax(rows["size"] > 0)) if self.count else 0
+        self.skipped = int(np.argmax(rows["size"] > 0))
         for name, _ in COLUMNS:
             self.view(name)[:] = rows[name]
         moved = np.flatnonzero(rows["location"] != rows["log_offset"])
         self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
         self.needed = self._needed_in(self.skipped, self.count)
-        self.due_from_ms = int(self.view("next_at_ms").min()) if self.count else NEVER
+        self.due_from_ms = int(self.view("next_at_ms").min())

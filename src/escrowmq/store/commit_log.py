@@ -65,7 +65,10 @@ class CommitLog:
     @property
     def start(self) -> int:
         """The lowest log offset that can still be read."""
-        return self.segments[0].start if self.segments else self.written
+        if self.segments:
+            return self.segments[0].start
+        # The very first batch has no segment before it is written.
+        return self.written
 
     def begin_at(self, log_offset: int) -> None:
         """Continue after the last segment, at this offset."""

@@ -57,12 +57,14 @@ class StoreConfig:
             )
 
 
+COPY_AFTER_MAX_MS = 10 * 365 * 24 * HOUR_MS
+
 _BOUNDS = (
     ("segment_bytes_max", 4096, 64 * GIB),
     ("checkpoint_bytes", 4096, 16 * GIB),
     ("retention_ms", 1, 10 * 365 * 24 * HOUR_MS),
     ("retention_bytes", 0, 2**62),
-    ("copy_after_ms", 0, 10 * 365 * 24 * HOUR_MS),
+    ("copy_after_ms", 0, COPY_AFTER_MAX_MS),
     ("chunk_rows", 8, 65_536),
     ("id_window_ms", 0, 24 * HOUR_MS),
 )

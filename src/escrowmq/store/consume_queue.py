@@ -7,6 +7,7 @@ only over entries whose records are flushed.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from array import array
 from collections import OrderedDict
@@ -25,6 +26,7 @@ DIRECTORY = "consumequeue"
 ENTRY_BYTES = QUEUE_ENTRY.itemsize
 FILE_ENTRIES = 262_144
 OPEN_FILES_MAX = 256
+SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
 
 _UNPACK = struct.Struct("<qqIiI4x")
 
@@ -204,6 +206,28 @@ class ConsumeQueue:
                 high = middle
         return low
 
+    def find(
+        self, log_offset: int, offset: int, *, limit: int = SEARCHED_ENTRIES_MAX
+    ) -> int | None:
+        """The first entry from this one on that points there, if it is not too far."""
+        stop = min(self.end, offset + limit)
+        count = 512
+        while offset < min(stop, self.filed):
+            end = min(
+                offset + count, stop, self.filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES
+            )
+            hits = np.flatnonzero(self._read_file(offset, end)["log_offset"] == log_offset)
+            if len(hits):
+                return offset + int(hits[0])
+            offset = end
+            count *= 8
+        if offset < self.filed:
+            return None
+        with contextlib.suppress(ValueError):
+            found = self._log_offsets.index(log_offset, offset - self.filed, stop - self.filed)
+            return self.filed + found
+        return None
+
     # Files.
 
     def tail(self) -> Tail | None:
@@ -271,7 +295,9 @@ class ConsumeQueue:
 
     def remove_files(self) -> None:
         """Delete the files, oldest first, that hold only forgotten entries."""
-        for name in self._disk.list(self.directory) if self._has_directory else ():
+        names = self._disk.list(self.directory) if self._has_directory else []
+        # Whatever has no number is somebody else's.
+        for name in filter(str.isdecimal, names):
             if int(name) + FILE_ENTRIES > self.start:
                 break
             self._files.forget(f"{self.directory}/{name}")

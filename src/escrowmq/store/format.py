@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store import commit_log, consume_queue, state_files
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 PATH = "format"
 TEMPORARY = "format.tmp"
 VERSION = 1
+DIRECTORIES = (
+    commit_log.DIRECTORY,
+    consume_queue.DIRECTORY,
+    state_files.DIRECTORY,
+    "keyindex",
+)
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +37,13 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
     """The store's format; an empty directory becomes a store."""
     if disk.exists(PATH):
         return read(disk)
-    names = [name for name in disk.list("") if name != TEMPORARY]
-    if any(disk.list(name) for name in names):
+    # One of our directories may be there, empty: a link to another volume.
+    names = [
+        name
+        for name in disk.list("")
+        if name != TEMPORARY and (name not in DIRECTORIES or disk.list(name))
+    ]
+    if names:
         raise StoreUnusable(
             "store_foreign",
             "this directory holds files but no store; give an empty one",

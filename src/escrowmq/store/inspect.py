@@ -12,12 +12,12 @@ import msgspec
 
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store import commit_log, consume_queue, state_files
+from escrowmq.store import commit_log
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frame_check import FrameCheck
 from escrowmq.store.log_walk import FoundFrame, open_log, walk
-from escrowmq.store.projection_check import KEY_DIRECTORY, ProjectionCheck, add_gaps
+from escrowmq.store.projection_check import ProjectionCheck, add_gaps
 from escrowmq.store.report import CheckpointFound, Kind, Report, SegmentFound, Span
 from escrowmq.store.sequence import Sequence
 from escrowmq.store.tally import Tally
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from escrowmq.store.report import Gap
     from escrowmq.transaction.records import NamedOrigin, NamedQueue
 
-DIRECTORIES = (
-    commit_log.DIRECTORY,
-    consume_queue.DIRECTORY,
-    state_files.DIRECTORY,
-    KEY_DIRECTORY,
-)
 _ATTEMPTS_MAX = 3
 
 
@@ -72,7 +66,7 @@ def inspect(disk: Disk) -> Inspection:
 
 
 def _find_foreign(disk: Disk, report: Report) -> None:
-    ours = (*DIRECTORIES, formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+    ours = (*formats.DIRECTORIES, formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
     for name in disk.list(""):
         if name in (formats.TEMPORARY, checkpoints.TEMPORARY):
             report.leftovers.append(f"{name}: an unfinished file")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.limits import BODY_BYTES_MAX
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import index_facts
 from escrowmq.protocol.stored_message import skim
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
     from escrowmq.transaction.table import Half
 
-RECORD_HEAD_BYTES = 91
-_SCANNED_ENTRIES_MAX = 65_536
+RECORD_BYTES_MIN = 91
+RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
+#: Messages that are looked at for one key, and how many at a time: keys may share a hash.
+CANDIDATES_MAX = 10_240
+_PAGE = 64
 
 
 class Status(StrEnum):
@@ -139,36 +143,29 @@ class Reader:
         if half.location < store.log.start or store.lost.hold(half.location):
             return None
         record = store.reading.record_of(half)
-        is_visible = half.state is State.COMMITTED and half.next_at_ms == NEVER
-        if is_visible:
-            found = self._entry_of(half)
-            if found is not None:
-                record = visible_view(record, *found)
-        return Located(message=record, half=half, is_visible=is_visible)
-
-    def _entry_of(self, half: Half) -> tuple[int, int] | None:
-        """Queue offset and visible time of a row, from the queue around its decision."""
-        queue = self._store.queues[half.queue]
+        if half.state is not State.COMMITTED or half.next_at_ms != NEVER:
+            return Located(message=record, half=half, is_visible=False)
+        queue = store.queues[half.queue]
         not_before_ms = half.stored_at_ms
-        if half.op_offset >= 0 or half.origin != PLAIN:
-            not_before_ms = self._store.table.decided_by(half)[1]
-        offset = queue.offset_at(not_before_ms)
-        stop = min(queue.end, offset + _SCANNED_ENTRIES_MAX)
-        while offset < stop:
-            entries = queue.entries(offset, 512)
-            for at, entry in enumerate(entries, offset):
-                if entry.log_offset == half.location:
-                    return at, entry.visible_at_ms
-            offset += len(entries)
-        return None
+        if half.origin != PLAIN:
+            not_before_ms = store.table.decided_by(half)[1]
+        offset = queue.find(half.location, queue.offset_at(not_before_ms))
+        if offset is None:
+            # The queue starts after it: for consumers it is gone.
+            return None
+        visible_at_ms = queue.entries(offset, 1)[0].visible_at_ms
+        message = visible_view(record, offset, visible_at_ms)
+        return Located(message=message, half=half, is_visible=True)
 
     def _ordinary(self, log_offset: int) -> Located | None:
-        """An ordinary message: believed only if its queue says that it stands here."""
+        """An ordinary message: believed only if it and its queue say that it stands here."""
         store = self._store
-        head = store.log.peek(log_offset, RECORD_HEAD_BYTES)
-        if len(head) < RECORD_HEAD_BYTES:
-            return None
+        head = store.log.peek(log_offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
+        # A copy of a half message still states where the half was.
+        is_here = int.from_bytes(head[28:36], "big") == log_offset
+        if not (is_here and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX):
+            return None
         try:
             _, queue_id, queue_offset, _, topic, _ = skim(store.log.peek(log_offset, size))
         except ProtocolViolation:
@@ -189,7 +186,7 @@ class Reader:
     ) -> list[bytes]:
         """Visible messages of a topic with this key or unique key, newest first."""
         found: list[bytes] = []
-        for located in self._located(key, limit * 4):
+        for located in self._located(key) if limit > 0 else ():
             _, _, _, _, stored_topic, properties = skim(located.message)
             unique_key, keys, _ = index_facts(properties)
             if (
@@ -209,16 +206,20 @@ class Reader:
         row = table.find(transaction_id)
         if row is not None:
             return table.get(row)
-        for located in self._located(transaction_id, 64):
+        for located in self._located(transaction_id):
             half = located.half
             if half is not None and table.identity(half)[0] == transaction_id:
                 return half
         return None
 
-    def _located(self, key: str, limit: int) -> Iterator[Located]:
+    def _located(self, key: str) -> Iterator[Located]:
+        """Messages that may have this key, newest first."""
         store = self._store
-        offsets = store.keys.find(key_hash(key), low=0, high=store.settled, limit=limit)
-        for log_offset in offsets:
-            located = self.at(log_offset)
-            if located is not None:
-                yield located
+        high = store.settled
+        # The empty key is the hash of all messages without one.
+        for _ in range(CANDIDATES_MAX // _PAGE if key else 0):
+            offsets = store.keys.find(key_hash(key), low=0, high=high, limit=_PAGE)
+            yield from filter(None, map(self.at, offsets))
+            if len(offsets) < _PAGE:
+                break
+            high = offsets[-1]

@@ -13,10 +13,11 @@ import msgspec
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store import commit_log, consume_queue, state_files
 from escrowmq.store import format as formats
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.config import COPY_AFTER_MAX_MS
+from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.replay import Replayer, publish_all
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
@@ -31,12 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DIRECTORIES = (
-    commit_log.DIRECTORY,
-    consume_queue.DIRECTORY,
-    state_files.DIRECTORY,
-    "keyindex",
-)
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
 
@@ -70,6 +65,7 @@ def open_store(
         commit, checkpoint.log_start if checkpoint else 0, checkpoint.log_end if checkpoint else 0
     )
     store = Store(disk, commit, form, config, policy, store_host)
+    store.table.files.refuse_foreign()
     if checkpoint is not None and not found.rebuilt_because:
         try:
             take(store, checkpoint)
@@ -144,6 +140,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     for start, end in checkpoint.lost:
         store.lost.add(start, end)
     store.log_start = checkpoint.log_start
+    store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
@@ -161,6 +158,9 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
             path=checkpoints.PATH,
             log_start=store.log.start,
         )
+    elif store.log.segments:
+        # Nobody knows with which setting the entries were made.
+        store.copy_after_max_ms = COPY_AFTER_MAX_MS
     store.table.lacks_rows = store.log.start > 0
     store.table.files.skip_generations()
     store.keys.open(())

@@ -34,7 +34,8 @@ def removable_below(store: Store, now_ms: int) -> int:
     total = store.log.written - below
     for segment, after in zip(segments, segments[1:], strict=False):
         # Store times never go back, so the next segment's first is the latest of this one's.
-        is_old = after.first_at_ms <= now_ms - config.retention_ms
+        # One without a frame yet says nothing.
+        is_old = 0 < after.first_at_ms <= now_ms - config.retention_ms
         is_too_much = 0 < config.retention_bytes < total
         if not (is_old or is_too_much):
             break
@@ -56,12 +57,14 @@ def retain(store: Store, now_ms: int) -> Removed:
         store.sync()
     cut_at_ms = next(s.first_at_ms for s in store.log.segments if s.start == below)
     for queue in store.queues:
-        queue.forget_below(queue.first_after(below, cut_at_ms + store.config.copy_after_ms))
+        queue.forget_below(queue.first_after(below, cut_at_ms + store.copy_after_max_ms))
     store.core.batches.forget_below(below)
     store.keys.forget_below(below)
     store.lost.forget_below(below)
     store.log_start = below
     store.table.forget_below(below)
+    # Twice: the one before the newest must not count on what is about to go.
+    store.checkpoint()
     store.checkpoint()
     removed.segments = len(store.log.remove_below(below))
     for queue in store.queues:

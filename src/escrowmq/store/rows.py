@@ -58,7 +58,7 @@ _ODD = np.array([2 * (i * 0x9E3779B1 % 2**31) + 1 for i in range(1, 33)], dtype=
 
 def check_words(rows: Rows) -> npt.NDArray[np.uint32]:
     """The check word that each of these records should end in."""
-    words = rows.view(np.uint32).reshape(len(rows), -1)
+    words = rows.view(np.uint32).reshape(len(rows), rows.itemsize // 4)
     body = words[:, :-1]
     # Plus one: a record of zeros, as a lost write leaves it, must not pass.
     products: npt.NDArray[np.uint32] = (body * _ODD[: body.shape[1]]).sum(axis=1, dtype=np.uint32)

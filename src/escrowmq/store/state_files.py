@@ -7,13 +7,14 @@ behind but files that no one names.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import re
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "statetable"
 ROW_BYTES = STATE_ROW.itemsize
+_NAME = re.compile(r"(\d{20}|survivors)\.\d+")
 _FIELDS = tuple(name for name in STATE_ROW.names or () if name not in ("check", "id_hash"))
 
 
@@ -90,6 +92,13 @@ class StateFiles:
         generations = [int(name.partition(".")[2]) for name in self._disk.list(DIRECTORY)]
         self._first_generation = self.survivors_generation = max(generations, default=-1) + 1
 
+    def refuse_foreign(self) -> None:
+        """A file that is not ours may be somebody's: nothing is deleted until it is gone."""
+        for name in self._disk.list(DIRECTORY):
+            if not _NAME.fullmatch(name):
+                path = f"{DIRECTORY}/{name}"
+                raise StoreUnusable("store_foreign", "move this file away", path=path)
+
     def rows(self, base: int, at: int, count: int) -> Rows:
         """Rows of a chunk, checked."""
         return self._read(self._of(base).name, STATE_ROW, at, count)
@@ -98,6 +107,14 @@ class StateFiles:
         """One row that a checkpoint has written."""
         at = half_offset % self._chunk_rows
         return to_half(half_offset, self.rows(half_offset - at, at, 1))
+
+    def op_offset(self, half_offset: int) -> int:
+        """Which frame decided a row, as of the last checkpoint; -1 if no file knows it."""
+        base = half_offset - half_offset % self._chunk_rows
+        index = bisect_left(self.chunks, base, key=lambda chunk: chunk.base)
+        if index == len(self.chunks) or self.chunks[index].base != base:
+            return -1
+        return self.half(half_offset).op_offset
 
     def read_survivors(self) -> list[Survivor]:
         """All survivors."""

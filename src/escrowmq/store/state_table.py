@@ -8,6 +8,7 @@ map, and decided rows are read from the file when somebody asks.
 
 from __future__ import annotations
 
+import heapq
 from array import array
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -122,9 +123,12 @@ class StateTable:
         return None
 
     def _candidates(self, wanted: int) -> Iterator[int]:
-        for chunk in reversed(self.chunks.values()):
-            yield from chunk.candidates(wanted)
-        yield from reversed(self.survivors.rows_by_hash.get(wanted, ()))
+        in_chunks = (
+            row for chunk in reversed(self.chunks.values()) for row in chunk.candidates(wanted)
+        )
+        # A survivor may be younger than a row whose chunk could not leave yet.
+        kept = sorted(self.survivors.rows_by_hash.get(wanted, ()), reverse=True)
+        yield from heapq.merge(in_chunks, kept, reverse=True) if kept else in_chunks
 
     def row_at(self, log_offset: int) -> int | None:
         """The row of the message with exactly this identity in the log."""
@@ -154,12 +158,14 @@ class StateTable:
         return self._reading.identity(half)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
-        op_offset = half.op_offset
-        # A decision is in memory until a file has it; a row below the start is in none.
-        if op_offset < 0 and half.half_offset >= self.start:
-            op_offset = self.files.half(half.half_offset).op_offset
-        return self._reading.decision(op_offset)
+        """Who decided it, and when."""
+        return self._reading.decision(self._op_offset(half))
+
+    def _op_offset(self, half: Half) -> int:
+        if half.op_offset >= 0:
+            return half.op_offset
+        # In memory until a file has it; of a row that was carried forward there may be no file.
+        return self.files.op_offset(half.half_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
@@ -385,8 +391,10 @@ class StateTable:
 
     def _restore_survivor(self, row: MovedRow, location: int, index: int, moved: Moved) -> None:
         placed = moved.placed
+        # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
         op = self.ops.get(first_row(row.half_offset, row.part))
+        op_offset = op[1] if op else self._op_offset(known) if known else -1
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -401,7 +409,7 @@ class StateTable:
             state=_STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
-            op_offset=op[1] if op else known.op_offset if known else -1,
+            op_offset=op_offset,
         )
         id_hash = crc32(row.transaction_id.encode())
         self.survivors.keep(half, id_hash)
@@ -484,7 +492,7 @@ class StateTable:
         self.files.remove_below(log_offset, needed | self.chunks.keys())
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        self.survivors.forget_below(self.start)
+        self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
 

@@ -89,6 +89,8 @@ class Store:
         self.checkpointed = 0
         self.previous: Checkpoint | None = None
         self.failure: BaseException | None = None
+        #: The highest setting ever: how long before its entry a message may have been stored.
+        self.copy_after_max_ms = config.copy_after_ms
         #: Below this the log may be deleted once a checkpoint says so.
         self.log_start = 0
 
@@ -96,8 +98,7 @@ class Store:
 
     def execute(self, command: Command, now_ms: int) -> Decision:
         """Decide and apply a command.  Nothing of it may leave before the next flush."""
-        if self.failure is not None:
-            raise self.finished()
+        self._refuse_if_failed()
         at_ms = max(now_ms, self.last_at_ms)
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
@@ -179,6 +180,7 @@ class Store:
 
     def write(self) -> None:
         """Hand what was gathered to the operating system."""
+        self._refuse_if_failed()
         try:
             self.log.write()
         except BaseException as error:
@@ -187,6 +189,7 @@ class Store:
 
     def flush(self) -> None:
         """Return once everything written is on the disk; may run in another thread."""
+        self._refuse_if_failed()
         try:
             self.log.flush()
         except BaseException as error:
@@ -195,8 +198,12 @@ class Store:
 
     def publish(self) -> set[int]:
         """Move queue ends over what is durable now, one slice; returns the queues that grew."""
+        self._refuse_if_failed()
         self.settled = self.log.flushed if self._is_fsync else self.log.written
-        grown = set()
+        grown: set[int] = set()
+        if self.settled < self.log.end:
+            # A batch is on its way, and what waits may be part of it.
+            return grown
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
             if isinstance(entries, Entry):
@@ -214,6 +221,11 @@ class Store:
         self.publish()
         while not self.dispatcher.is_idle:
             self.publish()
+
+    def _refuse_if_failed(self) -> None:
+        # A second flush would succeed, though the kernel has dropped what the first one lost.
+        if self.failure is not None:
+            raise self.finished()
 
     def finished(self) -> Unavailable:
         """What everybody is told once a write has failed."""
@@ -243,6 +255,7 @@ class Store:
 
     def begin_checkpoint(self) -> CheckpointJob:
         """Freeze what a checkpoint must hold."""
+        self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
         self.flush()

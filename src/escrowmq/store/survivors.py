@@ -58,9 +58,13 @@ class Survivors:
         """The row with exactly this identity in the log."""
         return self._row_by_log_offset.get(log_offset)
 
-    def forget_below(self, row_start: int) -> None:
-        """Let go of rows that nobody needs and no file holds any more."""
-        gone = [row for row, half in self.rows.items() if row < row_start and not is_needed(half)]
+    def forget_below(self, row_start: int, log_offset: int) -> None:
+        """Let go of rows that nobody needs, no file holds and no op record is left of."""
+        gone = [
+            row
+            for row, half in self.rows.items()
+            if row < row_start and half.op_offset < log_offset and not is_needed(half)
+        ]
         for row in gone:
             half = self.rows.pop(row)
             del self._row_by_log_offset[half.log_offset]

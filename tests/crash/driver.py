@@ -1,0 +1,277 @@
+"""Drives a store on a disk, keeps the history, and marks on the disk what clients were told.
+
+The marks are what a crash is judged by: ``Acked`` says that clients have the answers to that many
+commands, ``Tried`` that so many may have reached the disk.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from escrowmq.model.message import Message
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.retention import retain
+from escrowmq.store.store import Store
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.disk_image import DiskImage
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.transaction import commands as c
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import Resolution, State
+from tests.crash.expectations import follow
+from tests.crash.judge import Starts, judge, starts_of
+from tests.crash.model import HOST, History, Queue, Step, Transaction, World, Wrong
+
+#: As small as it goes, so that a short run has segments, chunks and checkpoints by the dozen.
+CONFIG = StoreConfig(
+    segment_bytes_max=4_096,
+    checkpoint_bytes=4_096,
+    chunk_rows=8,
+    retention_ms=60_000,
+    copy_after_ms=10_000,
+    id_window_ms=1_000,
+)
+POLICY = CheckPolicy(
+    check_after_ms=6_000,
+    check_interval_ms=5_000,
+    check_backoff=2.0,
+    check_interval_max_ms=60_000,
+    checks_max=3,
+)
+#: A store that was just made, so that one run is like another: its seed is no secret here.
+BORN = DiskImage.of({"format": b'{"version":1,"seed":3405691582,"chunk_rows":8}'})
+#: What a frame starts with, in a message that wants to be taken for one.
+DECOY = b"EMQF\x01\x00\x00\x00"
+
+
+class Tried(NamedTuple):
+    """So many commands are being written."""
+
+    count: int
+
+
+class Acked(NamedTuple):
+    """So many commands were answered."""
+
+    count: int
+
+
+class Flushed(NamedTuple):
+    """So many commands are on the disk, also where answers do not wait for it."""
+
+    count: int
+
+
+class Retaining(NamedTuple):
+    """Retention began, for the so manieth time."""
+
+    number: int
+
+
+class Retained(NamedTuple):
+    """Retention ended."""
+
+    number: int
+
+
+class Driver:
+    """One store, its clients and their memory."""
+
+    def __init__(
+        self,
+        disk: FaultyDisk,
+        config: StoreConfig = CONFIG,
+        policy: CheckPolicy = POLICY,
+        history: History | None = None,
+    ) -> None:
+        self.disk = disk
+        self.config = config
+        self.policy = policy
+        self.clock = ManualClock()
+        self.history = history or History(policy)
+        self.starts: list[Starts] = [{}]
+        self.acked = 0
+        self._messages = 0
+        self.store, self.found = self._open()
+
+    def _open(self) -> tuple[Store, Found]:
+        return open_store(self.disk, self.config, self.policy, HOST)
+
+    @property
+    def world(self) -> World:
+        """What must be, if everything executed so far gets to the disk."""
+        return self.history.world
+
+    # Commands.
+
+    def do(self, command: c.Command) -> c.Decision:
+        """Execute a command; the answer may not leave before ``sync``."""
+        now_ms = self.clock.now_ms()
+        decision = self.store.execute(command, now_ms)
+        self.history.add(Step(command, now_ms, decision, self.store.log.end), follow)
+        return decision
+
+    def sync(self) -> None:
+        """Flush and answer everything executed so far."""
+        self.disk.mark(Tried(len(self.history)))
+        self.store.sync()
+        self.acked = len(self.history)
+        self.disk.mark(Acked(self.acked))
+        if self.store.checkpoint_due:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Take a checkpoint; nothing may be waiting for ``sync``."""
+        self.store.checkpoint()
+        self.disk.mark(Flushed(len(self.history)))
+
+    def retain(self) -> None:
+        """Delete what is old; nothing may be waiting for ``sync``."""
+        now_ms = self.clock.now_ms()
+        # A carried half message is a record: store times do not go back behind it.
+        until_ms = now_ms - self.config.retention_ms
+        self.world.deleted_until_ms = max(self.world.deleted_until_ms, until_ms)
+        number = len(self.starts)
+        self.disk.mark(Retaining(number))
+        removed = retain(self.store, now_ms)
+        if removed.carried:
+            self.world.at_ms = max(self.world.at_ms, now_ms)
+        self._refuse_greed(until_ms + self.config.copy_after_ms)
+        self.starts.append(starts_of(self.store))
+        self.disk.mark(Retained(number))
+        if removed.segments:
+            self.disk.mark(Flushed(len(self.history)))
+
+    def _refuse_greed(self, until_ms: int) -> None:
+        """Everything that became visible later than this must be kept."""
+        for queue, start in starts_of(self.store).items():
+            gone = self.world.queues[queue][:start]
+            if gone and gone[-1].stored_at_ms > until_ms:
+                raise Wrong(f"retention took {gone[-1]}, visible after {until_ms}")
+
+    def kill(self) -> None:
+        """The process dies, the power stays; another one opens the store."""
+        self.store, self.found = self._open()
+        count = self.history.count_in(self.found.log_end)
+        if not self.acked <= count <= len(self.history):
+            raise Wrong(f"{count} commands are left, {self.acked} were answered")
+        self.history = self.history.until(count)
+        self.acked = count
+
+    def close(self) -> None:
+        """Stop in good order, and start again."""
+        self.store.close()
+        self.acked = len(self.history)
+        self.store, self.found = self._open()
+
+    def judge(self) -> None:
+        """Compare the store with what must be; nothing may be waiting for ``sync``."""
+        judge(self.store, self.world, self.starts[-1:])
+
+    # Shorthands.
+
+    def message(
+        self,
+        queue: Queue = ("orders", 0),
+        *,
+        size: int = 60,
+        after_ms: int = 0,
+        in_ms: int = 0,
+    ) -> Message:
+        """A message like no other."""
+        self._messages += 1
+        number = len(self.history) * 1_000 + self._messages
+        key = f"K{number}"
+        body = b"%d:" % number + (DECOY + bytes(range(256)) * 20)[:size]
+        is_ipv6 = number % 5 == 0
+        return Message(
+            topic=queue[0],
+            queue_id=queue[1],
+            body=body,
+            properties=f"UNIQ_KEY\x01{key}\x02TAGS\x01t{number % 3}\x02".encode(),
+            tags=f"t{number % 3}",
+            unique_key=key,
+            flag=number,
+            born_at_ms=number,
+            born_host=bytes(range(20)) if is_ipv6 else b"\x7f\x00\x00\x01\x00\x00\x00\x07",
+            deliver_after_ms=after_ms,
+            deliver_at_ms=self.clock.now_ms() + in_ms if in_ms else 0,
+        )
+
+    def prepare(
+        self,
+        *messages: Message,
+        transaction_id: str = "",
+        number: int | None = None,
+        group: str = "shop",
+        bulk: bool = False,
+    ) -> int:
+        """Hold half messages; returns the first one's row."""
+        decision = self.do(
+            c.Prepare(
+                group=group,
+                transaction_id=transaction_id or messages[0].unique_key,
+                messages=messages,
+                number=number,
+                bulk=bulk,
+            )
+        )
+        assert isinstance(decision.reply, c.Held), decision
+        return decision.reply.half_offset
+
+    def append(self, *messages: Message) -> None:
+        """Store ordinary messages."""
+        self.do(c.Append(messages=messages))
+
+    def commit(self, row: int, by: str = "producer") -> None:
+        """Commit the transaction of a row."""
+        self.do(c.End(half_offset=row, resolution=Resolution.COMMIT, by=by))
+
+    def roll_back(self, row: int, by: str = "producer") -> None:
+        """Roll back the transaction of a row."""
+        self.do(c.End(half_offset=row, resolution=Resolution.ROLLBACK, by=by))
+
+    def check(self, row: int) -> None:
+        """Ask the producer, who does not know."""
+        self.do(c.CheckSent(half_offset=row, client="client-1"))
+        self.do(
+            c.End(
+                half_offset=row, resolution=Resolution.UNKNOWN, by="client-1", from_check=True
+            )
+        )
+
+    def release(self) -> None:
+        """Show what is due."""
+        now_ms = self.clock.now_ms()
+        rows = [row for row in self.store.table.due(now_ms, 100) if self.world.rows[row].is_waiting]
+        self.do(c.Release(half_offsets=tuple(rows)))
+
+    def decide_batch(
+        self, *transaction_ids: str, batch_id: int | str, query_id: str = "query"
+    ) -> c.Decision:
+        """Commit Spark attempts, as their driver would claim them."""
+        claims = []
+        for transaction_id in transaction_ids:
+            known = self.world.newest(transaction_id)
+            claims.append(
+                c.AttemptClaim(
+                    transaction_id=transaction_id,
+                    last_number=len(known.requests) - 1 if known else 0,
+                    rows=len(known.rows) if known else 0,
+                )
+            )
+        return self.do(
+            c.DecideBatch(
+                app_id="app",
+                query_id=query_id,
+                batch_id=batch_id,
+                attempts=tuple(claims),
+                by="driver",
+            )
+        )
+
+    def open_transactions(self, *states: State) -> list[Transaction]:
+        """Those in one of these states; by default all that are undecided."""
+        wanted = states or (State.PREPARED, State.PARKED)
+        return [one for one in self.world.transactions.values() if one.state in wanted]

@@ -1,0 +1,238 @@
+"""Comparing an open store with the world that must be: raises ``Wrong`` with the first difference.
+
+Everything is read as users of the store read it: pulls, rows, keys, batches.  ``picture`` is the
+same as a value, for "recovery twice gives the same".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from escrowmq.protocol.stored_message import decode
+from escrowmq.store.reader import Reader, Status
+from escrowmq.store.store import Store
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, Half
+from tests.crash.expectations import is_forgettable
+from tests.crash.model import NEVER, Queue, Row, Seen, World, Wrong, seen
+
+#: The first offset that can still be read, of each queue; one that is not there starts at 0.
+Starts = Mapping[Queue, int]
+
+_EVERYTHING = 1_000_000
+_LOOKED_UP = 3
+
+
+def starts_of(store: Store) -> dict[Queue, int]:
+    """Where the queues start."""
+    return {(queue.topic, queue.queue_id): queue.start for queue in store.queues if queue.start}
+
+
+def judge(store: Store, world: World, allowed: Sequence[Starts] = ({},)) -> None:
+    """Complain about the first thing that is not as it must be."""
+    if starts_of(store) not in allowed:
+        raise Wrong(f"queues start at {starts_of(store)}, not at one of {allowed}")
+    judge_queues(store, world)
+    judge_rows(store, world)
+    judge_batches(store, world)
+
+
+def judge_queues(store: Store, world: World) -> None:
+    """Consumers see exactly what they must, in order, byte for byte, without a gap."""
+    there = {(queue.topic, queue.queue_id): queue for queue in store.queues}
+    for queue, messages in world.queues.items():
+        if queue not in there:
+            raise Wrong(f"queue {queue} is gone with {len(messages)} messages")
+    for queue, opened in there.items():
+        messages = world.queues.get(queue, [])
+        number = store.core.names.queue_ids[queue]
+        ends = (opened.end, store.core.queue_ends[number])
+        if ends != (len(messages), len(messages)):
+            raise Wrong(f"queue {queue} ends at {ends}, not at {len(messages)}")
+        if messages[opened.start :] != (found := pulled(store, queue, opened.start)):
+            raise Wrong(f"queue {queue}: {first_difference(messages[opened.start :], found)}")
+        judge_lookups(store, messages[opened.start :][-_LOOKED_UP:])
+
+
+def pulled(store: Store, queue: Queue, start: int) -> list[Seen]:
+    """All that a consumer gets from here on."""
+    reader = Reader(store)
+    found: list[Seen] = []
+    offset = start
+    while True:
+        answer = reader.pull(*queue, offset, count_max=50, bytes_max=100_000)
+        if answer.status is not Status.FOUND:
+            return found
+        found.extend(seen(decode(message)) for message in answer.messages)
+        offset = answer.next_offset
+
+
+def first_difference(expected: Sequence[object], actual: Sequence[object]) -> str:
+    """Say where two lists part."""
+    for at, (one, other) in enumerate(zip(expected, actual, strict=False)):
+        if one != other:
+            return f"at {at} expected {one!r}, got {other!r}"
+    return f"expected {len(expected)}, got {len(actual)}"
+
+
+def judge_lookups(store: Store, messages: Sequence[Seen]) -> None:
+    """A visible message is found by where it is and by its key."""
+    reader = Reader(store)
+    for message in messages:
+        if message.log_offset < store.log_start:
+            # Carried forward: only its queue, and its row while it is needed, lead to it.
+            continue
+        located = reader.at(message.log_offset)
+        if located is None or not located.is_visible or seen(decode(located.message)) != message:
+            raise Wrong(f"by log offset: expected {message}, got {located}")
+        key = key_of(message)
+        if not key:
+            continue
+        found = [seen(decode(one)) for one in reader.find(message.topic, key, limit=64)]
+        if message not in found:
+            raise Wrong(f"by key {key}: expected {message} among {found}")
+
+
+def key_of(message: Seen) -> str:
+    """The unique key among its properties."""
+    for pair in message.properties.decode().split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if name == "UNIQ_KEY":
+            return value
+    return ""
+
+
+def judge_rows(store: Store, world: World) -> None:
+    """Every half message is what it must be, and none is there that should not be."""
+    table = store.table
+    if table.end != len(world.rows):
+        raise Wrong(f"the table ends at row {table.end}, not at {len(world.rows)}")
+    for row in world.rows.values():
+        half = table.get(row.number)
+        if half is None:
+            if not is_forgettable(world, row.number):
+                raise Wrong(f"row {row} is gone")
+            continue
+        judge_row(store, world, row, half)
+    needed = sum(row.is_needed for row in world.rows.values())
+    if table.needed != needed:
+        raise Wrong(f"{table.needed} rows are needed, not {needed}")
+    due = sorted(table.due(NEVER - 1, _EVERYTHING))
+    expected = sorted(row.number for row in world.rows.values() if next_at_ms(world, row) < NEVER)
+    if due != expected:
+        raise Wrong(f"rows {due} are due one day, not {expected}")
+    for transaction in world.transactions.values():
+        if transaction.state in (State.PREPARED, State.PARKED):
+            newest = world.newest(transaction.transaction_id)
+            found = table.find(transaction.transaction_id)
+            if newest == transaction and found != transaction.requests[-1][0]:
+                raise Wrong(f"{transaction} is found at {found}")
+            for number, (first, count) in enumerate(transaction.requests):
+                judge_request(store, transaction.transaction_id, number, first, count)
+
+
+def judge_row(store: Store, world: World, row: Row, half: Half) -> None:
+    """One row, field by field."""
+    transaction = world.transaction_of(row.number)
+    is_head = transaction is not None and transaction.head == row.number
+    expected = {
+        "log_offset": row.log_offset,
+        "stored_at_ms": row.stored_at_ms,
+        "state": row.state,
+        "checks_sent": transaction.checks_sent if transaction is not None and is_head else 0,
+        "next_at_ms": next_at_ms(world, row),
+    }
+    actual = {name: getattr(half, name) for name in expected}
+    if actual != expected:
+        raise Wrong(f"row {row.number}: expected {expected}, got {actual}")
+    queue = store.queues[half.queue]
+    if (queue.topic, queue.queue_id) != (row.message.topic, row.message.queue_id):
+        raise Wrong(f"row {row.number} is meant for {queue.topic}/{queue.queue_id}")
+    if transaction is not None:
+        origin = store.core.names.origins[half.origin]
+        if origin.group != transaction.group:
+            raise Wrong(f"row {row.number} belongs to {origin.group}, not {transaction.group}")
+        if row.state in (State.COMMITTED, State.ROLLED_BACK) and not is_old(world, transaction.decided_at_ms):
+            by = store.table.decided_by(half)
+            if by != (transaction.by, transaction.decided_at_ms):
+                raise Wrong(f"{transaction} was decided by {by}")
+    if row.is_needed:
+        held = seen(decode(store.reading.record_of(half)))
+        if held != row.held():
+            raise Wrong(f"row {row.number}: expected {row.held()}, got {held}")
+
+
+def is_old(world: World, at_ms: int) -> bool:
+    """Whether retention may have taken what was written then."""
+    return at_ms <= world.deleted_until_ms
+
+
+def next_at_ms(world: World, row: Row) -> int:
+    """When somebody must look at this row."""
+    if row.is_waiting:
+        return row.deliver_at_ms
+    transaction = world.transaction_of(row.number)
+    if transaction is None or transaction.head != row.number:
+        return NEVER
+    return transaction.next_at_ms
+
+
+def judge_request(store: Store, transaction_id: str, number: int, first: int, count: int) -> None:
+    """A request of an undecided transaction keeps its id, its number and its size."""
+    half = store.table.get(first)
+    assert half is not None
+    found, stated = store.table.identity(half)
+    if found != transaction_id or (stated not in (number, -1)):
+        raise Wrong(f"row {first} is request {stated} of {found!r}, not {number} of {transaction_id}")
+    if half.part != FIRST | count:
+        raise Wrong(f"row {first} begins {half.part & ~FIRST} rows, not {count}")
+
+
+def judge_batches(store: Store, world: World) -> None:
+    """A decided batch stays decided, for its query and against all others."""
+    for (app, query, batch), at_ms in world.batches.items():
+        if isinstance(batch, str) and is_old(world, at_ms):
+            continue
+        verdicts = (
+            store.core.batches.judge(app, query, batch),
+            store.core.batches.judge(app, "somebody-else", batch),
+        )
+        if verdicts != ("done", "taken"):
+            raise Wrong(f"batch {app}/{query}/{batch} is {verdicts}")
+
+
+def picture(store: Store) -> object:
+    """Everything that can be read, as one value."""
+    table = store.table
+    rows = [
+        (half, store.reading.record_of(half) if needs_bytes(half) else b"")
+        for half in map(table.get, range(table.end))
+        if half is not None
+    ]
+    queues = {
+        (queue.topic, queue.queue_id): (
+            queue.start,
+            queue.end,
+            pulled(store, (queue.topic, queue.queue_id), queue.start),
+        )
+        for queue in store.queues
+    }
+    core = store.core
+    small = (core.parts, core.heads, core.delays, core.resumed_at_ms, core.batches.apps)
+    # The op offset of a row is in memory or in a file; ``decided_by`` finds it in both.
+    return (
+        [(without_op(half), data) for half, data in rows],
+        queues,
+        repr(small),
+        store.last_at_ms,
+        store.log.end,
+        store.log_start,
+    )
+
+
+def without_op(half: Half) -> tuple[object, ...]:
+    return tuple(getattr(half, name) for name in Half.__struct_fields__ if name != "op_offset")
+
+
+def needs_bytes(half: Half) -> bool:
+    return half.state in (State.PREPARED, State.PARKED) or half.next_at_ms != NEVER

@@ -1,0 +1,274 @@
+"""What must be true, in plain dicts: the judge's own idea of the broker, without any of its code.
+
+A ``World`` is the state after a number of commands.  ``follow`` makes the next one: it says by
+itself what the command must lead to, and complains (``Wrong``) if the store answered otherwise.
+Only where messages are in the log is taken from the answers: nobody promised that.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+from escrowmq.model.message import Message
+from escrowmq.protocol.stored_message import StoredMessage
+from escrowmq.transaction import commands as c
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import Resolution, State
+
+NEVER = 2**63 - 1
+HOST = b"\x0a\x00\x00\x01\x00\x00\x2a\x9f"
+
+_PREPARED_BIT = 0x4
+_COMMITTED_BIT = 0x8
+_IPV6_BORN_BIT = 0x10
+
+Queue = tuple[str, int]
+
+
+class Wrong(AssertionError):
+    """The store answered, or holds, something that must not be."""
+
+
+class Seen(NamedTuple):
+    """Every field of a message that a reader can see."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: bytes
+    stored_at_ms: int
+    store_host: bytes
+    reconsume_times: int
+    log_offset: int
+    prepared_offset: int
+
+
+def seen(stored: StoredMessage) -> Seen:
+    """What was read, in the form in which it is compared."""
+    return Seen(*[getattr(stored, name) for name in Seen._fields])
+
+
+def shown(
+    message: Message, *, queue_offset: int, at_ms: int, log_offset: int, bits: int, prepared: int
+) -> Seen:
+    """How a message must look."""
+    return Seen(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=queue_offset,
+        body=message.body,
+        properties=message.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag | bits | (_IPV6_BORN_BIT if len(message.born_host) > 8 else 0),
+        born_at_ms=message.born_at_ms,
+        born_host=message.born_host,
+        stored_at_ms=at_ms,
+        store_host=HOST,
+        reconsume_times=message.reconsume_times,
+        log_offset=log_offset,
+        prepared_offset=prepared,
+    )
+
+
+class Row(NamedTuple):
+    """A half message, or an ordinary one that waits for its time (``head`` is None)."""
+
+    number: int
+    head: int | None
+    message: Message
+    log_offset: int
+    stored_at_ms: int
+    state: State = State.PREPARED
+    #: When it becomes, or became, due to be shown; only of rows that wait.
+    deliver_at_ms: int = 0
+    is_shown: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Committed, but its time has not come."""
+        return self.state is State.COMMITTED and not self.is_shown
+
+    @property
+    def is_needed(self) -> bool:
+        """Nothing of it may be forgotten."""
+        return self.state in (State.PREPARED, State.PARKED) or self.is_waiting
+
+    def held(self) -> Seen:
+        """How its own bytes must look while it is held."""
+        return shown(
+            self.message,
+            queue_offset=self.number,
+            at_ms=self.stored_at_ms,
+            log_offset=self.log_offset,
+            bits=0 if self.head is None else _PREPARED_BIT,
+            prepared=0,
+        )
+
+
+class Transaction(NamedTuple):
+    """One transaction, by its first row."""
+
+    head: int
+    group: str
+    transaction_id: str
+    #: First row and number of rows of each request.
+    requests: tuple[tuple[int, int], ...]
+    next_at_ms: int
+    state: State = State.PREPARED
+    checks_sent: int = 0
+    by: str = ""
+    decided_at_ms: int = 0
+
+    @property
+    def rows(self) -> list[int]:
+        """All its rows, in the order in which consumers will see them."""
+        return [row for first, count in self.requests for row in range(first, first + count)]
+
+
+class Step(NamedTuple):
+    """A command that was executed, and what the store answered."""
+
+    command: c.Command
+    now_ms: int
+    decision: c.Decision
+    #: Where the log ended afterwards: how many commands are in a log is counted with it.
+    log_end: int
+
+
+class World:
+    """The state after some commands."""
+
+    def __init__(self, policy: CheckPolicy) -> None:
+        self.policy = policy
+        self.queues: dict[Queue, list[Seen]] = {}
+        self.rows: dict[int, Row] = {}
+        self.transactions: dict[int, Transaction] = {}
+        #: App, query, batch -> when it was decided.
+        self.batches: dict[tuple[str, str, int | str], int] = {}
+        #: Store times never go back.
+        self.at_ms = 0
+        #: Retention may have taken what was stored until then and is not needed.
+        self.deleted_until_ms = 0
+
+    def copy(self) -> World:
+        """The same again; the values inside never change."""
+        other = copy.copy(self)
+        other.queues = {queue: list(messages) for queue, messages in self.queues.items()}
+        other.rows = dict(self.rows)
+        other.transactions = dict(self.transactions)
+        other.batches = dict(self.batches)
+        return other
+
+    def transaction_of(self, row: int) -> Transaction | None:
+        """The transaction that a row belongs to."""
+        known = self.rows.get(row)
+        return None if known is None or known.head is None else self.transactions[known.head]
+
+    def newest(self, transaction_id: str) -> Transaction | None:
+        """The newest transaction with this id."""
+        found = [t for t in self.transactions.values() if t.transaction_id == transaction_id]
+        return found[-1] if found else None
+
+    def show(self, row: int, at_ms: int) -> None:
+        """Let consumers see a row from now on."""
+        known = self.rows[row]
+        is_half = known.head is not None
+        self._append(
+            known.message,
+            at_ms=at_ms,
+            log_offset=known.log_offset,
+            bits=_COMMITTED_BIT if is_half else 0,
+            prepared=known.log_offset if is_half else 0,
+        )
+        self.rows[row] = known._replace(is_shown=True)
+
+    def _append(
+        self, message: Message, *, at_ms: int, log_offset: int, bits: int = 0, prepared: int = 0
+    ) -> int:
+        messages = self.queues.setdefault((message.topic, message.queue_id), [])
+        messages.append(
+            shown(
+                message,
+                queue_offset=len(messages),
+                at_ms=at_ms,
+                log_offset=log_offset,
+                bits=bits,
+                prepared=prepared,
+            )
+        )
+        return len(messages) - 1
+
+    def store(self, message: Message, log_offset: int, at_ms: int) -> int:
+        """Show an ordinary message; returns its queue offset."""
+        return self._append(message, at_ms=at_ms, log_offset=log_offset)
+
+    def hold(self, messages: tuple[Message, ...], offsets: list[int], head: int | None) -> int:
+        """Give each message the next row; returns the first."""
+        first = len(self.rows)
+        for number, (message, log_offset) in enumerate(zip(messages, offsets, strict=True), first):
+            self.rows[number] = Row(number, head, message, log_offset, self.at_ms)
+        return first
+
+    def set_state(self, transaction: Transaction, **changes: object) -> Transaction:
+        """Change a transaction and all its rows."""
+        changed = transaction._replace(**changes)  # type: ignore[arg-type]
+        self.transactions[changed.head] = changed
+        for row in changed.rows:
+            self.rows[row] = self.rows[row]._replace(state=changed.state)
+        return changed
+
+    def settle(self, transaction: Transaction, state: State, by: str) -> None:
+        """The one decision: everything is shown, or will be at its time, or nothing ever is."""
+        at_ms = self.at_ms
+        self.set_state(transaction, state=state, by=by, decided_at_ms=at_ms, next_at_ms=NEVER)
+        if state is State.ROLLED_BACK:
+            return
+        for row in transaction.rows:
+            delay_ms = self.rows[row].message.deliver_after_ms
+            if delay_ms:
+                self.rows[row] = self.rows[row]._replace(deliver_at_ms=at_ms + delay_ms)
+            else:
+                self.show(row, at_ms)
+
+
+class History:
+    """All commands in their order, and the world after each."""
+
+    def __init__(self, policy: CheckPolicy) -> None:
+        self.steps: list[Step] = []
+        self.worlds = [World(policy)]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def world(self) -> World:
+        """The state after all of them."""
+        return self.worlds[-1]
+
+    def add(self, step: Step, follow: Callable[[World, Step], World]) -> None:
+        """Take the next command."""
+        self.worlds.append(follow(self.worlds[-1], step))
+        self.steps.append(step)
+
+    def count_in(self, log_end: int) -> int:
+        """How many of the commands are in a log that ends here."""
+        return sum(step.log_end <= log_end for step in self.steps)
+
+    def until(self, count: int) -> History:
+        """Another history that begins with the first ``count`` commands."""
+        other = copy.copy(self)
+        other.steps, other.worlds = self.steps[:count], self.worlds[: count + 1]
+        return other
+
+
+def decided_state(resolution: Resolution) -> State:
+    """Where an answer leads that decides."""
+    return State.COMMITTED if resolution is Resolution.COMMIT else State.ROLLED_BACK

@@ -1,0 +1,204 @@
+"""A day in the life of a broker, short and dense: everything that the store can be asked to do."""
+
+from __future__ import annotations
+
+from escrowmq.transaction import commands as c
+from escrowmq.transaction.states import Resolution, State
+from tests.crash.driver import Driver
+
+QUEUES = (("orders", 0), ("orders", 1), ("stock", 0))
+
+
+def scripted(driver: Driver) -> None:
+    """Every kind of command, and everything that happens to the files because of them."""
+    ordinary_and_transactions(driver)
+    requests_in_parts(driver)
+    checks_and_parking(driver)
+    spark_batches(driver)
+    delays(driver)
+    very_late(driver)
+    driver.kill()
+    old_and_needed(driver)
+    settle_the_old(driver)
+    driver.close()
+    many_in_one_flush(driver)
+    driver.judge()
+
+
+def ordinary_and_transactions(driver: Driver) -> None:
+    message = driver.message
+    driver.append(*(message(queue) for queue in QUEUES))
+    driver.sync()
+    first = driver.prepare(message())
+    driver.sync()
+    driver.commit(first)
+    driver.sync()
+    # Nine rows: more than a chunk holds, and more than one queue.
+    many = driver.prepare(*(message(QUEUES[number % 3], size=120) for number in range(9)))
+    dropped = driver.prepare(message(size=900), message(("stock", 0)))
+    driver.sync()
+    driver.commit(many)
+    driver.roll_back(dropped)
+    driver.sync()
+    driver.commit(many)
+    driver.do(c.End(half_offset=many, resolution=Resolution.ROLLBACK, by="late"))
+    driver.sync()
+    driver.checkpoint()
+
+
+def requests_in_parts(driver: Driver) -> None:
+    message = driver.message
+    for number in range(3):
+        driver.prepare(message(), message(("stock", 0)), transaction_id="parts", number=number)
+        driver.sync()
+    again = driver.prepare(message(), message(), transaction_id="parts", number=1)
+    driver.sync()
+    # Named by a row of its second request: all of it is decided.
+    driver.commit(again)
+    driver.sync()
+    driver.prepare(message(), transaction_id="open-parts", number=0)
+    driver.prepare(message(("stock", 0)), transaction_id="open-parts", number=1)
+    driver.sync()
+
+
+def checks_and_parking(driver: Driver) -> None:
+    row = driver.prepare(driver.message())
+    driver.sync()
+    for _ in range(3):
+        driver.clock.advance(seconds=1)
+        driver.check(row)
+        driver.sync()
+    driver.do(c.CheckSent(half_offset=row, client="client-1"))
+    driver.do(c.Park(half_offset=row, reason="exhausted"))
+    driver.sync()
+    driver.do(c.Resume(half_offset=row, by="operator"))
+    driver.check(row)
+    driver.sync()
+    head = driver.world.transactions[row]
+    verdict = c.Verdict(
+        half_offset=row,
+        kind=c.VerdictKind.PARK,
+        state=State.PREPARED,
+        checks_sent=head.checks_sent,
+    )
+    driver.do(verdict)
+    driver.sync()
+    parked = driver.prepare(driver.message())
+    driver.do(c.Park(half_offset=parked, reason="by hand"))
+    driver.sync()
+    driver.commit(parked, by="operator")
+    driver.sync()
+
+
+def spark_batches(driver: Driver) -> None:
+    message = driver.message
+    for attempt in ("task-0", "task-1"):
+        for number in range(2):
+            held = [message(QUEUES[n % 3], size=30) for n in range(5)]
+            driver.prepare(*held, transaction_id=attempt, number=number, bulk=True)
+        driver.sync()
+    driver.decide_batch("task-0", "task-1", batch_id=7)
+    driver.sync()
+    driver.prepare(message(), transaction_id="task-0b", number=0, bulk=True)
+    driver.decide_batch("task-0b", batch_id=7)
+    driver.sync()
+    driver.prepare(message(), transaction_id="plain", number=0, bulk=True)
+    driver.decide_batch("plain", batch_id="a-name", query_id="plain-write")
+    driver.sync()
+
+
+def delays(driver: Driver) -> None:
+    message = driver.message
+    driver.append(message(in_ms=2_000), message(("stock", 0), in_ms=1_000))
+    mixed = driver.prepare(message(after_ms=3_000), message(), message(after_ms=1_000))
+    driver.sync()
+    driver.commit(mixed)
+    driver.sync()
+    driver.clock.advance(seconds=2)
+    driver.release()
+    driver.sync()
+    driver.append(message(in_ms=90_000), message(in_ms=5_000), message(in_ms=300_000))
+    driver.prepare(message(after_ms=40_000), message())
+    driver.sync()
+    driver.clock.advance(seconds=4)
+    driver.release()
+    driver.sync()
+    driver.checkpoint()
+
+
+def very_late(driver: Driver) -> None:
+    """Older than ``copy_after_ms``: committing copies it forward."""
+    message = driver.message
+    old = driver.prepare(message(size=200), message(("stock", 0), size=200))
+    driver.prepare(message(), transaction_id="late-parts", number=0)
+    driver.sync()
+    driver.clock.advance(seconds=9)
+    young = driver.prepare(message(), transaction_id="late-parts", number=1)
+    driver.sync()
+    driver.clock.advance(seconds=2)
+    driver.commit(old)
+    driver.sync()
+    # Its first request is old, the one by which it is named is not.
+    driver.commit(young)
+    driver.prepare(message(), transaction_id="late-task", number=0, bulk=True)
+    driver.sync()
+    driver.clock.advance(seconds=11)
+    driver.decide_batch("late-task", batch_id=8)
+    driver.sync()
+
+
+def old_and_needed(driver: Driver) -> None:
+    """Retention, with half messages in the way that are undecided, parked or not yet due."""
+    message = driver.message
+    for _ in range(4):
+        driver.append(message(size=700), message(("stock", 0), size=700))
+        driver.sync()
+        driver.clock.advance(seconds=5)
+    driver.clock.advance(seconds=35)
+    driver.retain()
+    driver.append(message(size=700))
+    driver.sync()
+    driver.clock.advance(seconds=25)
+    driver.retain()
+    driver.release()
+    driver.sync()
+    driver.judge()
+
+
+def settle_the_old(driver: Driver) -> None:
+    message = driver.message
+    undecided = driver.open_transactions()
+    driver.prepare(message(), transaction_id="open-parts", number=2)
+    driver.sync()
+    for transaction in undecided:
+        if transaction.state is State.PREPARED:
+            driver.check(transaction.rows[-1])
+            driver.sync()
+    driver.commit(undecided[0].head)
+    driver.roll_back(undecided[1].head)
+    driver.sync()
+    for transaction in undecided[2:]:
+        driver.commit(transaction.head)
+        driver.sync()
+    for _ in range(4):
+        driver.append(message(size=900), message(size=900))
+        driver.sync()
+        driver.clock.advance(seconds=20)
+    driver.retain()
+    driver.release()
+    driver.sync()
+
+
+def many_in_one_flush(driver: Driver) -> None:
+    """Group commit: several commands, one flush, over the end of a segment."""
+    message = driver.message
+    for _ in range(3):
+        rows = [driver.prepare(message(QUEUES[n % 3], size=300)) for n in range(4)]
+        driver.append(message(size=500))
+        driver.commit(rows[0])
+        driver.roll_back(rows[1])
+        driver.check(rows[2])
+        driver.sync()
+        driver.commit(rows[2])
+        driver.do(c.Park(half_offset=rows[3], reason="by hand"))
+        driver.sync()

@@ -1,0 +1,399 @@
+"""Consume queues: entries in order, in files after a checkpoint, found by offset and by time."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import groupby
+
+import pytest
+
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store import consume_queue
+from escrowmq.store.consume_queue import (
+    ENTRY_BYTES,
+    FILE_ENTRIES,
+    Columns,
+    ConsumeQueue,
+    Entry,
+    OpenFiles,
+)
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.survivors import nothing_survives
+
+FIRST_FILE = f"consumequeue/orders/3/{0:020d}"
+
+
+def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = None) -> Entry:
+    return Entry(
+        log_offset=10_000 + 100 * number if log_offset is None else log_offset,
+        visible_at_ms=number // 2 if at_ms is None else at_ms,
+        size=100,
+        tags=-number,
+        crc=number,
+    )
+
+
+def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
+    """One by one, or as columns where the time is the same for all."""
+    for at_ms, group in groupby(entries, key=lambda one: one.visible_at_ms):
+        together = list(group)
+        if len(together) == 1:
+            queue.append(first, together[0])
+        else:
+            columns = Columns(
+                log_offsets=array("q", [one.log_offset for one in together]),
+                sizes=array("I", [one.size for one in together]),
+                tags=array("i", [one.tags for one in together]),
+                crcs=array("I", [one.crc for one in together]),
+                count=len(together),
+                visible_at_ms=at_ms,
+            )
+            queue.extend(first, columns)
+        first += len(together)
+
+
+def numbered(first: int, count: int) -> list[Entry]:
+    """Two of them become visible at each instant."""
+    return [entry(number) for number in range(first, first + count)]
+
+
+def made(disk: FaultyDisk) -> ConsumeQueue:
+    disk.make_directory("consumequeue")
+    return ConsumeQueue(disk, OpenFiles(disk), "orders", 3)
+
+
+def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    """What a checkpoint does."""
+    tail = queue.tail()
+    assert tail is not None
+    for directory in queue.write(tail):
+        disk.flush_directory(directory)
+    queue.install(tail)
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def queue(disk: FaultyDisk) -> ConsumeQueue:
+    return made(disk)
+
+
+# Entries
+
+
+def test_entries_are_read_as_they_were_added(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 3))
+    add(queue, 3, numbered(3, 2))
+    assert (queue.start, queue.end, queue.filed) == (0, 5, 0)
+    assert queue.entries(0, 100) == [entry(number) for number in range(5)]
+    assert queue.entries(2, 2) == [entry(2), entry(3)]
+    assert queue.entries(5, 1) == []
+
+
+def test_a_gap_is_our_own_mistake(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 1))
+    with pytest.raises(AssertionError, match="in order"):
+        add(queue, 2, numbered(2, 1))
+
+
+def test_adding_an_entry_twice_is_our_own_mistake(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 2))
+    with pytest.raises(AssertionError, match="only deleted entries"):
+        add(queue, 1, numbered(1, 2))
+
+
+def test_entries_are_the_same_in_memory_in_files_and_across_both(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, numbered(0, 4))
+    file_all(disk, queue)
+    add(queue, 4, numbered(4, 3))
+    assert (queue.filed, queue.end) == (4, 7)
+    assert queue.entries(0, 4) == [entry(number) for number in range(4)]
+    assert queue.entries(2, 4) == [entry(number) for number in range(2, 6)]
+    assert queue.entries(5, 9) == [entry(5), entry(6)]
+
+
+def test_a_tail_is_what_is_in_no_file_yet(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    assert queue.tail() is None
+    add(queue, 0, numbered(0, 4))
+    file_all(disk, queue)
+    assert queue.tail() is None
+
+
+def test_entries_added_while_a_tail_is_written_stay_in_memory(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, numbered(0, 2))
+    tail = queue.tail()
+    assert tail is not None
+    add(queue, 2, numbered(2, 2))
+    assert queue.write(tail) == [queue.directory]
+    add(queue, 4, numbered(4, 1))
+    queue.install(tail)
+    assert (queue.filed, queue.end) == (2, 5)
+    assert queue.entries(0, 9) == [entry(number) for number in range(5)]
+    file_all(disk, queue)
+    assert queue.entries(0, 9) == [entry(number) for number in range(5)]
+
+
+def test_filed_entries_survive_a_power_cut(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 4))
+    file_all(disk, queue)
+    again = made(disk.crash(nothing_survives))
+    again.open(0, 4)
+    assert again.entries(0, 9) == [entry(number) for number in range(4)]
+
+
+def test_a_directory_is_named_once_only_when_a_file_is_new(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, numbered(0, 1))
+    file_all(disk, queue)
+    add(queue, 1, numbered(1, 1))
+    tail = queue.tail()
+    assert tail is not None
+    assert queue.write(tail) == []
+
+
+def test_a_queue_opened_at_a_checkpoint_forgets_what_came_after(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, numbered(0, 6))
+    file_all(disk, queue)
+    again = made(disk)
+    again.open(1, 4)
+    assert again.entries(1, 100) == [entry(1), entry(2), entry(3)]
+    add(again, 4, numbered(40, 2))
+    file_all(disk, again)
+    assert again.entries(3, 100) == [entry(3), entry(40), entry(41)]
+
+
+def test_entries_cross_from_file_to_file(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    queue.begin_at(FILE_ENTRIES - 2)
+    add(queue, FILE_ENTRIES - 2, numbered(0, 5))
+    file_all(disk, queue)
+    assert disk.list(queue.directory) == [f"{0:020d}", f"{FILE_ENTRIES:020d}"]
+    assert queue.entries(FILE_ENTRIES - 2, 9) == [entry(number) for number in range(5)]
+    again = made(disk)
+    again.open(FILE_ENTRIES - 2, FILE_ENTRIES + 3)
+    assert again.entries(FILE_ENTRIES - 1, 3) == [entry(1), entry(2), entry(3)]
+
+
+# Deleted entries
+
+
+def test_a_queue_that_begins_later_passes_over_deleted_entries(queue: ConsumeQueue) -> None:
+    """When the log is replayed from its start it brings entries below the queue's start again."""
+    queue.begin_at(5)
+    add(queue, 0, numbered(0, 3))
+    assert (queue.start, queue.end) == (5, 5)
+    add(queue, 3, numbered(3, 4))
+    assert (queue.start, queue.end) == (5, 7)
+    add(queue, 7, numbered(7, 1))
+    assert queue.entries(5, 9) == [entry(5), entry(6), entry(7)]
+
+
+def test_entries_up_to_the_last_deleted_one_are_passed_over_whole(queue: ConsumeQueue) -> None:
+    queue.begin_at(5)
+    add(queue, 3, numbered(3, 2))
+    assert (queue.start, queue.end, queue.tail()) == (5, 5, None)
+    add(queue, 5, numbered(5, 1))
+    assert queue.entries(5, 1) == [entry(5)]
+
+
+def test_a_start_never_goes_back(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 6))
+    queue.forget_below(4)
+    queue.forget_below(2)
+    assert queue.start == 4
+
+
+def test_files_go_only_when_all_their_entries_are_forgotten(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    queue.begin_at(FILE_ENTRIES - 2)
+    add(queue, FILE_ENTRIES - 2, numbered(0, 5))
+    file_all(disk, queue)
+    queue.entries(FILE_ENTRIES - 1, 1)
+    queue.forget_below(FILE_ENTRIES - 1)
+    queue.remove_files()
+    assert len(disk.list(queue.directory)) == 2
+    queue.forget_below(FILE_ENTRIES)
+    queue.remove_files()
+    assert disk.list(queue.directory) == [f"{FILE_ENTRIES:020d}"]
+    assert queue.entries(FILE_ENTRIES, 1) == [entry(2)]
+
+
+def test_a_queue_that_was_never_filed_has_no_files_to_remove(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 2))
+    queue.forget_below(2)
+    queue.remove_files()
+    assert (queue.start, queue.end) == (2, 2)
+
+
+def test_a_strangers_file_is_left_alone(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 2))
+    file_all(disk, queue)
+    disk.open(f"{queue.directory}/notes.txt", create=True)
+    disk.open(f"{queue.directory}/0-notes", create=True)
+    queue.begin_at(FILE_ENTRIES)
+    queue.remove_files()
+    assert disk.list(queue.directory) == ["0-notes", "notes.txt"]
+
+
+# One past the highest entry into a deleted prefix of the log
+
+
+def test_the_queue_starts_after_the_highest_entry_that_points_into_the_prefix(
+    queue: ConsumeQueue,
+) -> None:
+    offsets = [100, 900, 200, 950, 999]
+    add(queue, 0, [entry(i, log_offset=at) for i, at in enumerate(offsets)])
+    assert queue.first_after(500, bound_ms=10) == 3
+    assert queue.first_after(150, bound_ms=10) == 1
+    assert queue.first_after(50, bound_ms=10) == 0
+    assert queue.first_after(10_000, bound_ms=10) == 5
+
+
+def test_entries_visible_after_the_bound_are_not_even_looked_at(queue: ConsumeQueue) -> None:
+    add(queue, 0, [entry(i, log_offset=1) for i in range(6)])
+    assert queue.first_after(500, bound_ms=1) == 4
+
+
+def test_many_entries_are_looked_through(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    add(queue, 0, [entry(i, log_offset=i, at_ms=7) for i in range(10_000)])
+    file_all(disk, queue)
+    assert queue.first_after(9_000, bound_ms=7) == 9_000
+
+
+# By time
+
+
+@pytest.mark.parametrize("is_filed", [False, True])
+@pytest.mark.parametrize(
+    ("at_ms", "offset"),
+    [
+        (0, 0),  # before all
+        (10, 0),  # the first
+        (11, 1),
+        (20, 1),  # the first of equal times
+        (21, 4),
+        (40, 5),  # the last
+        (41, 6),  # after all
+    ],
+)
+def test_the_first_entry_at_or_after_a_time_is_found(
+    disk: FaultyDisk, queue: ConsumeQueue, at_ms: int, offset: int, *, is_filed: bool
+) -> None:
+    times = [10, 20, 20, 20, 30, 40]
+    add(queue, 0, [entry(i, at_ms=at) for i, at in enumerate(times)])
+    if is_filed:
+        file_all(disk, queue)
+    assert queue.offset_at(at_ms) == offset
+
+
+def test_a_search_by_time_sees_no_deleted_entries(queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 6))
+    queue.forget_below(3)
+    assert queue.offset_at(0) == 3
+    assert queue.offset_at(2) == 4
+
+
+def test_an_empty_queue_has_nothing_at_any_time(queue: ConsumeQueue) -> None:
+    assert queue.offset_at(0) == 0
+    queue.begin_at(9)
+    assert queue.offset_at(0) == 9
+
+
+# By place
+
+
+def test_the_first_entry_that_points_somewhere_is_found(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
+    add(queue, 0, [entry(i, log_offset=i % 5_000, at_ms=7) for i in range(8_000)])
+    for filed in range(2):
+        assert queue.find(4_999, 0) == 4_999
+        assert queue.find(2_000, 0) == 2_000
+        assert queue.find(2_000, 2_001) == 7_000
+        assert queue.find(4_999, 5_000) is None
+        assert queue.find(9_999, 0) is None
+        assert queue.find(2_000, 8_000) is None
+        assert queue.find(2_000, 1_000, limit=1_001) == 2_000
+        assert queue.find(2_000, 1_000, limit=1_000) is None
+        if not filed:
+            file_all(disk, queue)
+            add(queue, 8_000, [entry(8_000, log_offset=9_000, at_ms=8)])
+    assert queue.find(9_000, 7_990) == 8_000
+    assert queue.find(9_000, 8_000) == 8_000
+
+
+# Damage
+
+
+def test_a_damaged_entry_is_never_served(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 4))
+    file_all(disk, queue)
+    disk.flip_bit(FIRST_FILE, 2 * ENTRY_BYTES + 5, 1)
+    assert queue.entries(0, 2) == [entry(0), entry(1)]
+    with pytest.raises(StoreCorrupt) as refused:
+        queue.entries(1, 3)
+    assert refused.value.code == "consume_queue_damaged"
+    assert refused.value.fields == {"path": FIRST_FILE, "at": 2 * ENTRY_BYTES}
+
+
+def test_a_file_that_is_missing_or_short_is_damage(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    add(queue, 0, numbered(0, 4))
+    file_all(disk, queue)
+    with pytest.raises(StoreCorrupt) as short:
+        made(disk).open(0, 5)
+    assert short.value.fields == {"path": FIRST_FILE, "at": 0}
+    with pytest.raises(StoreCorrupt) as missing:
+        made(disk).open(0, FILE_ENTRIES + 1)
+    assert missing.value.fields["path"] == f"consumequeue/orders/3/{FILE_ENTRIES:020d}"
+
+
+def test_an_empty_queue_needs_no_file(disk: FaultyDisk) -> None:
+    again = made(disk)
+    again.open(7, 7)
+    add(again, 7, numbered(7, 1))
+    assert again.entries(7, 1) == [entry(7)]
+
+
+# Open files
+
+
+def test_only_so_many_files_stay_open(disk: FaultyDisk) -> None:
+    disk.make_directory("many")
+    files = OpenFiles(disk)
+    for number in range(consume_queue.OPEN_FILES_MAX + 1):
+        disk.open(f"many/{number}", create=True)
+    first, second = files.get("many/0"), files.get("many/1")
+    for number in range(2, consume_queue.OPEN_FILES_MAX):
+        files.get(f"many/{number}")
+    # Used again, so the second is now the oldest.
+    assert files.get("many/0") is first
+    files.get(f"many/{consume_queue.OPEN_FILES_MAX}")
+    assert first.size() == 0
+    with pytest.raises(OSError, match="Bad file"):
+        second.size()
+
+
+def test_files_that_are_forgotten_or_closed_are_given_back(disk: FaultyDisk) -> None:
+    disk.make_directory("many")
+    files = OpenFiles(disk)
+    handles = []
+    for name in ("many/a", "many/b"):
+        disk.open(name, create=True)
+        handles.append(files.get(name))
+    files.forget("many/a")
+    files.forget("many/never-opened")
+    files.close()
+    for handle in handles:
+        with pytest.raises(OSError, match="Bad file"):
+            handle.size()
