@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.store.key_index import KeyIndex
+    from escrowmq.store.lost import LostRanges
     from escrowmq.store.state_table import StateTable
     from escrowmq.transaction.core import Where
 
@@ -42,9 +43,10 @@ Block = tuple[int, int, Entry | Columns]
 class Dispatcher:
     """Entries on their way to the queues."""
 
-    def __init__(self, table: StateTable, keys: KeyIndex) -> None:
+    def __init__(self, table: StateTable, keys: KeyIndex, lost: LostRanges) -> None:
         self._table = table
         self._keys = keys
+        self._lost = lost
         self._waiting: deque[Block | Iterator[list[Block]]] = deque()
 
     @property
@@ -128,7 +130,10 @@ class Dispatcher:
     def _released(self, record: Released, where: Where) -> None:
         columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
         for row, queue, queue_offset in columns:
-            self._waiting.append((queue, queue_offset, self._entry(row, where)))
+            entry = self._entry(row, where)
+            if self._lost.hold(entry.log_offset):
+                entry = Entry(where.frame, where.at_ms, 0, 0, 0)
+            self._waiting.append((queue, queue_offset, entry))
 
     def _decided(self, record: Decided, where: Where) -> None:
         given = record.given

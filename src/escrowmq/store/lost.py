@@ -23,14 +23,15 @@ SLICE_ENTRIES = 65_536
 
 
 class LostRanges:
-    """Ranges of the log whose bytes are lost."""
+    """Ranges of the log whose bytes are lost.
+
+    They are few, and kept when retention has deleted that part of the log: what was lost may have
+    been the copy of something older.
+    """
 
     def __init__(self) -> None:
         #: Start and end, in order, without overlap.
         self.ranges: list[tuple[int, int]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.ranges)
 
     def add(self, start: int, end: int) -> None:
         """Note a range; one that is known already changes nothing."""
@@ -41,10 +42,6 @@ class LostRanges:
         """Whether what stood here is lost."""
         at = bisect_right(self.ranges, log_offset, key=lambda lost: lost[0]) - 1
         return at >= 0 and log_offset < self.ranges[at][1]
-
-    def forget_below(self, log_offset: int) -> None:
-        """The log before this offset is deleted."""
-        self.ranges = [lost for lost in self.ranges if lost[1] > log_offset]
 
 
 def places(count: int, where: Where) -> Columns:

@@ -111,14 +111,19 @@ class Reader:
         )
 
     def _messages(self, entries: list[Entry], first: int) -> list[bytes]:
-        read, is_lost = self._store.reading.record, self._store.lost.hold
+        read = self._store.reading.record
         return [
             visible_view(
                 read(entry.log_offset, entry.size, entry.crc), queue_offset, entry.visible_at_ms
             )
             for queue_offset, entry in enumerate(entries, first)
-            if entry.size and not is_lost(entry.log_offset)
+            if entry.size and not self._is_lost(entry.log_offset)
         ]
+
+    def _is_lost(self, log_offset: int) -> bool:
+        lost, log = self._store.lost, self._store.log
+        # With its copy lost, an entry points at what retention deletes earlier than its queue.
+        return bool(lost.ranges) and (log_offset < log.start or lost.hold(log_offset))
 
     def offset_at(self, topic: str, queue_id: int, visible_at_ms: int) -> int | None:
         """The first queue offset visible at or after this time."""

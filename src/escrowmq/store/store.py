@@ -77,7 +77,7 @@ class Store:
             ),
         )
         self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
-        self.dispatcher = Dispatcher(self.table, self.keys)
+        self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
