@@ -13,7 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 
 from escrowmq.pipeline.rules import check_wait_column, due_column
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.rules import Due, HalfFacts, check_wait_ms, due, first_check_at_ms
+from escrowmq.transaction.rules import (
+    DUES_UNANSWERED,
+    Due,
+    HalfFacts,
+    check_wait_ms,
+    due,
+    first_check_at_ms,
+)
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -144,6 +151,19 @@ def test_due_column_agrees_with_due(
         seen.update(expected)
     # The rows would prove little if some rule never had its turn.
     assert seen == {due.value for due in Due}
+
+
+def test_due_column_agrees_with_due_after_a_look_up_in_vain(spark: SparkSession) -> None:
+    rows = grid()
+    table = table_of(spark, rows)
+    policy = CheckPolicy()
+    answers = table.select(
+        *Row._fields, due_column(columns_of(table), policy, DUES_UNANSWERED).alias("due")
+    ).collect()
+    assert len(answers) == len(rows)
+    for answer in answers:
+        half = HalfFacts(**Row(*answer[:-1])._asdict())
+        assert answer[-1] == due(half, policy, DUES_UNANSWERED).value, answer
 
 
 @pytest.mark.parametrize("make_policies", [lambda: list(POLICIES), drawn_policies])

@@ -53,6 +53,7 @@ def open_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
 ) -> tuple[Store, Found]:
     """Open a store, new or old, and bring it to the state that its log says."""
+    disk.make_directory("")
     form = formats.read_or_make(disk, config.chunk_rows)
     for directory in DIRECTORIES:
         disk.make_directory(directory)

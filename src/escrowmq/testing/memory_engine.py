@@ -84,17 +84,33 @@ class MemoryEngine(Calls):
             for record in frame.records:
                 self.core.apply(record, frame.where)
 
+    def restart(self) -> MemoryEngine:
+        """A new engine that knows only what the frames say."""
+        engine = MemoryEngine(
+            clock=self.clock,
+            policy=self.policy,
+            copy_after_ms=self.core.copy_after_ms,
+        )
+        for frame in self.frames:
+            engine.log.take(frame)
+            engine._apply(frame)
+        engine.log.end = self.log.end
+        return engine
+
+    def _apply(self, frame: MemoryFrame) -> None:
+        for record in frame.records:
+            self.core.apply(record, frame.where)
+            self._show(record, frame)
+        self.last_at_ms = frame.where.at_ms
+
     def _record(self, decision: Decision, at_ms: int) -> None:
         messages = decision.messages or tuple(
             self.log.message_at(self.table.rows[row].location) for row in decision.copies
         )
         frame = self.log.append(decision.records, messages, at_ms)
-        self.last_at_ms = at_ms
         if isinstance(decision.reply, Held | Appended):
-            decision.reply.log_offsets.extend(self.log.log_offsets(frame))
-        for record in frame.records:
-            self.core.apply(record, frame.where)
-            self._show(record, frame)
+            decision.reply.log_offsets.extend(frame.log_offsets)
+        self._apply(frame)
 
     def _show(self, record: Record, frame: MemoryFrame) -> None:
         if isinstance(record, Stored):

@@ -1,11 +1,12 @@
 """A commit log in a list: the frames of a core that has no store around it.
 
-Offsets and sizes are those that the real store would give, and records go through their encoding
-and back, so that a scenario prints the same here as on a disk.
+Messages have the sizes that they have in the real store, and records go through their encoding and
+back, so that the limits are the same here as on a disk.
 """
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -40,6 +41,12 @@ class MemoryFrame(msgspec.Struct, frozen=True):
     records: list[Record]
     messages: tuple[Message, ...]
 
+    @property
+    def log_offsets(self) -> list[int]:
+        """Where each message is."""
+        sizes = map(_size, self.messages[:-1])
+        return list(accumulate(sizes, initial=self.where.messages)) if self.messages else []
+
 
 class MemoryLog:
     """Frames, oldest first, and what can be read from them by offset."""
@@ -62,18 +69,15 @@ class MemoryLog:
         encoded = msgspec.msgpack.encode(records)
         where = Where(self.end, self.end + HEAD_BYTES, at_ms)
         frame = MemoryFrame(where, decode_records(encoded), tuple(messages))
-        offset = where.messages
-        for message in messages:
-            self._message_by_offset[offset] = message
-            offset += encoded_size(message, _STORE_HOST_BYTES)
-        self.end = offset + len(encoded)
         self.take(frame)
+        self.end += HEAD_BYTES + sum(map(_size, messages)) + len(encoded)
         return frame
 
     def take(self, frame: MemoryFrame) -> None:
         """Add a frame as another log had it."""
         self.frames.append(frame)
         self._frame_by_offset[frame.where.frame] = frame
+        self._message_by_offset.update(zip(frame.log_offsets, frame.messages, strict=True))
         for record in frame.records:
             if isinstance(record, Prepared):
                 self._identities[record.first] = (record.transaction_id, record.number)
@@ -81,15 +85,6 @@ class MemoryLog:
     def message_at(self, log_offset: int) -> Message:
         """The message that was written here."""
         return self._message_by_offset[log_offset]
-
-    def log_offsets(self, frame: MemoryFrame) -> list[int]:
-        """Where each message of a frame is."""
-        offsets = []
-        offset = frame.where.messages
-        for message in frame.messages:
-            offsets.append(offset)
-            offset += encoded_size(message, _STORE_HOST_BYTES)
-        return offsets
 
     def identity(self, first: int) -> tuple[str, int]:
         """Transaction id and number of the request that starts at this row."""
@@ -104,7 +99,11 @@ class MemoryLog:
 
 def _place(record: Stored | Scheduled | Prepared, messages: Sequence[Message]) -> None:
     placed = record.placed
-    placed.sizes = [encoded_size(message, _STORE_HOST_BYTES) for message in messages]
+    placed.sizes = list(map(_size, messages))
     placed.crcs = [crc32(message.body) for message in messages]
     placed.tags = [tags_code(message.tags) for message in messages]
     placed.unique = [crc32(message.unique_key.encode()) for message in messages]
+
+
+def _size(message: Message) -> int:
+    return encoded_size(message, _STORE_HOST_BYTES)

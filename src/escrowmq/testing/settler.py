@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from escrowmq.transaction.commands import CheckSent, Command, Decision, End, Verdict, VerdictKind
-from escrowmq.transaction.rules import Due, HalfFacts, due
+from escrowmq.transaction.rules import DUES_UNANSWERED, Due, HalfFacts, due
 from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Settler:
                 self._park(half, done)
             else:
                 assert what is Due.LOOK_UP, what
-                self._settle_by_ledger(half, done)
+                self._look_into_ledger(half, done)
         return done
 
     def _back_check(self, half: Undecided, done: Round) -> None:
@@ -130,16 +130,14 @@ class Settler:
         if self._obey(half, VerdictKind.PARK, reason).records:
             done.parked.append(half.half_offset)
 
-    def _settle_by_ledger(self, half: Undecided, done: Round) -> None:
-        outcome = self._look_up(half) if self._look_up is not None else None
-        if outcome is Resolution.COMMIT:
-            decided = self._obey(half, VerdictKind.COMMIT)
-        elif outcome is Resolution.ROLLBACK:
-            decided = self._obey(half, VerdictKind.ROLLBACK)
-        else:
-            done.waiting.append(half.half_offset)
-            return
-        if decided.records:
+    def _look_into_ledger(self, half: Undecided, done: Round) -> None:
+        outcome = None if self._look_up is None else self._look_up(half)
+        if outcome is None or outcome is Resolution.UNKNOWN:
+            if due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK:
+                self._park(half, done)
+            else:
+                done.waiting.append(half.half_offset)
+        elif self._obey(half, VerdictKind(outcome.value)).records:
             self._note(half, outcome, done)
 
     def _obey(self, half: Undecided, kind: VerdictKind, reason: str = "") -> Decision:

@@ -56,8 +56,8 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
 
 def head_of_attempt(core: Transactions, claim: AttemptClaim) -> Half | None:
     """The first half message of an attempt, if it is known."""
-    found = core.table.find(claim.transaction_id)
-    return None if found is None else core.head_row(core.row(found))
+    half = core.find(claim.transaction_id)
+    return None if half is None else core.head_row(half)
 
 
 def commit_attempts(

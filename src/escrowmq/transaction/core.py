@@ -128,6 +128,11 @@ class Transactions:
         assert half is not None
         return half
 
+    def find(self, transaction_id: str) -> Half | None:
+        """The first row of the newest request with this id; an empty one is nobody's."""
+        found = self.table.find(transaction_id) if transaction_id else None
+        return None if found is None else self.row(found)
+
     def head_row(self, half: Half) -> Half:
         """The first half message of its transaction."""
         head = self.head_of(half.first)

@@ -73,11 +73,9 @@ def newest(core: Transactions, command: Prepare) -> Half | None:
 
     Stock clients reuse ids: what they send neither joins an SDK's transaction nor is joined.
     """
-    known = core.table.find(command.transaction_id) if command.transaction_id else None
-    if known is None:
+    half = core.find(command.transaction_id)
+    if half is None:
         return None
-    half = core.table.get(known)
-    assert half is not None, "what can be found by id is still there"
     was_numbered = core.table.identity(half)[1] != UNNUMBERED
     return half if was_numbered == (command.number is not None) else None
 

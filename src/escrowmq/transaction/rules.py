@@ -39,7 +39,8 @@ class HalfFacts:
 
     #: Code of its ``State``.
     state: Number
-    #: The broker's clock now, minus when the broker stored it.
+    #: The broker's clock now, minus when the broker stored it or, if it was parked since, when it
+    #: was resumed.
     age_ms: Number
     #: When its next check is due, minus the broker's clock now; due at 0 and below.
     wait_ms: Number
@@ -72,9 +73,14 @@ def is_waiting(half: HalfFacts, _policy: CheckPolicy) -> Truth:
     return half.wait_ms > 0
 
 
-def is_in_a_ledger(half: HalfFacts, _policy: CheckPolicy) -> Truth:
-    """Its outcome is in a ledger table, so it is read there and no producer is asked."""
-    return half.has_ledger > 0
+def is_within_retention(half: HalfFacts, policy: CheckPolicy) -> Truth:
+    """Its age has not reached `park_after_ms`."""
+    return half.age_ms < policy.park_after_ms
+
+
+def is_for_its_ledger(half: HalfFacts, policy: CheckPolicy) -> Truth:
+    """A ledger table has its outcome, and its next check is due or it would be parked."""
+    return (half.has_ledger > 0) & (is_overdue(half, policy) | is_past_retention(half, policy))
 
 
 def is_exhausted(half: HalfFacts, policy: CheckPolicy) -> Truth:
@@ -91,20 +97,29 @@ def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 DUES: tuple[tuple[Due, Rule], ...] = (
     (Due.NOTHING, is_decided),
     (Due.NOTHING, is_parked),
-    # Before any wait or look-up, so that a dead ledger or an absent producer cannot hold it open.
+    # Before anything that parks: after a long stop of the pipeline, whatever a ledger can settle is
+    # settled.  Look-ups are not counted, and checks sent before do not bar reading.
+    (Due.LOOK_UP, is_for_its_ledger),
+    # Before any wait, so that an absent producer cannot hold it open.
     (Due.PARK, is_past_retention),
     (Due.WAIT, is_waiting),
-    # Before exhaustion: look-ups are not counted, and checks sent before do not bar reading.
-    (Due.LOOK_UP, is_in_a_ledger),
     # After the wait: the last check sent has as long to be answered as the others had.
     (Due.PARK, is_exhausted),
     (Due.ASK, is_overdue),
 )
 
 
-def due(half: HalfFacts, policy: CheckPolicy) -> Due:
+#: The same for a half whose ledger was looked up and gave no outcome: a dead ledger must not hold
+#: it open for ever.
+DUES_UNANSWERED: tuple[tuple[Due, Rule], ...] = (
+    (Due.PARK, is_past_retention),
+    (Due.WAIT, is_within_retention),
+)
+
+
+def due(half: HalfFacts, policy: CheckPolicy, dues: tuple[tuple[Due, Rule], ...] = DUES) -> Due:
     """Return what `half` is due for.  Python numbers only; Spark has ``due_column``."""
-    return next(due for due, holds in DUES if holds(half, policy))
+    return next(due for due, holds in dues if holds(half, policy))
 
 
 def first_check_at_ms(stored_at_ms: Number, check_after_ms: Number) -> Number:

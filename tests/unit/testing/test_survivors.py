@@ -74,7 +74,7 @@ def test_a_random_choice_can_be_repeated_from_what_it_prints() -> None:
     pending = [write(index * 2_000, 2_000) for index in range(20)]
     survivors = random_subset(Random(7))
     assert survivors == random_subset(Random(7))
-    assert eval(repr(survivors)) == survivors  # noqa: S307 - that is the promise
+    assert eval(repr(survivors)) == survivors
     assert list(survivors(pending)) == list(survivors(pending))
     assert list(survivors(pending)) != list(random_subset(Random(8))(pending))
 

@@ -181,7 +181,8 @@ def test_an_attempt_that_is_not_prepared_refuses_the_whole_batch() -> None:
     engine.commit(1)
     engine.rollback(2)
     engine.park(3)
-    for wrong in (claim("never"), committed, rolled_back, parked):
+    engine.prepare("", message(b"e"))
+    for wrong in (claim("never"), claim(""), committed, rolled_back, parked):
         assert code(decide(engine, right, wrong)) == "attempt_not_prepared"
     assert engine.state(0) is State.PREPARED
 

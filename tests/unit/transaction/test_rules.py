@@ -14,6 +14,7 @@ from escrowmq.transaction import rules
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
     DUES,
+    DUES_UNANSWERED,
     Due,
     HalfFacts,
     check_wait_ms,
@@ -59,8 +60,9 @@ TRUTH_TABLE = [
     (PREPARED, 10_000, 0, 0, 0, Due.PARK),
     # Retention does not wait for the next check.
     (PREPARED, 10_000, 1, 0, 0, Due.PARK),
-    # Nor for a ledger that cannot be read.
-    (PREPARED, 10_000, 0, 0, 1, Due.PARK),
+    # But a ledger that may know the outcome is read once more before that, due or not.
+    (PREPARED, 10_000, 0, 0, 1, Due.LOOK_UP),
+    (PREPARED, 10_000, 1, 3, 1, Due.LOOK_UP),
     # The broker's clock went backwards: younger than nothing, and still asked in time.
     (PREPARED, -1, 6_001, 0, 0, Due.WAIT),
     # Decided ones are left alone, whatever else is true of them.
@@ -95,12 +97,29 @@ def test_the_order_of_the_rules_is_the_promised_one() -> None:
     assert [(due.value, holds.__name__) for due, holds in DUES] == [
         ("nothing", "is_decided"),
         ("nothing", "is_parked"),
+        ("look_up", "is_for_its_ledger"),
         ("park", "is_past_retention"),
         ("wait", "is_waiting"),
-        ("look_up", "is_in_a_ledger"),
         ("park", "is_exhausted"),
         ("ask", "is_overdue"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        # It is looked up again in the next round.
+        (9_999, Due.WAIT),
+        # Nobody can tell any more: a dead ledger must not hold it open.
+        (10_000, Due.PARK),
+    ],
+)
+def test_a_half_whose_ledger_gave_no_outcome_waits_until_it_is_parked(
+    age_ms: int, expected: Due
+) -> None:
+    half = HalfFacts(state=PREPARED, age_ms=age_ms, wait_ms=0, checks_sent=0, has_ledger=1)
+    assert due(half, POLICY) is Due.LOOK_UP
+    assert due(half, POLICY, DUES_UNANSWERED) is expected
 
 
 @given(

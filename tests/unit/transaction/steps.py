@@ -1,0 +1,159 @@
+"""Steps that Hypothesis draws: commands over a few transactions, and time that passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from escrowmq.testing import MemoryEngine, message
+from escrowmq.transaction.commands import (
+    Append,
+    AttemptClaim,
+    Carry,
+    CheckSent,
+    Command,
+    DecideBatch,
+    End,
+    Park,
+    Prepare,
+    Release,
+    Resume,
+    Verdict,
+    VerdictKind,
+)
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import Resolution, State
+
+POLICY = CheckPolicy(checks_max=2, messages_max=4, transaction_bytes_max=1_024)
+HOUR_MS = 3_600_000
+#: Taken modulo the rows there are: see ``aimed``.
+ROWS = st.integers(min_value=0, max_value=60)
+#: Stands for what is right: the next number, what an attempt holds, the version of a row.
+RIGHT = 9
+IDS = st.sampled_from(["t", "u", "v", "w", "x", ""])
+BY = st.sampled_from(["producer", "settle"])
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Time passes before the next command."""
+
+    ms: int
+
+
+def messages(delay: st.SearchStrategy[int], name: str) -> st.SearchStrategy[tuple[Any, ...]]:
+    one = st.builds(
+        message,
+        st.sampled_from([b"a", b"b"]),
+        queue_id=st.integers(min_value=0, max_value=1),
+        **{name: delay},
+    )
+    return st.lists(one, min_size=1, max_size=3).map(tuple)
+
+
+DELAYS_MS = st.sampled_from([0, 0, 0, 5_000])
+PREPARES = st.builds(
+    Prepare,
+    group=st.sampled_from(["pay", "pay", "ship"]),
+    transaction_id=IDS,
+    messages=messages(DELAYS_MS, "deliver_after_ms"),
+    number=st.sampled_from([None, 0, 1, 2, RIGHT, RIGHT, RIGHT]),
+    bulk=st.booleans(),
+    check_after_ms=st.sampled_from([None, 0]),
+)
+CLAIMS = st.builds(
+    AttemptClaim,
+    transaction_id=IDS,
+    last_number=st.sampled_from([0, 1, RIGHT, RIGHT, RIGHT]),
+    rows=st.integers(min_value=1, max_value=2),
+)
+ENDS = st.builds(
+    End,
+    half_offset=ROWS,
+    resolution=st.sampled_from(Resolution),
+    by=BY,
+    from_check=st.booleans(),
+)
+STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
+    PREPARES,
+    PREPARES,
+    st.builds(
+        Append,
+        # In the past, or in the time that the steps below let pass.
+        messages=messages(st.sampled_from([0, 0, 1_700_000_005_000]), "deliver_at_ms"),
+    ),
+    ENDS,
+    ENDS,
+    st.builds(CheckSent, half_offset=ROWS, client=BY),
+    st.builds(Park, half_offset=ROWS, reason=st.just("why")),
+    st.builds(Resume, half_offset=ROWS, by=BY),
+    st.builds(
+        Verdict,
+        half_offset=ROWS,
+        kind=st.sampled_from(VerdictKind),
+        state=st.sampled_from([State.PREPARED, State.PARKED]),
+        checks_sent=st.sampled_from([0, 1, RIGHT, RIGHT]),
+    ),
+    st.builds(
+        DecideBatch,
+        app_id=st.just("app"),
+        query_id=st.sampled_from(["q", "r"]),
+        batch_id=st.sampled_from([0, 1, 2, 3, "named"]),
+        attempts=st.lists(CLAIMS, max_size=2).map(tuple),
+        by=BY,
+    ),
+    st.builds(Release, half_offsets=st.lists(ROWS, max_size=2).map(tuple)),
+    st.builds(Carry, first=ROWS),
+    st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS])),
+)
+
+
+def aimed(engine: MemoryEngine, command: Command) -> Command:
+    """The command, turned to what is there: drawn blindly, hardly any would do something."""
+    # One more than there are, so that some still miss.
+    rows = engine.table.end + 1
+    right: dict[str, Any] = {}
+    match command:
+        case Prepare(number=9):
+            found = engine.table.find(command.transaction_id)
+            right["number"] = 0 if found is None else len(ranges_at(engine, found))
+        case Verdict(checks_sent=9):
+            right["half_offset"] = row = command.half_offset % rows
+            half = engine.core.half(row)
+            if half is not None:
+                head = engine.core.head_row(half)
+                right |= {"state": head.state, "checks_sent": head.checks_sent}
+        case End() | CheckSent() | Park() | Resume() | Verdict():
+            right["half_offset"] = command.half_offset % rows
+        case Release():
+            # Without a row it means all that are due.
+            named = tuple(row % rows for row in command.half_offsets)
+            right["half_offsets"] = named or tuple(engine.due(engine.clock.now_ms(), rows))
+        case Carry():
+            right["first"] = command.first % rows
+        case DecideBatch():
+            right["attempts"] = tuple(right_claim(engine, claim) for claim in command.attempts)
+    return msgspec.structs.replace(command, **right)
+
+
+def ranges_at(engine: MemoryEngine, row: int) -> list[tuple[int, int]]:
+    core = engine.core
+    return core.ranges_of(core.head_row(core.row(row)).half_offset)
+
+
+def right_claim(engine: MemoryEngine, claim: AttemptClaim) -> AttemptClaim:
+    found = engine.table.find(claim.transaction_id)
+    if claim.last_number != RIGHT or found is None:
+        return claim
+    ranges = ranges_at(engine, found)
+    return AttemptClaim(
+        transaction_id=claim.transaction_id,
+        last_number=len(ranges) - 1,
+        rows=sum(count for _, count in ranges),
+    )
+
+
+LISTS = st.lists(STEPS, min_size=20, max_size=50)
