@@ -210,6 +210,7 @@ def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver
     "messages",
     [
         [message("deleted")],
+        [message("deleted"), message("deleted too"), message("elsewhere", queue_id=1)],
     ],
     ids=len,
 )
