@@ -187,6 +187,22 @@ def prepare(number: int, queue_id: int) -> Prepare:
     return Prepare(group="g", transaction_id=f"t{number}", messages=(body,))
 
 
+def test_a_row_that_was_carried_before_the_checkpoint_is_shown_where_it_is_now() -> None:
+    driver = Driver()
+    driver.hold("carried")
+    driver.hold("other")
+    driver.commit(1)
+    below = driver.roll_segment()
+    driver.clock.advance(ms=24 * HOUR)
+    assert driver.retain().carried == 1
+    driver.commit(0)
+    after = driver.crashed()
+    assert after.found.frames == 1
+    assert after.half(0).location > below
+    assert after.bodies() == ["carried"]
+    assert after.picture() == driver.picture()
+
+
 # Deleted log of which only decisions are left
 
 
