@@ -187,6 +187,20 @@ def prepare(number: int, queue_id: int) -> Prepare:
     return Prepare(group="g", transaction_id=f"t{number}", messages=(body,))
 
 
+def test_a_row_that_outlives_its_chunk_during_a_replay_is_decided_where_it_is() -> None:
+    driver = Driver(chunk_rows=64, segment_bytes_max=2**20)
+    driver.hold("outlives")
+    for row in range(1, 64):
+        driver.hold(f"t{row}")
+        driver.roll_back(row)
+    driver.clock.advance(ms=2 * MINUTE)
+    driver.append(message(bytes(5000), topic="filler"))
+    driver.commit(0, by="late")
+    after = driver.crashed(checkpoint_bytes=4096)
+    assert list(after.store.table.survivors.rows) == [0]
+    assert after.picture() == driver.picture()
+
+
 def test_a_row_that_was_carried_before_the_checkpoint_is_shown_where_it_is_now() -> None:
     driver = Driver()
     driver.hold("carried")
