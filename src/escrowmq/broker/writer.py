@@ -18,7 +18,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.broker.config import WriterConfig
+from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.transaction.commands import Append, Command, Decision, Prepare
 
 if TYPE_CHECKING:
@@ -29,37 +30,6 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterConfig:
-    """Section ``[writer]``."""
-
-    #: Commands that may wait; beyond this even decisions are slowed.
-    inbox_max: int = 8_192
-    #: Commands that may wait before new messages are slowed.
-    messages_max: int = 4_096
-    #: Bytes of new messages that may wait.
-    bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch.
-    batch_max: int = 1_024
-
-    def __post_init__(self) -> None:
-        for name in ("inbox_max", "messages_max", "bytes_max", "batch_max"):
-            if getattr(self, name) < 1:
-                raise RequestRefused(
-                    "bad_config",
-                    "must be at least 1",
-                    key=f"writer.{name}",
-                    value=getattr(self, name),
-                )
-        if self.messages_max > self.inbox_max:
-            raise RequestRefused(
-                "bad_config",
-                "must not be more than writer.inbox_max",
-                key="writer.messages_max",
-                value=self.messages_max,
-            )
 
 
 @dataclass(slots=True)

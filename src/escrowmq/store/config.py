@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from escrowmq.model.bounds import check_bounds, check_order
 from escrowmq.model.errors import RequestRefused
 
 MIB = 1024 * 1024
@@ -42,19 +43,8 @@ class StoreConfig:
                 key="store.durability",
                 value=self.durability,
             )
-        for name, low, high in _BOUNDS:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"store.{name}", value=value
-                )
-        if self.copy_after_ms > self.retention_ms:
-            raise RequestRefused(
-                "bad_config",
-                "must not be longer than store.retention_ms",
-                key="store.copy_after_ms",
-                value=self.copy_after_ms,
-            )
+        check_bounds("store", self, _BOUNDS)
+        check_order("store", self, "copy_after_ms", "retention_ms")
 
 
 COPY_AFTER_MAX_MS = 10 * 365 * 24 * HOUR_MS

@@ -172,7 +172,7 @@ class StateTable:
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
-        rows = [row for row, half in self.survivors.rows.items() if half.next_at_ms <= now_ms]
+        rows = [half.half_offset for half in self._kept() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -182,8 +182,8 @@ class StateTable:
     def needed_below(self, log_offset: int, limit: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""
         rows = [
-            row
-            for row, half in self.survivors.rows.items()
+            half.half_offset
+            for half in self._kept()
             if half.location < log_offset and is_needed(half)
         ]
         for chunk in self.chunks.values():
@@ -231,7 +231,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(map(is_needed, self.survivors.rows.values()))
+        kept = sum(map(is_needed, self._kept()))
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
@@ -473,6 +473,12 @@ class StateTable:
         self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
+
+    def _kept(self) -> Iterator[Half]:
+        """Rows of the map, but for those of a chunk that is about to leave."""
+        for row, half in self.survivors.rows.items():
+            if self._place(row)[0] is None:
+                yield half
 
     def _place(self, half_offset: int) -> tuple[Chunk | None, int]:
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)

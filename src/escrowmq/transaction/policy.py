@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.bounds import check_bounds, check_order
 
 HOUR_MS = 3_600_000
 
@@ -32,22 +32,8 @@ class CheckPolicy:
     resend_window_ms: int = 30_000
 
     def __post_init__(self) -> None:
-        for name, low, high in _BOUNDS:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise RequestRefused(
-                    "bad_config",
-                    f"must be from {low} to {high}",
-                    key=f"transaction.{name}",
-                    value=value,
-                )
-        if self.check_interval_ms > self.check_interval_max_ms:
-            raise RequestRefused(
-                "bad_config",
-                "must not be longer than transaction.check_interval_max_ms",
-                key="transaction.check_interval_ms",
-                value=self.check_interval_ms,
-            )
+        check_bounds("transaction", self, _BOUNDS)
+        check_order("transaction", self, "check_interval_ms", "check_interval_max_ms")
 
 
 _BOUNDS = (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.broker.writer import Writer, WriterConfig
+from escrowmq.broker.config import WriterConfig
+from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.recovery import open_store

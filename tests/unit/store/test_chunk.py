@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
+import numpy as np
 import pytest
 
 from escrowmq.store.chunk import Chunk
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
 
 BASE = 16
+
+
+def ops(*decisions: tuple[int, int, int]) -> tuple[Rows, Rows, Rows]:
+    """First row, rows and op offset of each decision, as columns."""
+    first, count, offset = np.array(decisions, dtype=np.int64).reshape(-1, 3).T
+    return first, count, offset
+
+
+NO_OPS = ops()
 
 
 def request(first: int, count: int = 1, *, transaction_id: str = "t") -> NewRows:
@@ -63,7 +73,7 @@ def columns(rows: Rows, *names: str) -> list[tuple[int, ...]]:
 
 
 def test_a_request_of_many_rows_is_as_if_each_came_alone(chunk: Chunk) -> None:
-    rows = chunk.to_rows([])
+    rows = chunk.to_rows(NO_OPS)
     assert chunk.count == 6
     assert columns(rows, "log_offset", "location", "size", "crc") == [
         (100 * row, 100 * row, 100, 2**32 - 1 - row) for row in range(16, 22)
@@ -174,8 +184,8 @@ def test_a_chunk_comes_back_from_its_rows_as_it_was(chunk: Chunk) -> None:
     chunk.checks_sent[4] = 255
     chunk.locations[20] = 50_000
     again = Chunk(BASE, 8)
-    again.load(chunk.to_rows([]))
-    assert (again.to_rows([]) == chunk.to_rows([])).all()
+    again.load(chunk.to_rows(NO_OPS))
+    assert (again.to_rows(NO_OPS) == chunk.to_rows(NO_OPS)).all()
     assert (again.count, again.needed, again.locations) == (6, 3, {20: 50_000})
     assert again.due(5_016, 9) == [16]
     assert not again.is_dirty
@@ -186,7 +196,7 @@ def test_a_chunk_comes_back_from_its_rows_as_it_was(chunk: Chunk) -> None:
 
 def test_rows_know_the_frame_that_decided_them_if_it_is_told(chunk: Chunk) -> None:
     """One decision may begin in the chunk before and end in the one after."""
-    rows = chunk.to_rows([(10, 7, 700), (18, 1, 800), (21, 9, 900)])
+    rows = chunk.to_rows(ops((10, 7, 700), (18, 1, 800), (21, 9, 900), (5, 1, 1), (40, 3, 2)))
     assert rows["op_offset"].tolist() == [700, -1, 800, -1, -1, 900]
 
 
@@ -198,7 +208,7 @@ def test_rows_before_the_first_one_are_not_there() -> None:
     insert(chunk, msgspec.structs.replace(request(19), transaction_id=""))
     insert(chunk, request(20))
     again = Chunk(BASE, 8)
-    again.load(chunk.to_rows([]))
+    again.load(chunk.to_rows(NO_OPS))
     for one in (chunk, again):
         assert (one.count, one.skipped, one.needed) == (5, 3, 2)
         assert one.needed_below(NEVER) == [19, 20]

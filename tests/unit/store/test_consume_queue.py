@@ -46,8 +46,7 @@ def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
                 sizes=array("I", [one.size for one in together]),
                 tags=array("i", [one.tags for one in together]),
                 crcs=array("I", [one.crc for one in together]),
-                count=len(together),
-                visible_at_ms=at_ms,
+                visible_at_ms=array("q", [at_ms] * len(together)),
             )
             queue.extend(first, columns)
         first += len(together)

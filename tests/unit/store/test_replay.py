@@ -1,0 +1,225 @@
+"""Whatever was done, a restart tells the same: from a checkpoint, from the log, after spills."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from escrowmq.model.message import Message
+from escrowmq.store import replay
+from escrowmq.testing.survivors import everything_survives, nothing_survives
+from escrowmq.transaction.commands import CheckSent, End, Park, Prepare, Resume
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import Resolution, State
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, faulty, message
+
+
+class Walk:
+    """A random day in a store's life; the seed says which."""
+
+    def __init__(self, seed: int, checkpoint_bytes: int) -> None:
+        self.rng = Random(seed)
+        self.driver = Driver(
+            retention_ms=6 * HOUR, copy_after_ms=HOUR, checkpoint_bytes=checkpoint_bytes
+        )
+        self.numbers: dict[str, int] = {}
+        self.count = 0
+
+    def some_messages(self, count_max: int, *, delays: bool = False) -> list[Message]:
+        rng = self.rng
+        return [
+            message(
+                f"m{self.count}-{number}",
+                topic=rng.choice(("orders", "orders", "other")),
+                queue_id=rng.randrange(2),
+                keys=rng.choice(("", "k1", "k1 k2")),
+                deliver_after_ms=rng.choice((0, 0, 5 * SECOND)) if delays else 0,
+            )
+            for number in range(rng.randint(1, count_max))
+        ]
+
+    def undecided(self) -> list[int]:
+        needed = sorted(self.driver.store.table.needed_below(NEVER, 10**6))
+        return [row for row in needed if self.driver.half(row).state is not State.COMMITTED]
+
+    def step(self) -> None:
+        rng, driver = self.rng, self.driver
+        self.count += 1
+        name = f"t{self.count}"
+        undecided = self.undecided()
+        kind = rng.random()
+        if kind < 0.35:
+            driver.hold(name)
+        elif kind < 0.45:
+            driver.hold(name, *self.some_messages(12, delays=True), number=0)
+            self.numbers[name] = 1
+        elif kind < 0.50 and self.numbers:
+            self.join(rng.choice(list(self.numbers)))
+        elif kind < 0.58:
+            driver.append(*self.some_messages(5))
+        elif kind < 0.61:
+            at_ms = driver.clock.now_ms() + rng.randint(1, 10) * SECOND
+            driver.append(*(message(f"s{self.count}", deliver_at_ms=at_ms) for _ in range(2)))
+        elif kind < 0.90 and undecided:
+            # The newest ones most often, so that old ones grow old.
+            row = undecided[-1 - min(rng.randrange(6), len(undecided) - 1)]
+            self.end(rng.choice(undecided) if rng.random() < 0.1 else row)
+        elif kind < 0.93 and undecided:
+            self.look_after(rng.choice(undecided))
+        elif kind < 0.95:
+            driver.hold(name, *self.some_messages(9), number=0, bulk=True)
+            rows = driver.store.table.end - (driver.store.table.find(name) or 0)
+            driver.decide_batch(rng.choice((self.count, name)), (name, 0, rows))
+        driver.clock.advance(ms=rng.choice((1, SECOND, SECOND, MINUTE)))
+        if rng.random() < 0.02:
+            driver.clock.advance(ms=2 * HOUR)
+        driver.release()
+
+    def join(self, name: str) -> None:
+        command = message(f"{name} again")
+        half = self.driver.reader.find_transaction(name)
+        if half is not None and half.state is State.PREPARED:
+            self.driver.hold(name, command, number=self.numbers[name])
+            self.numbers[name] += 1
+
+    def end(self, row: int) -> None:
+        resolution = self.rng.choice((Resolution.COMMIT, Resolution.COMMIT, Resolution.ROLLBACK))
+        self.driver.do(End(half_offset=row, resolution=resolution, by=f"by {self.count}"))
+
+    def look_after(self, row: int) -> None:
+        parked = self.driver.half(row).state is State.PARKED
+        if parked:
+            self.driver.do(Resume(half_offset=row, by="admin"))
+        elif self.rng.random() < 0.5:
+            self.driver.do(Park(half_offset=row, reason="by hand"))
+        else:
+            self.driver.decide(CheckSent(half_offset=row, client="c"))
+
+
+def without_projections(driver: Driver) -> Driver:
+    """A twin that must rebuild everything from the log."""
+    disk = faulty(driver).crash(everything_survives)
+    for name in disk.list("keyindex"):
+        disk.flip_bit(f"keyindex/{name}", 0, 0)
+    return Driver(disk, clock=driver.clock, policy=driver.policy, **driver.changes)
+
+
+def without_checkpoints(driver: Driver) -> Driver:
+    disk = faulty(driver).crash(everything_survives)
+    for name in ("checkpoint", "checkpoint.old"):
+        disk.remove(name)
+    return Driver(disk, clock=driver.clock, policy=driver.policy, **driver.changes)
+
+
+def found_by_key(driver: Driver) -> list[list[bytes]]:
+    return [driver.reader.find("orders", key, limit=1_000) for key in ("k1", "k2")]
+
+
+@pytest.mark.parametrize("checkpoint_bytes", [4096, 2**30])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_restart_brings_back_what_was(seed: int, checkpoint_bytes: int) -> None:
+    walk = Walk(seed, checkpoint_bytes)
+    driver = walk.driver
+    for number in range(150):
+        walk.step()
+        if number % 40 == 20 and seed % 2:
+            driver.store.checkpoint()
+    before, keys = driver.picture(), found_by_key(driver)
+    for after in (
+        driver.crashed(nothing_survives),
+        driver.crashed(nothing_survives).crashed(nothing_survives),
+        without_projections(driver),
+        without_checkpoints(driver),
+        driver.crashed(chunk_rows=64, segment_bytes_max=2**20),
+    ):
+        assert after.picture() == before
+        assert found_by_key(after) == keys
+    driver = walk.driver = driver.closed_and_opened()
+    assert driver.picture() == before
+    for _ in range(50):
+        walk.step()
+
+
+@pytest.mark.parametrize("checkpoint_bytes", [4096, 2**30])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rebuilt_store_goes_on_like_one_that_never_was(seed: int, checkpoint_bytes: int) -> None:
+    """After retention a rebuilt table may know fewer decided rows, and nothing else less."""
+    walk = Walk(seed, checkpoint_bytes)
+    for number in range(200):
+        walk.step()
+        if number % 50 == 25:
+            walk.driver.clock.advance(ms=3 * HOUR)
+            walk.driver.retain()
+    driver = walk.driver
+    rebuilt = without_projections(driver)
+    assert rebuilt.found.rebuilt_because
+    for after in (driver.crashed(), rebuilt, without_projections(rebuilt)):
+        now, then = after.picture(), driver.picture()
+        rows = now.pop("rows")
+        known = {row: fact for row, fact in then.pop("rows").items() if row in rows}
+        assert now == then
+        assert {row: fact[0] for row, fact in rows.items()} == {
+            row: fact[0] for row, fact in known.items()
+        }
+        for row in walk.undecided():
+            if after.half(row).state is not State.COMMITTED:
+                after.commit(row)
+        assert after.store.table.needed == len(after.store.table.due(2**62, 10**6))
+
+
+def test_many_transactions_of_one_message_are_replayed_in_runs() -> None:
+    driver = Driver(chunk_rows=512, segment_bytes_max=2**20)
+    rng = Random(3)
+    for number in range(replay.GATHERED_MAX + 10):
+        command = prepare(number, rng.randrange(3))
+        driver.store.execute(command, driver.clock.now_ms() + number)
+        if number % 3:
+            resolution = Resolution.COMMIT if number % 2 else Resolution.ROLLBACK
+            end = End(half_offset=number - rng.randrange(2), resolution=resolution, by="p")
+            driver.store.execute(end, driver.clock.now_ms() + number)
+    driver.store.sync()
+    assert driver.crashed().picture() == driver.picture()
+
+
+def prepare(number: int, queue_id: int) -> Prepare:
+    body = message(f"m{number}", queue_id=queue_id, keys=f"k{number % 5}")
+    return Prepare(group="g", transaction_id=f"t{number}", messages=(body,))
+
+
+# Deleted log of which only decisions are left
+
+
+def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver]:
+    """A transaction whose halves are deleted and whose commit is not; and its rebuilt twin."""
+    driver = Driver(retention_bytes=5_000)
+    driver.append(message("takes number 0", topic="first"))
+    driver.hold("t", *messages)
+    below = driver.roll_segment()
+    driver.commit(0)
+    for number in range(more):
+        held = driver.hold(f"more {number}")
+        driver.commit(held.half_offset)
+    driver.append(message("last"))
+    assert driver.retain().log_start == below
+    return driver, without_projections(driver)
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [message("deleted")],
+    ],
+    ids=len,
+)
+def test_a_decision_on_deleted_rows_leaves_the_others_in_their_places(
+    messages: list[Message], more: int
+) -> None:
+    driver, rebuilt = decided_after_its_log(*messages, more=more)
+    expected = [*(f"more {number}" for number in range(more)), "last"]
+    assert driver.bodies() == rebuilt.bodies() == expected
+    assert rebuilt.picture()["queues"] == driver.picture()["queues"]
+    assert rebuilt.store.table.end == driver.store.table.end
+    assert rebuilt.crashed().picture() == rebuilt.picture()
+    assert rebuilt.append(message("next")).queue_offsets == driver.append().queue_offsets
