@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from escrowmq.cli.config import Config, load
+from escrowmq.cli.output import Output
 
 app = typer.Typer(help="See the settings.", no_args_is_help=True)
 
@@ -22,13 +22,6 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
 ]
-
-
-class Output(StrEnum):
-    """How to print."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @app.callback()

@@ -6,6 +6,7 @@ runs.  Errors made on purpose become one line and exit code 2; a traceback is al
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -13,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from escrowmq.cli import config_commands
+from escrowmq.cli import config_commands, store_commands
+from escrowmq.cli.demo import demo
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -43,6 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(config_commands.app, name="config")
+app.add_typer(store_commands.app, name="store")
+app.command()(demo)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value
@@ -78,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
     try:
         refuse_without_asserts()
+        # What a person must know, a command prints; the log is the broker's.
+        logging.getLogger("escrowmq").addHandler(logging.NullHandler())
         app(arguments, prog_name="escrowmq")
     except EscrowError as error:
         print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print

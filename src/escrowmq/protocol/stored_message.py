@@ -25,13 +25,12 @@ bits of ``sys_flag`` say which; positions after the first host therefore vary.
       ..  properties size, properties                             2 + n
     ====  ======================================================  ===============
 
-``validate`` holds what we take to the limits; reading accepts whatever fits the layout, because
+``limits.py`` says what we take to be written; reading accepts whatever fits the layout, because
 another broker may have been set up with other limits.  Nothing here does I/O.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
@@ -39,10 +38,11 @@ from zlib import crc32
 
 import msgspec
 
-from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.model.errors import ProtocolViolation
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import HOST_BYTES, IPV4_HOST_BYTES, IPV6_HOST_BYTES
-from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large
+from escrowmq.protocol.limits import CACHED_TOPICS_MAX, GROUP_TOPIC_CHARS_MAX
+from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -56,17 +56,6 @@ SYS_TRANSACTION_MASK = 0xC
 SYS_BORN_IPV6 = 0x10
 SYS_STORE_IPV6 = 0x20
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-
-BODY_BYTES_MAX = 4 * 1024 * 1024
-TOPIC_CHARS_MAX = 127
-#: For the topics that the broker names after a consumer group.
-GROUP_TOPIC_CHARS_MAX = 255
-GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
-QUEUE_ID_MAX = 2**31 - 1
-#: Topics kept by each cache below: a full one is emptied, and fills again with those in use.
-CACHED_TOPICS_MAX = 16_384
-
 _SYS_IPV6 = SYS_BORN_IPV6 | SYS_STORE_IPV6
 #: The bits that encode sets itself.
 _SYS_OURS = SYS_TRANSACTION_MASK | _SYS_IPV6
@@ -75,52 +64,31 @@ _CRC_MASK = 0x7FFF_FFFF
 #: Sizes in the layout are signed.
 _V1_TOPIC_BYTES_MAX = 127
 _V2_TOPIC_BYTES_MAX = 32_767
-_LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
-_INT32 = (-(2**31), 2**31 - 1)
-_INT64 = (-(2**63), 2**63 - 1)
-_RANGES = (
-    ("flag", *_INT32),
-    ("sys_flag", *_INT32),
-    ("reconsume_times", *_INT32),
-    ("born_at_ms", *_INT64),
-    # Not in this layout, but stored beside it, and a negative one means nothing.
-    ("deliver_after_ms", 0, 2**63 - 1),
-    ("deliver_at_ms", 0, 2**63 - 1),
-)
 
 # The formats of which one is chosen by the two IPv6 bits, ``sys_flag >> 4 & 3``.
-_HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
+HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
 _IPV6_EXTRA_BYTES = (0, 12, 12, 24)
 #: All that comes before the body.
-_HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{store}siqI") for born, store in _HOSTS)
-#: The same up to the prepared offset; "8x" is where a commit shows, and the sys flag.
-_KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in _HOSTS)
-_COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store in _HOSTS)
-
+_HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{store}siqI") for born, store in HOSTS)
 _HEAD_BYTES = _HEADS[0].size
 #: A v1 message between IPv4 hosts, without body, topic and properties.
 _FIXED_BYTES = _HEAD_BYTES + 3
 #: Size, magic, queue id, queue offset, sys flag and, if both hosts are IPv4, the body's size.
 _SKIMMED = Struct(">II4xi4xq8xi44xI")
 _BODY_SIZE = Struct(">I")
+#: All that comes before the body, between IPv4 hosts, with what is alike in all messages of a
+#: request packed before: store time and host, no reconsumption yet, no prepared offset.
+_FIRST_SENT_HEAD = Struct(">IIIiiqqiq8s28sI")
+_SAME = Struct(">q8siq")
+#: Body CRC, sys flag and, if both hosts are IPv4, the body's size, at 8.
+_VOUCHED = Struct(">I24xi44xI")
 _SIZE_OF_TEXT = Struct(">h")
 
 _pack_ipv4_head = _HEADS[0].pack
 _pack_text_size = _SIZE_OF_TEXT.pack
 _unpack_skimmed = _SKIMMED.unpack_from
 
-_legal_topics: set[str] = set()
 #: Magic, topic with its size in front, and the size of a message without body and properties.
-#: The same for IPv4 with what is alike in all messages of a request packed before: store time
-#: and host, no reconsumption yet, no prepared offset.
-_FIRST_SENT_HEAD = Struct(">IIIiiqqiq8s28sI")
-_SAME = Struct(">q8siq")
-#: Queue offset, log offset and sys flag, at 20.
-_PLACE = Struct(">qqi")
-_TIME = Struct(">q")
-#: Body CRC, sys flag and, if both hosts are IPv4, the body's size, at 8.
-_VOUCHED = Struct(">I24xi44xI")
-
 _topic_fields: dict[str, tuple[int, bytes, int]] = {}
 #: By the topic with its size in front.
 _topic_names: dict[bytes, str] = {}
@@ -151,27 +119,6 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _HEAD_FIELDS = StoredMessage.__struct_fields__[:14]
 
 
-def validate(message: Message) -> None:
-    """Refuse what cannot be stored, with the limit and the value that broke it."""
-    if (
-        message.topic not in _legal_topics
-        or len(message.body) > BODY_BYTES_MAX
-        or len(message.properties) > PROPERTIES_BYTES_MAX
-        or len(message.born_host) not in HOST_BYTES
-        # What is in range and not negative leaves nothing; the rest is looked at one by one.
-        or (message.queue_id | message.flag | message.sys_flag | message.reconsume_times) >> 31
-        or (message.born_at_ms | message.deliver_after_ms | message.deliver_at_ms) >> 63
-    ):
-        _validate_each(message)
-
-
-def validate_queue(topic: str, queue_id: int) -> None:
-    """Refuse a queue that cannot be named."""
-    _validate_topic(topic)
-    if not 0 <= queue_id <= QUEUE_ID_MAX:
-        raise RequestRefused("queue_id_illegal", queue_id=queue_id, max=QUEUE_ID_MAX)
-
-
 def encode(  # noqa: PLR0917 - positional, because this is called for each message.
     message: Message,
     queue_offset: int,
@@ -181,7 +128,7 @@ def encode(  # noqa: PLR0917 - positional, because this is called for each messa
     transaction_bits: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """Lay out a message that passed ``validate``.
+    """Lay out a message that passed ``limits.validate``.
 
     The sender's word does not count for the bits that say what the transaction and hosts are.
     """
@@ -350,10 +297,10 @@ def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, s
         if sys_flag & _SYS_IPV6:
             topic_at = _topic_at(record, at, sys_flag)
     except StructError:
-        raise _malformed("truncated", len(record)) from None
+        raise malformed("truncated", len(record)) from None
     end = at + size
     if end > len(record):
-        raise _malformed("truncated", len(record), size=size)
+        raise malformed("truncated", len(record), size=size)
     rest = record[topic_at:end]
     # All positions are in this short copy from here on, so they cannot leave the message.
     tail = rest if type(rest) is bytes else bytes(rest)
@@ -363,126 +310,19 @@ def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, s
         elif magic == MAGIC_V2:
             topic_end = 2 + (tail[0] << 8 | tail[1])
         else:
-            raise _malformed("neither magic", at + 4, magic=magic)
+            raise malformed("neither magic", at + 4, magic=magic)
         properties_bytes = tail[topic_end] << 8 | tail[topic_end + 1]
     except IndexError:
-        raise _malformed("body or topic passes its end", end, size=size) from None
+        raise malformed("body or topic passes its end", end, size=size) from None
     properties = tail[topic_end + 2 :]
     if properties_bytes != len(properties) or properties_bytes > PROPERTIES_BYTES_MAX:
         at = topic_at + topic_end
-        raise _malformed("properties do not fit", at, size=properties_bytes, fit=len(properties))
+        raise malformed("properties do not fit", at, size=properties_bytes, fit=len(properties))
     try:
         topic = _topic_names[tail[:topic_end]]
     except KeyError:
         topic = _read_topic(tail[:topic_end], magic, topic_at)
     return size, queue_id, queue_offset, sys_flag, topic, properties
-
-
-def patch_committed(
-    record: bytes, queue_offset: int, visible_at_ms: int, prepared_offset: int
-) -> bytes:
-    """Show a half message as consumers see it once it is committed."""
-    try:
-        start, log_offset, sys_flag, born, stored = _KEPT[0].unpack_from(record)
-        hosts = sys_flag >> 4 & 3
-        if hosts:
-            start, log_offset, sys_flag, born, stored = _KEPT[hosts].unpack_from(record)
-    except StructError:
-        raise _malformed("truncated", len(record)) from None
-    sys_flag = sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED
-    head: bytes = _COMMITTED[hosts].pack(
-        start, queue_offset, log_offset, sys_flag, born, visible_at_ms, stored, prepared_offset
-    )
-    return head + record[len(head) :]
-
-
-def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
-    """Show a stored message as consumers see it at this place of its queue.
-
-    A half message shows its commit; one that was scheduled shows when it became visible; any
-    other is shown as it was written.
-    """
-    stated, log_offset, sys_flag = _PLACE.unpack_from(record, 20)
-    if sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED:
-        return patch_committed(record, queue_offset, visible_at_ms, log_offset)
-    at = stored_at_place(sys_flag)
-    if (stated, *_TIME.unpack_from(record, at)) == (queue_offset, visible_at_ms):
-        return record
-    return b"".join(
-        (
-            record[:20],
-            _TIME.pack(queue_offset),
-            record[28:at],
-            _TIME.pack(visible_at_ms),
-            record[at + 8 :],
-        )
-    )
-
-
-def stored_at_place(sys_flag: int) -> int:
-    """Where in a record its store time stands."""
-    return 68 if sys_flag & SYS_BORN_IPV6 else 56
-
-
-def stored_at_ms(record: bytes) -> int:
-    """The store time of a record."""
-    _, _, sys_flag = _PLACE.unpack_from(record, 20)
-    stored: int = _TIME.unpack_from(record, stored_at_place(sys_flag))[0]
-    return stored
-
-
-def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
-    """Show an undecided half message as administrators see it: on the half topic, queue 0."""
-    half = decode(record)
-    message = Message(
-        topic=HALF_TOPIC,
-        queue_id=0,
-        body=half.body,
-        properties=half.properties,
-        flag=half.flag,
-        sys_flag=half.sys_flag,
-        born_at_ms=half.born_at_ms,
-        born_host=half.born_host,
-        reconsume_times=half.reconsume_times,
-    )
-    return encode(
-        message,
-        half_queue_offset,
-        half.log_offset,
-        half.stored_at_ms,
-        half.store_host,
-        prepared_offset=half.prepared_offset,
-    )
-
-
-def _validate_each(message: Message) -> None:
-    validate_queue(message.topic, message.queue_id)
-    if len(message.body) > BODY_BYTES_MAX:
-        raise RequestRefused("body_too_large", bytes=len(message.body), bytes_max=BODY_BYTES_MAX)
-    if len(message.properties) > PROPERTIES_BYTES_MAX:
-        raise properties_too_large(len(message.properties))
-    if len(message.born_host) not in HOST_BYTES:
-        raise RequestRefused(
-            "born_host_illegal", "must have 8 or 20 bytes", born_host=message.born_host
-        )
-    for field, low, high in _RANGES:
-        value = getattr(message, field)
-        if not low <= value <= high:
-            raise RequestRefused("number_out_of_range", field=field, value=value, min=low, max=high)
-
-
-def _validate_topic(topic: str) -> None:
-    chars_max = GROUP_TOPIC_CHARS_MAX if topic.startswith(GROUP_TOPIC_PREFIXES) else TOPIC_CHARS_MAX
-    if not 1 <= len(topic) <= chars_max:
-        # A name may be as long as a frame: the start tells which one it is.
-        raise RequestRefused(
-            "topic_illegal", topic=topic[:chars_max], chars=len(topic), chars_max=chars_max
-        )
-    if not _LEGAL_TOPIC.fullmatch(topic):
-        raise RequestRefused("topic_illegal", "may have letters, digits, _ - % and |", topic=topic)
-    if len(_legal_topics) >= CACHED_TOPICS_MAX:
-        _legal_topics.clear()
-    _legal_topics.add(topic)
 
 
 def _ipv6_bits(born_host: bytes, store_host: bytes) -> int:
@@ -520,7 +360,7 @@ def _decode_at(data: bytes, at: int, *, check_body: bool) -> StoredMessage:
     body_at = at + head.size
     body = data[body_at : body_at + body_bytes]
     if check_body and crc32(body) & _CRC_MASK != fields["body_crc"]:
-        raise _malformed("body is damaged", body_at, body_crc=fields["body_crc"])
+        raise malformed("body is damaged", body_at, body_crc=fields["body_crc"])
     return StoredMessage(**fields, body=body, topic=topic, properties=properties)
 
 
@@ -536,11 +376,11 @@ def _read_topic(field: bytes, magic: int, at: int) -> str:
     )
     raw = field[size_bytes:]
     if not 1 <= len(raw) <= bytes_max:
-        raise _malformed("topic size out of range", at, size=len(raw), max=bytes_max)
+        raise malformed("topic size out of range", at, size=len(raw), max=bytes_max)
     try:
         topic = raw.decode()
     except UnicodeDecodeError as error:
-        raise _malformed("topic is not UTF-8", at + size_bytes + error.start) from None
+        raise malformed("topic is not UTF-8", at + size_bytes + error.start) from None
     if len(_topic_names) >= CACHED_TOPICS_MAX:
         _topic_names.clear()
     if len(topic) <= GROUP_TOPIC_CHARS_MAX:
@@ -550,8 +390,9 @@ def _read_topic(field: bytes, magic: int, at: int) -> str:
 
 def _refuse_rest(data: bytes, size: int) -> None:
     if size != len(data):
-        raise _malformed("bytes after the message", size, bytes=len(data) - size)
+        raise malformed("bytes after the message", size, bytes=len(data) - size)
 
 
-def _malformed(message: str, at: int, **fields: object) -> ProtocolViolation:
+def malformed(message: str, at: int, **fields: object) -> ProtocolViolation:
+    """The error for bytes that are no stored message."""
     return ProtocolViolation("stored_message_malformed", message, at=at, **fields)

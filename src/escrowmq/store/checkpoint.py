@@ -51,6 +51,10 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     batches: dict[str, AppBatches]
     #: The highest ``store.copy_after_ms`` that any entry in a queue was made with.
     copy_after_ms: int
+    #: Ranges of the log that repair took out: start and end.
+    lost: list[tuple[int, int]] = []
+    #: Why the files must not be used but made anew from the log, if so.
+    rebuild: str = ""
 
     def with_files(self, **files: Any) -> Checkpoint:
         """The same, with the files that hold it."""

@@ -148,6 +148,16 @@ class Chunk:
         self.due_from_ms = min([self.due_from_ms, *next_at_ms])
         self.is_dirty = True
 
+    def skip(self, count: int, log_offset: int, at_ms: int) -> None:
+        """Add rows that are lost: a size of 0 says so."""
+        at, end = self.count, self.count + count
+        self.log_offset[at:end] = array("q", (log_offset,)) * count
+        self.stored_at_ms[at:end] = array("q", (at_ms,)) * count
+        self.next_at_ms[at:end] = array("q", (NEVER,)) * count
+        self.state[at:end] = array("B", (State.ROLLED_BACK,)) * count
+        self.count = end
+        self.is_dirty = True
+
     def insert_singles(self, columns: HalfColumns, skip: int) -> int:
         """Add rows from the ``skip``-th on, each a request of its own; how many found room."""
         at = self.count

@@ -145,9 +145,13 @@ class OsFile:
 
 
 class OsDisk:
-    """The directory ``root`` of the operating system's file system."""
+    """The directory ``root`` of the operating system's file system.
 
-    def __init__(self, root: Path) -> None:
+    With ``read_only`` every change raises OSError, whatever the file system would allow.
+    """
+
+    def __init__(self, root: Path, *, read_only: bool = False) -> None:
+        self._access = os.O_RDONLY if read_only else os.O_RDWR
         self._root = os.path.abspath(root)
         existing = self._root
         while not os.path.isdir(existing) and existing != os.path.dirname(existing):
@@ -160,9 +164,15 @@ class OsDisk:
     def _absolute(self, path: str) -> str:
         return f"{self._root}/{checked}" if (checked := checked_path(path)) else self._root
 
+    def _refuse_if_read_only(self, path: str) -> None:
+        if self._access == os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        if create:
+            self._refuse_if_read_only(path)
+        flags = self._access | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return OsFile(os.open(self._absolute(path), flags, _FILE_MODE))
 
     def exists(self, path: str) -> bool:
@@ -183,6 +193,7 @@ class OsDisk:
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
+        self._refuse_if_read_only(path)
         directory = self._absolute(path)
         unnamed = []
         while directory not in self._named:
@@ -199,15 +210,18 @@ class OsDisk:
 
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step."""
+        self._refuse_if_read_only(old)
         os.replace(self._absolute(old), self._absolute(new))
 
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is gone."""
+        self._refuse_if_read_only(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._absolute(path))
 
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
+        self._refuse_if_read_only(path)
         _flush_names(self._absolute(path))
 
 

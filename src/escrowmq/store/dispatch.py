@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns, Entry
+from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.store.key_index import KeyIndex
+    from escrowmq.store.lost import LostRanges
     from escrowmq.store.state_table import StateTable
     from escrowmq.transaction.core import Where
 
@@ -41,9 +43,10 @@ Block = tuple[int, int, Entry | Columns]
 class Dispatcher:
     """Entries on their way to the queues."""
 
-    def __init__(self, table: StateTable, keys: KeyIndex) -> None:
+    def __init__(self, table: StateTable, keys: KeyIndex, lost: LostRanges) -> None:
         self._table = table
         self._keys = keys
+        self._lost = lost
         self._waiting: deque[Block | Iterator[list[Block]]] = deque()
 
     @property
@@ -76,14 +79,18 @@ class Dispatcher:
         if kind is Prepared or kind is Scheduled:
             self._index(record, where)  # type: ignore[arg-type]
         elif kind is Decided:
-            self._decided(record, where.at_ms)  # type: ignore[arg-type]
+            self._decided(record, where)  # type: ignore[arg-type]
         elif kind is Stored:
             self._stored(record, where)  # type: ignore[arg-type]
         elif isinstance(record, Released):
-            self._released(record, where.at_ms)
+            self._released(record, where)
         elif isinstance(record, BatchDecided):
             waits = {row for row, _ in record.waiting}
-            self._waiting.append(self._ranges(record.ranges, record.given, waits, where.at_ms))
+            self._waiting.append(self._ranges(record.ranges, record.given, waits, where))
+
+    def skip(self, queue: int, first: int, end: int, where: Where) -> None:
+        """Queue offsets ``[first, end)`` were given by frames that are lost."""
+        self._waiting.append(skipped(queue, first, end, where))
 
     def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
         placed = record.placed
@@ -115,31 +122,44 @@ class Dispatcher:
         firsts = dict(zip(reversed(queues), reversed(record.queue_offsets), strict=True))
         self._waiting.extend(_by_queue(columns, array("I", queues), firsts))
 
-    def _released(self, record: Released, at_ms: int) -> None:
+    def _entry(self, row: int, where: Where) -> Entry:
+        entry = self._table.entry(row, where.at_ms)
+        # Of a row that is gone only the place is left, and it goes with this frame.
+        return entry if entry.size else Entry(where.frame, where.at_ms, 0, 0, 0)
+
+    def _released(self, record: Released, where: Where) -> None:
         columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
         for row, queue, queue_offset in columns:
-            self._waiting.append((queue, queue_offset, self._table.entry(row, at_ms)))
+            entry = self._entry(row, where)
+            if self._lost.hold(entry.log_offset):
+                entry = Entry(where.frame, where.at_ms, 0, 0, 0)
+            self._waiting.append((queue, queue_offset, entry))
 
-    def _decided(self, record: Decided, at_ms: int) -> None:
+    def _decided(self, record: Decided, where: Where) -> None:
         given = record.given
         if not given:
             return
         if len(given) == 1 and given[0].count == 1 and not record.waiting:
             span = given[0]
-            entry = self._table.entry(record.ranges[0][0], at_ms)
+            entry = self._entry(record.ranges[0][0], where)
             self._waiting.append((span.queue, span.first, entry))
             return
         waiting = {row for row, _ in record.waiting}
-        for blocks in self._ranges(record.ranges, given, waiting, at_ms):
+        for blocks in self._ranges(record.ranges, given, waiting, where):
             self._waiting.extend(blocks)
 
     def _ranges(
-        self, ranges: list[tuple[int, int]], given: list[Span], waiting: set[int], at_ms: int
+        self, ranges: list[tuple[int, int]], given: list[Span], waiting: set[int], where: Where
     ) -> Iterator[list[Block]]:
+        if self._table.lacks_rows:
+            held = self._held(ranges, waiting, where)
+            if None in held:
+                yield from with_holes(held, given, where)
+                return
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
             at = first
-            for columns, queues in self._table.columns(first, count, at_ms):
+            for columns, queues in self._table.columns(first, count, where.at_ms):
                 after = at + len(queues)
                 if len(given) == 1 and not waiting:
                     queue = given[0].queue
@@ -151,6 +171,20 @@ class Dispatcher:
                 else:
                     yield _by_queue(columns, queues, ends)
                 at = after
+
+    def _held(
+        self, ranges: list[tuple[int, int]], waiting: set[int], where: Where
+    ) -> list[tuple[int, Entry] | None]:
+        """Queue and entry of each row that is not waiting; None for one that is gone."""
+        halves = (
+            self._table.get(row)
+            for first, count in ranges
+            for row in range(first, first + count)
+            if row not in waiting
+        )
+        return [
+            (half.queue, self._entry(half.half_offset, where)) if half else None for half in halves
+        ]
 
 
 def _by_queue(

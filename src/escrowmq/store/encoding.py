@@ -10,8 +10,9 @@ from struct import error as StructError  # noqa: N812 - it is a class, whatever 
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from escrowmq.protocol.limits import BODY_BYTES_MAX, validate
 from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import BODY_BYTES_MAX, encode_many, validate
+from escrowmq.protocol.stored_message import encode_many
 from escrowmq.store.frames import open_frame
 
 if TYPE_CHECKING:

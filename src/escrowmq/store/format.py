@@ -36,7 +36,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 def read_or_make(disk: Disk, chunk_rows: int) -> Format:
     """The store's format; an empty directory becomes a store."""
     if disk.exists(PATH):
-        return _read(disk)
+        return read(disk)
     # One of our directories may be there, empty: a link to another volume.
     names = [
         name
@@ -50,6 +50,7 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
             names=names[:5],
         )
     made = Format(version=VERSION, seed=secrets.randbits(32), chunk_rows=chunk_rows)
+    disk.make_directory("")
     file = disk.open(TEMPORARY, create=True)
     try:
         file.truncate(0)
@@ -62,7 +63,8 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
     return made
 
 
-def _read(disk: Disk) -> Format:
+def read(disk: Disk) -> Format:
+    """The format of a store that is there."""
     file = disk.open(PATH)
     try:
         data = file.read_at(0, file.size())

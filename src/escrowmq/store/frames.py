@@ -30,9 +30,10 @@ from zlib import crc32
 
 import msgspec
 
+from escrowmq.model.errors import StoreUnusable
 from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.disk import Bytes
-from escrowmq.transaction.records import BRINGS_MESSAGES, Record
+from escrowmq.transaction.records import BRINGS_MESSAGES, Lost, Record
 
 MAGIC = b"EMQF"
 VERSION = 1
@@ -114,7 +115,16 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
     tail = data[at + records_at : at + length]
     if crc32(tail, crc32(data[at : at + CHECKSUM_AT], seed)) != checksum:
         return None
-    records = decode_records(tail)
+    try:
+        records = decode_records(tail)
+    except msgspec.MsgspecError as error:
+        # The checksum is right, so this is what was written.
+        raise StoreUnusable(
+            "records_unknown",
+            "a newer EscrowMQ wrote this log; use that one",
+            log_offset=log_offset,
+            cause=str(error),
+        ) from None
     if not _are_intact(data, at + HEAD_BYTES, at + records_at, records):
         return None
     return Frame(log_offset, length, records_at, stored_at_ms, flushed, records)
@@ -123,6 +133,9 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
 def _are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
     """Whether the messages in ``data[at:end]`` are those that the records vouch for."""
     for record in records:
+        if type(record) is Lost:
+            # What repair found here is gone; the bytes only fill its place.
+            return True
         if type(record) in BRINGS_MESSAGES:
             placed = record.placed  # type: ignore[union-attr]
             for size, crc in zip(placed.sizes, placed.crcs, strict=True):

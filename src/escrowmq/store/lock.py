@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store.disk import OsDisk
@@ -53,17 +53,12 @@ class DirectoryLock:
                 "data_directory_locked",
                 "another process serves this data directory: stop it, or use another directory",
                 path=str(path),
-                pid=self._holder_pid(),
+                pid=_holder_pid(self._descriptor),
             ) from None
         text = b"%d\n" % os.getpid()
         # First the new number, then the cut: who reads in between still finds one line.
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
-
-    def _holder_pid(self) -> int | None:
-        # None in the moment between the holder's lock and its first line.
-        line = os.pread(self._descriptor, 32, 0).partition(b"\n")[0]
-        return int(line) if line.isdigit() else None
 
     def close(self) -> None:
         """Let the directory go; no error if that is done already."""
@@ -82,3 +77,33 @@ class DirectoryLock:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Holder(NamedTuple):
+    """The process that serves a data directory; its number may not be known."""
+
+    pid: int | None
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Who holds this data directory, without holding it or changing anything in it.
+
+    For the instant of asking, a process that starts just then is refused.
+    """
+    try:
+        descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return Holder(_holder_pid(descriptor))
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _holder_pid(descriptor: int) -> int | None:
+    # None in the moment between the holder's lock and its first line.
+    line = os.pread(descriptor, 32, 0).partition(b"\n")[0]
+    return int(line) if line.isdigit() else None

@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.frames import Frame
+    from escrowmq.store.lost import LostRanges
     from escrowmq.transaction.table import Half
+
+
+LOST_BY = "unknown, lost with damaged bytes"
 
 
 class LogReading:
     """What others ask of the log by offset."""
 
-    def __init__(self, log: CommitLog, seed: int) -> None:
+    def __init__(self, log: CommitLog, seed: int, lost: LostRanges) -> None:
         self._log = log
         self._seed = seed
+        self._lost = lost
 
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
@@ -68,7 +73,7 @@ class LogReading:
             records = decode_records(
                 self._log.read(start + head.records_at, head.length - head.records_at)
             )
-        except (msgspec.DecodeError, msgspec.ValidationError):
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return "", UNNUMBERED
         for record in records:
             if isinstance(record, Prepared) and record.first == half.half_offset:
@@ -86,6 +91,8 @@ class LogReading:
         """Who decided in this frame, and when; nobody knows once retention has deleted it."""
         if op_offset < self._log.start:
             return "", 0
+        if self._lost.hold(op_offset):
+            return LOST_BY, 0
         frame = self.frame(op_offset)
         for record in frame.records:
             if isinstance(record, Decided | BatchDecided):

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import index_facts
-from escrowmq.protocol.stored_message import BODY_BYTES_MAX, skim, stored_at_ms, visible_view
+from escrowmq.protocol.stored_message import skim
 from escrowmq.store.key_index import key_hash
 from escrowmq.transaction.records import NEVER, PLAIN
 from escrowmq.transaction.states import State
@@ -49,6 +51,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     """Messages from a queue, and where the reader stands."""
 
     status: Status
+    #: Fewer than the offsets that were read, or none, if some were lost with damaged bytes.
     messages: list[bytes] = []
     #: Where to read on.
     next_offset: int = 0
@@ -114,7 +117,13 @@ class Reader:
                 read(entry.log_offset, entry.size, entry.crc), queue_offset, entry.visible_at_ms
             )
             for queue_offset, entry in enumerate(entries, first)
+            if entry.size and not self._is_lost(entry.log_offset)
         ]
+
+    def _is_lost(self, log_offset: int) -> bool:
+        lost, log = self._store.lost, self._store.log
+        # With its copy lost, an entry points at what retention deletes earlier than its queue.
+        return bool(lost.ranges) and (log_offset < log.start or lost.hold(log_offset))
 
     def offset_at(self, topic: str, queue_id: int, visible_at_ms: int) -> int | None:
         """The first queue offset visible at or after this time."""
@@ -136,7 +145,7 @@ class Reader:
 
     def _half(self, half: Half) -> Located | None:
         store = self._store
-        if half.location < store.log.start:
+        if half.location < store.log.start or store.lost.hold(half.location):
             return None
         record = store.reading.record_of(half)
         if half.state is not State.COMMITTED or half.next_at_ms != NEVER:

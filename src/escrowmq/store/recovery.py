@@ -98,6 +98,7 @@ def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
     """The newest checkpoint that is whole."""
     newest = checkpoints.load(disk, checkpoints.PATH)
     if newest is not None:
+        found.rebuilt_because = newest.rebuild
         return newest
     is_damaged = disk.exists(checkpoints.PATH)
     older = checkpoints.load(disk, checkpoints.PREVIOUS)
@@ -137,6 +138,8 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
     store.last_at_ms = checkpoint.at_ms
+    for start, end in checkpoint.lost:
+        store.lost.add(start, end)
     store.log_start = checkpoint.log_start
     store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
 
@@ -159,6 +162,7 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
     elif store.log.segments:
         # Nobody knows with which setting the entries were made.
         store.copy_after_max_ms = COPY_AFTER_MAX_MS
+    store.table.lacks_rows = store.log.start > 0
     store.table.files.skip_generations()
     store.keys.open(())
     store.log.begin_at(store.log.start)

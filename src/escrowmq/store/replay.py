@@ -89,7 +89,7 @@ class Replayer:
         """Whether all that is known is rows in chunks; only other records can change that."""
         core, table = self._store.core, self._store.table
         known = (core.parts, core.delays, core.moved_at_ms, core.resumed_at_ms)
-        self._is_simple = not (any(known) or table.survivors.rows)
+        self._is_simple = not (any(known) or table.survivors.rows or table.lacks_rows)
         self._first = table.end
 
     def feed(self, frame: Frame) -> None:

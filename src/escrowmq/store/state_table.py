@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from escrowmq.model.message import Message
     from escrowmq.store.disk import Disk
     from escrowmq.store.replay import HalfColumns
+    from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Moved, MovedRow
 
 DROP_SHARE = 64
@@ -69,6 +70,8 @@ class StateTable:
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
         self._ids = IdFilter()
+        #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
+        self.lacks_rows = False
 
     # Questions.
 
@@ -79,9 +82,10 @@ class StateTable:
             survivor = self.survivors.rows.get(half_offset)
             if survivor is not None or not self.start <= half_offset < self.end:
                 return survivor
-            return self.files.half(half_offset)
+            filed = self.files.half(half_offset)
+            return filed if filed.size else None
         at = half_offset - chunk.base
-        if not chunk.skipped <= at < chunk.count:
+        if not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return self.survivors.rows.get(half_offset)
         log_offset = chunk.log_offset[at]
         part = chunk.part[at]
@@ -128,6 +132,11 @@ class StateTable:
 
     def row_at(self, log_offset: int) -> int | None:
         """The row of the message with exactly this identity in the log."""
+        row = self._row_at(log_offset)
+        # A row that is lost states where it was lost.
+        return None if row is None or self.get(row) is None else row
+
+    def _row_at(self, log_offset: int) -> int | None:
         for chunk in reversed(self.chunks.values()):
             if chunk.count > chunk.skipped and chunk.log_offset[chunk.skipped] <= log_offset:
                 row = chunk.row_at(log_offset)
@@ -161,7 +170,7 @@ class StateTable:
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
         at = first % self.chunk_rows
-        chunk = self.chunks.get(first - at)
+        chunk = None if self.lacks_rows else self.chunks.get(first - at)
         if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
             return chunk.queue[at : at + count]
         return [half.queue for half in self._halves(first, count)]
@@ -211,7 +220,7 @@ class StateTable:
         self, first: int, count: int, visible_at_ms: int
     ) -> Iterator[tuple[Columns, array[int]]]:
         """Consume queue entries of these rows, and their queues, chunk by chunk."""
-        if self._is_in_chunks(first, count):
+        if not self.lacks_rows and self._is_in_chunks(first, count):
             for chunk, at, end in self._slices(first, count):
                 yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
             return
@@ -259,6 +268,18 @@ class StateTable:
         self.end += count
         if self._ids.is_full:
             self.rebuild_filter()
+
+    def skip_to(self, end: int, where: Where) -> None:
+        """Rows up to there were given by frames that are lost."""
+        if end > self.end:
+            self.lacks_rows = True
+        if not self.end and not self.chunks:
+            self.start = self.end = max(end, 0)
+        while self.end < end:
+            chunk = self._chunk_for(self.end)
+            count = min(end - self.end, self.chunk_rows - chunk.count)
+            chunk.skip(count, where.frame, where.at_ms)
+            self.end += count
 
     def insert_singles(self, first: int, columns: HalfColumns) -> None:
         """Add many requests of one row each."""
@@ -457,6 +478,7 @@ class StateTable:
             chunk = Chunk(base, self.chunk_rows)
             chunk.load(self.files.rows(base, 0, min(end - base, self.chunk_rows)))
             self.chunks[base] = chunk
+            self.lacks_rows = self.lacks_rows or 0 in chunk.size[chunk.skipped : chunk.count]
         self.survivors.load(self.files.read_survivors())
         self.rebuild_filter()
 
@@ -482,9 +504,10 @@ class StateTable:
 
     def _place(self, half_offset: int) -> tuple[Chunk | None, int]:
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
-        if chunk is None or not chunk.skipped <= half_offset - chunk.base < chunk.count:
+        at = half_offset % self.chunk_rows
+        if chunk is None or not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return None, 0
-        return chunk, half_offset - chunk.base
+        return chunk, at
 
     def _slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
         row = first

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.protocol.stored_message import SYS_PREPARED, validate_queue
+from escrowmq.protocol.limits import validate_queue
+from escrowmq.protocol.stored_message import SYS_PREPARED
 from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
@@ -21,6 +22,7 @@ from escrowmq.store.encoding import MessageEncoder
 from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
+from escrowmq.store.lost import LostRanges
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
@@ -30,7 +32,7 @@ from escrowmq.transaction.commands import (
     Held,
 )
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.records import NamedQueue, Prepared, Scheduled, Stored
+from escrowmq.transaction.records import Lost, NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +64,8 @@ class Store:
         self.config = config
         self._encoder = MessageEncoder(store_host)
         self.seed = form.seed
-        self.reading = LogReading(log, form.seed)
+        self.lost = LostRanges()
+        self.reading = LogReading(log, form.seed, self.lost)
         self.keys = KeyIndex(disk)
         self.table = StateTable(
             disk,
@@ -74,7 +77,7 @@ class Store:
             ),
         )
         self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
-        self.dispatcher = Dispatcher(self.table, self.keys)
+        self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
@@ -134,11 +137,19 @@ class Store:
     def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
         """Apply a frame's records: live, and again after a crash."""
         for record in records:
+            if type(record) is Lost:
+                self._lose(record, where)
             self.core.apply(record, where)
             if type(record) is NamedQueue:
                 self._name_queue(record)
             else:
                 self.dispatcher.dispatch(record, where)
+
+    def _lose(self, record: Lost, where: Where) -> None:
+        self.lost.add(where.frame, where.frame + record.length)
+        self.table.skip_to(record.rows_end, where)
+        for queue, end in record.queue_ends:
+            self.dispatcher.skip(queue, self.core.queue_ends[queue], end, where)
 
     def _name_queue(self, record: NamedQueue) -> None:
         if record.id == len(self.queues):

@@ -1,4 +1,4 @@
-"""The end of the log after a crash: torn, or damaged?
+"""Tells a torn end of the log, which a crash leaves, from damage.
 
 A bad frame at or above the highest offset that any intact frame knows to be flushed is a torn
 tail: nothing from there on was ever acknowledged, so it is cut.  A bad frame below it is damage:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.store.disk import Disk
+    from escrowmq.store.frames import Frame
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -90,33 +91,36 @@ def refuse_gaps(log: CommitLog, from_offset: int, log_end: int) -> None:
 def judge(log: CommitLog, seed: int, bad_offset: int, flushed: int) -> None:
     """Raise unless everything from this offset on may be cut."""
     segment = next((s for s in log.segments if s.start <= bad_offset < s.end), None)
-    if segment is not None:
-        head = stated_head(segment.file.read_at(bad_offset - segment.start, HEAD_BYTES))
-        if head is not None and head.version > VERSION:
-            raise StoreUnusable(
-                "frame_version_unknown",
-                "a newer EscrowMQ wrote this log; use that one",
-                version=head.version,
-                known=VERSION,
-                segment=segment_path(segment.start),
-                log_offset=bad_offset,
-            )
-    for known in flushed_by_later_frames(log, seed, bad_offset):
-        if flushed > bad_offset:
-            break
-        flushed = max(flushed, known)
-    if flushed > bad_offset:
+    known = (frame.flushed for frame in later_frames(log, seed, bad_offset))
+    later = next((offset for offset in known if offset > bad_offset), 0)
+    if not later and segment is not None:
+        # With one of our frames after it, it is no newer version but damage to the number.
+        _refuse_newer(segment, bad_offset)
+    if max(flushed, later) > bad_offset:
         raise StoreCorrupt(
             "log_damaged",
             "`escrowmq store check` tells how much, `escrowmq store repair` cuts it out",
             segment=segment_path(segment.start if segment else bad_offset),
             log_offset=bad_offset,
-            flushed=flushed,
+            flushed=max(flushed, later),
         )
 
 
-def flushed_by_later_frames(log: CommitLog, seed: int, bad_offset: int) -> Iterator[int]:
-    """What intact frames after this offset know to be flushed, wherever they stand."""
+def _refuse_newer(segment: Segment, log_offset: int) -> None:
+    head = stated_head(segment.file.read_at(log_offset - segment.start, HEAD_BYTES))
+    if head is not None and head.version > VERSION:
+        raise StoreUnusable(
+            "frame_version_unknown",
+            "a newer EscrowMQ wrote this log; use that one",
+            version=head.version,
+            known=VERSION,
+            segment=segment_path(segment.start),
+            log_offset=log_offset,
+        )
+
+
+def later_frames(log: CommitLog, seed: int, bad_offset: int) -> Iterator[Frame]:
+    """Intact frames after this offset, wherever they stand."""
     for segment in log.segments:
         offset = max(segment.start, bad_offset)
         while offset < segment.end:
@@ -125,7 +129,7 @@ def flushed_by_later_frames(log: CommitLog, seed: int, bad_offset: int) -> Itera
             while 0 <= at < _BLOCK_BYTES:
                 frame = read_frame(block, at, offset + at, seed)
                 if frame is not None:
-                    yield frame.flushed
+                    yield frame
                 at = block.find(MAGIC, at + 1)
             offset += _BLOCK_BYTES
 

@@ -129,8 +129,25 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True):
     first: int
 
 
+class Abandon(msgspec.Struct, frozen=True, kw_only=True):
+    """Repair found bytes of this half message's transaction damaged: it must end undelivered."""
+
+    half_offset: int
+    by: str
+
+
 Command = (
-    Prepare | Append | End | CheckSent | Park | Resume | Verdict | DecideBatch | Release | Carry
+    Prepare
+    | Append
+    | End
+    | CheckSent
+    | Park
+    | Resume
+    | Verdict
+    | DecideBatch
+    | Release
+    | Carry
+    | Abandon
 )
 
 

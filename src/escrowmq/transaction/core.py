@@ -21,6 +21,7 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
@@ -105,6 +106,7 @@ class Transactions:
             Resumed: self._apply_resumed,
             Released: self._apply_released,
             Moved: self._apply_moved,
+            Lost: self._apply_lost,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -283,3 +285,7 @@ class Transactions:
         for row in record.rows:
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
+
+    def _apply_lost(self, record: Lost, _where: Where) -> None:
+        for queue, end in record.queue_ends:
+            self.queue_ends[queue] = end

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.transaction import batching, checking, copying, holding, settling
+from escrowmq.transaction import batching, checking, copying, holding, losing, settling
 from escrowmq.transaction.commands import (
+    Abandon,
     Append,
     Carry,
     CheckSent,
@@ -37,4 +38,5 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     Resume: checking.resume,
     Verdict: checking.obey,
     DecideBatch: batching.decide_batch,
+    Abandon: losing.abandon,
 }

@@ -187,6 +187,21 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
     placed: Placed
 
 
+class Lost(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """Repair found these bytes damaged and put this frame in their place.
+
+    What they said is gone.  Numbers that they gave are given nevertheless, so that every half
+    message and every message in a queue keeps its own.
+    """
+
+    #: Bytes of the log, from the start of this frame on.
+    length: int
+    #: The next half offset after it; -1 if it gave none.
+    rows_end: int = -1
+    #: The next queue offset of each queue in which it gave places.
+    queue_ends: list[tuple[int, int]] = []
+
+
 Record = (
     NamedQueue
     | NamedOrigin
@@ -201,6 +216,7 @@ Record = (
     | Resumed
     | Released
     | Moved
+    | Lost
 )
 
 BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))

@@ -15,6 +15,8 @@ import pytest
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import offset_message_id, pack_host, unpack_host
+from escrowmq.protocol.limits import validate
+from escrowmq.protocol.message_views import half_topic_view, patch_committed
 from escrowmq.protocol.properties import find_property, parse_properties, tags_code
 from escrowmq.protocol.stored_message import (
     SYS_PREPARED,
@@ -22,9 +24,6 @@ from escrowmq.protocol.stored_message import (
     StoredMessage,
     decode,
     encode,
-    half_topic_view,
-    patch_committed,
-    validate,
 )
 
 JAVA = json.loads(Path(__file__).with_name("rocketmq_java.json").read_text(encoding="utf-8"))

@@ -1,24 +1,20 @@
-"""The layout of stored messages: written, read, skimmed, shown, and garbled."""
+"""The layout of stored messages: written, read, skimmed, and garbled."""
 
 from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.model.errors import ProtocolViolation
 from escrowmq.model.message import Message
 from escrowmq.protocol import stored_message as module
-from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX
+from escrowmq.protocol.limits import CACHED_TOPICS_MAX, validate
+from escrowmq.protocol.message_views import half_topic_view, patch_committed
 from escrowmq.protocol.stored_message import (
-    BODY_BYTES_MAX,
-    CACHED_TOPICS_MAX,
-    HALF_TOPIC,
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_IPV6,
@@ -33,70 +29,19 @@ from escrowmq.protocol.stored_message import (
     decode_many,
     encode,
     encoded_size,
-    half_topic_view,
-    patch_committed,
     skim,
-    validate,
 )
-
-IPV4 = bytes.fromhex("7f000001 00002a9f")
-IPV6 = bytes.fromhex("fd00000000000000000000000000beef 00002a9f")
-HOST_PAIRS = [(IPV4, IPV4), (IPV6, IPV4), (IPV4, IPV6), (IPV6, IPV6)]
-
-ORDER = Message(
-    topic="orders",
-    queue_id=3,
-    body=b"123456789",
-    properties=b"TAGS\x01TagA\x02",
-    flag=-2,
-    sys_flag=SYS_COMPRESSED,
-    born_at_ms=0x018BCFE5687B,
-    born_host=bytes.fromhex("c0a80709 0000d431"),
-    reconsume_times=5,
-)
-GOLDEN_IPV4_V1 = bytes.fromhex(
-    "00000074"  # 91 + 9 + 6 + 10 = 116 bytes
-    "daa320a7"  # v1
-    "4bf43926"  # CRC-32 of 123456789 is cbf43926; the highest bit goes
-    "00000003"  # queue id
-    "fffffffe"  # flag
-    "000000000000000c"  # queue offset
-    "0000000000001000"  # log offset
-    "00000005"  # sys flag: compressed, prepared
-    "0000018bcfe5687b"  # born at
-    "c0a80709 0000d431"  # born host
-    "0000018bcfe569c8"  # stored at
-    "7f000001 00002a9f"  # store host
-    "00000005"  # reconsume times
-    "0000000000000800"  # prepared offset
-    "00000009 313233343536373839"  # body
-    "06 6f7264657273"  # topic
-    "000a 5441475301 5461674102"  # properties
-)
-
-RETRY_TOPIC = "%RETRY%" + "g" * 121
-RETRY = Message(
-    topic=RETRY_TOPIC, queue_id=0, body=b"", born_host=IPV6, sys_flag=0x0300, born_at_ms=1
-)
-GOLDEN_IPV6_V2 = bytes.fromhex(
-    "000000f4"  # 91 + 12 + 12 + 1 + 128 = 244 bytes
-    "daa320ab"  # v2
-    "00000000"  # CRC-32 of nothing
-    "00000000"  # queue id
-    "00000000"  # flag
-    "0000000000000001"  # queue offset
-    "0000000000000002"  # log offset
-    "00000330"  # sys flag: compression type 3, both hosts IPv6
-    "0000000000000001"  # born at
-    "fd00000000000000000000000000beef 00002a9f"  # born host
-    "0000000000000003"  # stored at
-    "fd00000000000000000000000000beef 00002a9f"  # store host
-    "00000000"  # reconsume times
-    "0000000000000000"  # prepared offset
-    "00000000"  # body
-    "0080 25524554525925"  # topic, 128 bytes: %RETRY%
-    f"{'67' * 121}"  # and many a g
-    "0000"  # properties
+from tests.unit.protocol.examples import (
+    GOLDEN_IPV4_V1,
+    GOLDEN_IPV6_V2,
+    HOST_PAIRS,
+    IPV4,
+    IPV6,
+    ORDER,
+    RETRY,
+    RETRY_TOPIC,
+    message,
+    record_of,
 )
 
 EXTREMES = (0x00, 0x01, 0x7F, 0x80, 0xFF)
@@ -117,15 +62,6 @@ MESSAGES = st.builds(
     reconsume_times=INT32,
 )
 TRANSACTION_BITS = st.sampled_from([0, SYS_PREPARED, SYS_COMMITTED, SYS_ROLLED_BACK])
-
-
-def message(**changes: Any) -> Message:  # noqa: ANN401 - any of a message's fields.
-    return msgspec.structs.replace(ORDER, **changes)
-
-
-def record_of(born_host: bytes = IPV4, store_host: bytes = IPV4, topic: str = "orders") -> bytes:
-    half = message(born_host=born_host, topic=topic)
-    return encode(half, 12, 4096, 1_700_000_000_456, store_host, SYS_PREPARED)
 
 
 def write_again(stored: StoredMessage) -> bytes:
@@ -232,7 +168,7 @@ def test_every_field_is_read() -> None:
 
 
 @given(MESSAGES, INT64, INT64, INT64, HOSTS, TRANSACTION_BITS, INT64)
-def test_what_is_written_is_read_back(  # noqa: PLR0913, PLR0917 - as many as encode takes.
+def test_what_is_written_is_read_back(  # noqa: PLR0917 - as many as encode takes.
     sent: Message,
     queue_offset: int,
     log_offset: int,
@@ -441,149 +377,14 @@ def test_the_blank_at_the_end_of_a_log_file_is_no_message() -> None:
     assert violation.value.fields == {"at": 4, "magic": 0xCBD43194}
 
 
-# Shown to consumers and to administrators.
-
-
-@pytest.mark.parametrize("topic", ["orders", RETRY_TOPIC])
-@pytest.mark.parametrize(("born_host", "store_host"), HOST_PAIRS)
-def test_a_committed_half_differs_in_four_fields_only(
-    born_host: bytes, store_host: bytes, topic: str
-) -> None:
-    record = record_of(born_host, store_host, topic)
-    half = decode(record)
-    patched = patch_committed(record, 99, 1_700_000_009_999, 4096)
-    assert decode(patched) == msgspec.structs.replace(
-        half,
-        queue_offset=99,
-        sys_flag=half.sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED,
-        stored_at_ms=1_700_000_009_999,
-        prepared_offset=4096,
-    )
-    assert record == record_of(born_host, store_host, topic), "the stored bytes stay as they are"
-
-
-@pytest.mark.parametrize("topic", ["orders", RETRY_TOPIC])
-@pytest.mark.parametrize(("born_host", "store_host"), HOST_PAIRS)
-def test_administrators_see_an_undecided_half_on_the_half_topic(
-    born_host: bytes, store_host: bytes, topic: str
-) -> None:
-    record = record_of(born_host, store_host, topic)
-    half = decode(record)
-    view = half_topic_view(record, 7)
-    assert decode(view) == msgspec.structs.replace(
-        half,
-        size=len(view),
-        magic=MAGIC_V1,
-        topic=HALF_TOPIC,
-        queue_id=0,
-        queue_offset=7,
-        sys_flag=half.sys_flag & ~SYS_TRANSACTION_MASK,
-    )
-
-
-# Limits.
-
-
-@pytest.mark.parametrize(
-    "within",
-    [
-        {"topic": "t"},
-        {"topic": "t" * 127},
-        {"topic": "%RETRY%" + "g" * 248},
-        {"topic": "%DLQ%" + "g" * 250},
-        {"topic": "a-b_c%d|e9Z"},
-        {"body": b""},
-        {"body": bytes(BODY_BYTES_MAX)},
-        {"properties": bytes(PROPERTIES_BYTES_MAX)},
-        {"queue_id": 0},
-        {"queue_id": 2**31 - 1},
-        {"born_host": IPV4},
-        {"born_host": IPV6},
-        *({field: -(2**31)} for field in ("flag", "sys_flag", "reconsume_times")),
-        *({field: 2**31 - 1} for field in ("flag", "sys_flag", "reconsume_times")),
-        {"born_at_ms": -(2**63)},
-        {"born_at_ms": 2**63 - 1},
-        {"deliver_after_ms": 2**63 - 1},
-        {"deliver_at_ms": 2**63 - 1},
-    ],
-    ids=lambda within: next(iter(within)),
-)
-def test_a_message_within_the_limits_is_taken_and_can_be_written(within: dict[str, Any]) -> None:
-    for _ in range(2):  # The second time its topic is known.
-        validate(message(**within))
-    encode(message(**within), 0, 0, 0, IPV6)
-
-
-@pytest.mark.parametrize(
-    ("beyond", "code", "facts"),
-    [
-        ({"topic": ""}, "topic_illegal", {"chars": 0, "chars_max": 127}),
-        ({"topic": "t" * 128}, "topic_illegal", {"chars": 128, "chars_max": 127}),
-        ({"topic": "%RETRY%" + "g" * 249}, "topic_illegal", {"chars": 256, "chars_max": 255}),
-        ({"topic": "%DLQ%" + "g" * 251}, "topic_illegal", {"chars": 256, "chars_max": 255}),
-        ({"topic": "RETRY" + "g" * 123}, "topic_illegal", {"chars": 128, "chars_max": 127}),
-        ({"topic": "a.b"}, "topic_illegal", {"topic": "a.b"}),
-        ({"topic": "a b"}, "topic_illegal", {"topic": "a b"}),
-        ({"topic": "orders\n"}, "topic_illegal", {"topic": "orders\n"}),
-        ({"topic": "été"}, "topic_illegal", {"topic": "été"}),
-        ({"topic": "\u0661"}, "topic_illegal", {"topic": "\u0661"}),  # A digit, but not ours.
-        (
-            {"body": bytes(4_194_305)},
-            "body_too_large",
-            {"bytes": 4_194_305, "bytes_max": 4_194_304},
-        ),
-        (
-            {"properties": bytes(32_768)},
-            "properties_too_large",
-            {"bytes": 32_768, "bytes_max": 32_767},
-        ),
-        ({"queue_id": -1}, "queue_id_illegal", {"queue_id": -1, "max": 2**31 - 1}),
-        ({"queue_id": 2**31}, "queue_id_illegal", {"queue_id": 2**31, "max": 2**31 - 1}),
-        *(
-            ({"born_host": bytes(size)}, "born_host_illegal", {"born_host": bytes(size)})
-            for size in (0, 7, 9, 19, 21)
-        ),
-        *(
-            ({field: value}, "number_out_of_range", {"field": field, "value": value})
-            for field in ("flag", "sys_flag", "reconsume_times")
-            for value in (-(2**31) - 1, 2**31)
-        ),
-        *(
-            ({field: value}, "number_out_of_range", {"field": field, "value": value})
-            for field, value in (
-                ("born_at_ms", -(2**63) - 1),
-                ("born_at_ms", 2**63),
-                ("deliver_after_ms", -1),
-                ("deliver_after_ms", 2**63),
-                ("deliver_at_ms", -1),
-                ("deliver_at_ms", 2**63),
-            )
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_message_beyond_a_limit_is_refused_with_limit_and_value(
-    beyond: dict[str, Any], code: str, facts: dict[str, Any]
-) -> None:
-    for _ in range(2):  # A refused topic is not remembered as a good one.
-        with pytest.raises(RequestRefused) as refused:
-            validate(message(**beyond))
-        assert refused.value.code == code
-        assert facts.items() <= refused.value.fields.items()
-
-
-def test_an_endless_topic_is_not_repeated_in_the_refusal() -> None:
-    with pytest.raises(RequestRefused) as refused:
-        validate(message(topic="t" * 1_000_000))
-    assert len(str(refused.value)) < 300
+# Remembered.
 
 
 def test_the_caches_of_topics_are_bounded() -> None:
     for number in range(CACHED_TOPICS_MAX + 1):
         one_of_many = message(topic=f"topic-{number}")
-        validate(one_of_many)
         assert skim(encode(one_of_many, 0, 0, 0, IPV4))[4] == one_of_many.topic
-    for cache in (module._legal_topics, module._topic_fields, module._topic_names):
+    for cache in (module._topic_fields, module._topic_names):
         assert 0 < len(cache) <= CACHED_TOPICS_MAX
     assert decode(GOLDEN_IPV4_V1).topic == "orders"
 

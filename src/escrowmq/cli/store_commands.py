@@ -1,0 +1,126 @@
+"""``escrowmq store``: look at a data directory, and repair it.
+
+What needs numpy is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption
+from escrowmq.cli.output import Output
+from escrowmq.model.errors import StoreUnusable
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
+
+app = typer.Typer(help="Look at a data directory, and repair it.", no_args_is_help=True)
+
+EXIT_DAMAGED = 1
+
+DataArgument = Annotated[
+    Path, typer.Argument(metavar="DATA_DIR", help="The broker's data directory.")
+]
+
+
+@app.callback()
+def store() -> None:
+    """Look at a data directory, and repair it."""
+
+
+@app.command()
+def check(
+    data: DataArgument,
+    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+) -> None:
+    """Tell what is in a store and whether it is damaged; changes nothing.
+
+    Exit code 0: no damage.  1: damage found.  2: it could not be looked at.
+    """
+    import msgspec
+
+    from escrowmq.cli import store_text
+    from escrowmq.store import inspect
+    from escrowmq.store.disk import OsDisk
+    from escrowmq.store.lock import holder_of
+
+    holder = holder_of(data)
+    with readable(data):
+        report = inspect.check(OsDisk(store_in(data), read_only=True))
+    if output is Output.JSON:
+        shown = msgspec.to_builtins(report) | {
+            "is_damaged": report.is_damaged,
+            "is_served": holder is not None,
+        }
+        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
+    else:
+        if holder is not None:
+            typer.echo(
+                f"Process {holder.pid or 'unknown'} serves this directory: "
+                "what it is writing just now may look torn.\n"
+            )
+        typer.echo(store_text.as_table(report))
+    if report.is_damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def repair(
+    data: DataArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    file: FileOption = None,
+) -> None:
+    """Take the damage out of a store: copy it aside, never delete it.
+
+    Exit code 0: no damage is left.  1: there is.  2: nothing could be done.
+    """
+    from escrowmq.cli import store_repair
+    from escrowmq.store.lock import DirectoryLock
+
+    store = store_in(data)
+    if not store.is_dir():
+        raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
+    config = load(file=file, environ=os.environ)
+    with readable(data), DirectoryLock(data):
+        work = store_repair.Work(data, store)
+        for line in work.plan():
+            typer.echo(line)
+        if work.is_needed:
+            if not yes:
+                typer.confirm("\nDo this?", abort=True)
+            typer.echo()
+            for line in work.do(config.section(StoreConfig), config.section(CheckPolicy)):
+                typer.echo(line)
+    if work.is_left:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def store_in(data: Path) -> Path:
+    """Where the store is in a data directory."""
+    store = data / "store"
+    if not store.is_dir() and (data / "commitlog").is_dir():
+        raise StoreUnusable(
+            "store_missing", "this is the store itself; give the directory above it", path=str(data)
+        )
+    return store
+
+
+@contextmanager
+def readable(data: Path) -> Iterator[None]:
+    """Turn what the system refuses into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnusable(
+            "data_directory_unreadable",
+            "let this user read it, or look at the disk",
+            path=str(error.filename or data),
+            reason=error.strerror,
+        ) from error

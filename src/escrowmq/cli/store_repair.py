@@ -1,0 +1,97 @@
+"""``escrowmq store repair``, step by step: look, say what will be done, do it, look again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from escrowmq.cli import store_text
+from escrowmq.model.clock import SystemClock
+from escrowmq.protocol.ids import pack_host
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk import OsDisk
+from escrowmq.store.inspect import check, inspect
+from escrowmq.store.recovery import open_store
+from escrowmq.store.repair import Abandoned, fixable, refuse_impossible, repair, settle_lost
+from escrowmq.store.report import Kind
+from escrowmq.transaction.policy import CheckPolicy
+
+#: The broker's address goes into new messages; a repair writes none.
+_HOST = pack_host("127.0.0.1", 0)
+
+
+class Work:
+    """One repair; the caller holds the lock."""
+
+    def __init__(self, data: Path, store: Path) -> None:
+        self._disk = OsDisk(store)
+        self._inspection = inspect(self._disk)
+        self._report = self._inspection.report
+        self._aside = _new_directory(data / "damaged")
+        #: Whether there is anything that a repair can do.
+        self.is_needed = bool(self._report.damage or fixable(self._report) or self._report.lost)
+        #: Whether there is damage, now.
+        self.is_left = self._report.is_damaged
+
+    def plan(self) -> Iterator[str]:
+        """What is wrong, and what will be done."""
+        if not self._report.is_damaged:
+            yield "No damage found."
+            if self._report.lost:
+                yield "What earlier repairs left undecided is looked at again:"
+        else:
+            yield from store_text.damage(self._report)
+            refuse_impossible(self._inspection)
+            yield ""
+            yield "This will be done:"
+        for found in self._report.damage:
+            if found.kind is Kind.MISSING:
+                yield f"  fill what is missing from log offset {found.log_offset} on"
+            else:
+                yield (
+                    f"  copy {found.length} bytes of the log aside and fill their place at log "
+                    f"offset {found.log_offset}"
+                )
+        for finding in fixable(self._report):
+            yield f"  move {finding.path} aside, and make it again from the log"
+        if self._report.damage or self._report.lost:
+            yield "  roll back undecided transactions that can no longer be delivered whole"
+        if self._report.is_damaged:
+            yield f"Nothing is deleted: copies go to {self._aside}"
+
+    def do(self, config: StoreConfig, policy: CheckPolicy) -> Iterator[str]:
+        """Do it; one line for each thing done."""
+        repaired = repair(self._disk, OsDisk(self._aside), self._inspection)
+        for copy in repaired.copies:
+            yield f"Copied {copy.path} to {self._aside / copy.copy}"
+        for span in repaired.filled:
+            yield f"Filled {span.count} bytes at log offset {span.first}"
+        store, found = open_store(self._disk, config, policy, _HOST)
+        yield f"Opened: {found.frames} frames replayed, {found.cut_bytes} torn bytes cut off"
+        ended = settle_lost(store, SystemClock().now_ms())
+        store.close()
+        yield from map(_ended, ended)
+        report = check(self._disk)
+        self.is_left = report.is_damaged
+        yield ""
+        if report.is_damaged:
+            yield from store_text.damage(report)
+        else:
+            yield "No damage is left."
+
+
+def _ended(one: Abandoned) -> str:
+    return (
+        f"Ended half message {one.half_offset} ({one.state.label}) for topic {one.topic}, "
+        f"sent by {one.producer_group or 'an unknown group'}"
+    )
+
+
+def _new_directory(above: Path) -> Path:
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    number, path = 1, above / stamp
+    while path.exists():
+        number += 1
+        path = above / f"{stamp}-{number}"
+    return path

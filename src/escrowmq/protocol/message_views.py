@@ -1,0 +1,107 @@
+"""A stored message as others see it: consumers once it is visible, administrators before.
+
+The bytes in the log stay as they are; what differs is patched in a copy.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+
+from escrowmq.model.message import Message
+from escrowmq.protocol.stored_message import (
+    HOSTS,
+    SYS_BORN_IPV6,
+    SYS_COMMITTED,
+    SYS_PREPARED,
+    SYS_TRANSACTION_MASK,
+    decode,
+    encode,
+    malformed,
+)
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+#: A record up to the prepared offset; "8x" is where a commit shows, and the sys flag.
+_KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in HOSTS)
+_COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store in HOSTS)
+#: Queue offset, log offset and sys flag, at 20.
+_PLACE = Struct(">qqi")
+_TIME = Struct(">q")
+
+
+def patch_committed(
+    record: bytes, queue_offset: int, visible_at_ms: int, prepared_offset: int
+) -> bytes:
+    """Show a half message as consumers see it once it is committed."""
+    try:
+        start, log_offset, sys_flag, born, stored = _KEPT[0].unpack_from(record)
+        hosts = sys_flag >> 4 & 3
+        if hosts:
+            start, log_offset, sys_flag, born, stored = _KEPT[hosts].unpack_from(record)
+    except StructError:
+        raise malformed("truncated", len(record)) from None
+    sys_flag = sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED
+    head: bytes = _COMMITTED[hosts].pack(
+        start, queue_offset, log_offset, sys_flag, born, visible_at_ms, stored, prepared_offset
+    )
+    return head + record[len(head) :]
+
+
+def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
+    """Show a stored message as consumers see it at this place of its queue.
+
+    A half message shows its commit; one that was scheduled shows when it became visible; any
+    other is shown as it was written.
+    """
+    stated, log_offset, sys_flag = _PLACE.unpack_from(record, 20)
+    if sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED:
+        return patch_committed(record, queue_offset, visible_at_ms, log_offset)
+    at = stored_at_place(sys_flag)
+    if (stated, *_TIME.unpack_from(record, at)) == (queue_offset, visible_at_ms):
+        return record
+    return b"".join(
+        (
+            record[:20],
+            _TIME.pack(queue_offset),
+            record[28:at],
+            _TIME.pack(visible_at_ms),
+            record[at + 8 :],
+        )
+    )
+
+
+def stored_at_place(sys_flag: int) -> int:
+    """Where in a record its store time stands."""
+    return 68 if sys_flag & SYS_BORN_IPV6 else 56
+
+
+def stored_at_ms(record: bytes) -> int:
+    """The store time of a record."""
+    _, _, sys_flag = _PLACE.unpack_from(record, 20)
+    stored: int = _TIME.unpack_from(record, stored_at_place(sys_flag))[0]
+    return stored
+
+
+def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
+    """Show an undecided half message as administrators see it: on the half topic, queue 0."""
+    half = decode(record)
+    message = Message(
+        topic=HALF_TOPIC,
+        queue_id=0,
+        body=half.body,
+        properties=half.properties,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_at_ms=half.born_at_ms,
+        born_host=half.born_host,
+        reconsume_times=half.reconsume_times,
+    )
+    return encode(
+        message,
+        half_queue_offset,
+        half.log_offset,
+        half.stored_at_ms,
+        half.store_host,
+        prepared_offset=half.prepared_offset,
+    )

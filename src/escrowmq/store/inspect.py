@@ -1,0 +1,227 @@
+"""``check``: reads a store without changing anything, and tells what is wrong with it.
+
+It works on a store that does not open.  Memory stays bounded: the log is read frame by frame, the
+projections piece by piece.  Of a store that a broker is writing to, the end may look torn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreUnusable
+from escrowmq.store import checkpoint as checkpoints
+from escrowmq.store import commit_log
+from escrowmq.store import format as formats
+from escrowmq.store.commit_log import segment_path
+from escrowmq.store.frame_check import FrameCheck
+from escrowmq.store.log_walk import FoundFrame, open_log, walk
+from escrowmq.store.projection_check import ProjectionCheck, add_gaps
+from escrowmq.store.report import CheckpointFound, Kind, Report, SegmentFound, Span
+from escrowmq.store.sequence import Sequence
+from escrowmq.store.tally import Tally
+from escrowmq.transaction.records import Lost
+
+if TYPE_CHECKING:
+    from escrowmq.store.checkpoint import Checkpoint
+    from escrowmq.store.commit_log import CommitLog
+    from escrowmq.store.disk import Disk
+    from escrowmq.store.report import Gap
+    from escrowmq.transaction.records import NamedOrigin, NamedQueue
+
+_ATTEMPTS_MAX = 3
+
+
+class Inspection(msgspec.Struct, kw_only=True):
+    """A report, and what a repair needs besides it."""
+
+    report: Report
+    seed: int
+    #: The highest offset that anything intact knows to be flushed.
+    flushed: int
+    checkpoint: Checkpoint | None
+    queues: dict[int, NamedQueue]
+    origins: dict[int, NamedOrigin]
+
+
+def check(disk: Disk) -> Report:
+    """Everything that is wrong with the store on this disk, and what is in it."""
+    return inspect(disk).report
+
+
+def inspect(disk: Disk) -> Inspection:
+    """The same, with what a repair needs."""
+    if not disk.exists(formats.PATH):
+        raise StoreUnusable("store_missing", "there is no store in this directory")
+    form = formats.read(disk)
+    report = Report(version=form.version)
+    _find_foreign(disk, report)
+    checkpoint = _checkpoints(disk, report)
+    inspection = _log(disk, form.seed, checkpoint, report)
+    if checkpoint is not None:
+        _projections(disk, checkpoint, inspection)
+    add_gaps(report.hits, report, inspection.queues)
+    return inspection
+
+
+def _find_foreign(disk: Disk, report: Report) -> None:
+    ours = (*formats.DIRECTORIES, formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+    for name in disk.list(""):
+        if name in (formats.TEMPORARY, checkpoints.TEMPORARY):
+            report.leftovers.append(f"{name}: an unfinished file")
+        elif name not in ours:
+            report.note("store_foreign", name, "not a file of the store")
+
+
+def _checkpoints(disk: Disk, report: Report) -> Checkpoint | None:
+    newest = None
+    for path in (checkpoints.PATH, checkpoints.PREVIOUS):
+        if not disk.exists(path):
+            continue
+        found = checkpoints.load(disk, path)
+        if found is None:
+            report.checkpoints.append(CheckpointFound(path=path, is_whole=False))
+            report.note("checkpoint_damaged", path, "its checksum is wrong")
+            continue
+        report.checkpoints.append(
+            CheckpointFound(
+                path=path,
+                is_whole=True,
+                at_ms=found.at_ms,
+                log_start=found.log_start,
+                log_end=found.log_end,
+            )
+        )
+        newest = newest or found
+    return newest
+
+
+def _log(disk: Disk, seed: int, checkpoint: Checkpoint | None, report: Report) -> Inspection:
+    log = open_log(disk, checkpoint.log_start if checkpoint else 0, report)
+    try:
+        return _walk(log, seed, checkpoint, report)
+    finally:
+        log.close()
+
+
+def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Report) -> Inspection:
+    log_start = 0
+    if checkpoint is not None:
+        log_start = checkpoint.log_start
+    elif log.start:
+        log_start = log.start
+        report.note(
+            "checkpoint_missing",
+            checkpoints.PATH,
+            "the log no longer starts at 0, so it cannot be replayed without one",
+        )
+    report.log_start = report.log_end = log_start
+    segments = {
+        segment.start: SegmentFound(
+            path=segment_path(segment.start), start=segment.start, bytes=segment.size
+        )
+        for segment in log.segments
+    }
+    report.segments = list(segments.values())
+    sequence = Sequence(log_start, checkpoint)
+    messages = FrameCheck(checkpoint, report)
+    tally = Tally()
+    ahead = checkpoint
+    last_at_ms = 0
+    checkpointed = {one.log_end for one in report.checkpoints if one.is_whole}
+    flushed = max(checkpointed, default=0)
+    for found in walk(log, seed, log_start=log_start, checkpointed=checkpointed):
+        offset = found.frame.log_offset if isinstance(found, FoundFrame) else found.log_offset
+        if ahead is not None and offset >= ahead.log_end:
+            sequence.meet(ahead)
+            ahead = None
+        if not isinstance(found, FoundFrame):
+            report.ranges.append(msgspec.structs.replace(found, stored_at_ms=last_at_ms))
+            report.log_end = found.log_offset if found.kind is Kind.TORN else found.end
+            continue
+        if not last_at_ms:
+            _date(report, found.frame.stored_at_ms)
+        last_at_ms = found.frame.stored_at_ms
+        flushed = max(flushed, found.frame.flushed)
+        report.log_end = found.frame.end
+        _count_frame(segments[found.segment.start], found)
+        records = found.frame.records
+        report.lost.extend(
+            Span(first=offset, count=record.length)
+            for record in records
+            if isinstance(record, Lost)
+        )
+        messages.read(found)
+        sequence.read(records, offset)
+        tally.read(records)
+    if ahead is not None:
+        sequence.meet(ahead)
+    if not last_at_ms and checkpoint is not None:
+        _date(report, checkpoint.at_ms)
+    _judge_sequence(sequence, report)
+    report.counts = tally.counts()
+    report.counts.queues = sequence.queues
+    return Inspection(
+        report=report,
+        seed=seed,
+        flushed=flushed,
+        checkpoint=checkpoint,
+        queues=messages.queues,
+        origins=messages.origins,
+    )
+
+
+def _date(report: Report, at_ms: int) -> None:
+    """Bad ranges before the first intact frame are as old as that one."""
+    report.ranges = [msgspec.structs.replace(one, stored_at_ms=at_ms) for one in report.ranges]
+
+
+def _count_frame(segment: SegmentFound, found: FoundFrame) -> None:
+    segment.frames += 1
+    segment.first_at_ms = segment.first_at_ms or found.frame.stored_at_ms
+    segment.last_at_ms = found.frame.stored_at_ms
+
+
+def _judge_sequence(sequence: Sequence, report: Report) -> None:
+    """A gap is explained by a bad range in its place; without one, something else is wrong."""
+    report.gaps = [gap for gap in sequence.gaps if _is_explained(gap, report)]
+    for gap in sequence.gaps:
+        if gap not in report.gaps:
+            report.note(
+                "sequence_gap",
+                commit_log.DIRECTORY,
+                f"{_name(gap)} {gap.expected} to {gap.found - 1} were never given",
+                at=gap.before,
+            )
+    for gap in sequence.repeats:
+        report.note(
+            "sequence_repeated",
+            commit_log.DIRECTORY,
+            f"{_name(gap)} {gap.found} follows {gap.expected - 1}",
+            at=gap.before,
+        )
+
+
+def _is_explained(gap: Gap, report: Report) -> bool:
+    return any(gap.after <= found.log_offset < gap.before for found in report.damage)
+
+
+def _name(gap: Gap) -> str:
+    if gap.queue >= 0:
+        return f"offset in queue number {gap.queue}"
+    return gap.what.replace("_", " ")
+
+
+def _projections(disk: Disk, checkpoint: Checkpoint, inspection: Inspection) -> None:
+    """A broker may take the next checkpoint while we read the files of the last: read again."""
+    report = inspection.report
+    findings, left_out = list(report.findings), report.findings_left_out
+    for attempt in range(_ATTEMPTS_MAX):
+        report.findings, report.findings_left_out = list(findings), left_out
+        report.hits.halves, report.hits.decisions, report.hits.messages = [], [], []
+        ProjectionCheck(disk, report).read(checkpoint)
+        newest = checkpoints.load(disk, checkpoints.PATH)
+        if newest is None or newest.log_end <= checkpoint.log_end or attempt == _ATTEMPTS_MAX - 1:
+            return
+        checkpoint = newest

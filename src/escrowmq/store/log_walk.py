@@ -1,0 +1,210 @@
+"""The whole log from end to end, intact or not, without changing it.
+
+Recovery stops at the first bad frame; this goes on after it.  Which bad ranges are torn and which
+are damage is not decided here but in ``tail.judge``, so that an inspection says what a start does.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store.commit_log import (
+    DIRECTORY,
+    TEMPORARY,
+    CommitLog,
+    Segment,
+    read_frames,
+    segment_path,
+)
+from escrowmq.store.frames import (
+    FRAME_BYTES_MAX,
+    HEAD_BYTES,
+    Frame,
+    decode_records,
+    stated_head,
+)
+from escrowmq.store.report import BadRange, Kind
+from escrowmq.store.tail import judge, later_frames
+from escrowmq.transaction.records import NamedOrigin, NamedQueue, Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from escrowmq.store.disk import Disk
+    from escrowmq.store.report import Report
+    from escrowmq.transaction.records import Record
+
+SAYS_MAX = 20
+"""Records of a bad range that are told, as far as they can be read."""
+
+_NAME_CHARS = len(f"{0:020d}")
+
+
+class FoundFrame(msgspec.Struct, frozen=True):
+    """An intact frame and its segment."""
+
+    segment: Segment
+    frame: Frame
+
+    def messages(self) -> bytes:
+        """The bytes between head and records."""
+        start = self.frame.messages - self.segment.start
+        return self.segment.file.read_at(start, self.frame.records_at - HEAD_BYTES)
+
+
+def open_log(disk: Disk, log_start: int, report: Report) -> CommitLog:
+    """The segments as the next start will take them; what it will put right is noted."""
+    log = CommitLog(disk, segment_bytes_max=0)
+    starts = []
+    for name in disk.list(DIRECTORY):
+        path = f"{DIRECTORY}/{name}"
+        if name.endswith(TEMPORARY):
+            report.leftovers.append(f"{path}: an unfinished file")
+        elif name.isdecimal() and len(name) == _NAME_CHARS:
+            starts.append(int(name))
+        else:
+            report.note("store_foreign", path, "not a file of the store")
+    for at, start in enumerate(starts):
+        after = starts[at + 1] if at + 1 < len(starts) else None
+        if after is not None and after <= log_start:
+            report.leftovers.append(f"{segment_path(start)}: its retention is over")
+            continue
+        file = disk.open(segment_path(start))
+        size = file.size()
+        if after is not None and start + size > after:
+            report.leftovers.append(f"{segment_path(start)}: its end was written again")
+            size = after - start
+        log.segments.append(Segment(start, file, size))
+    return log
+
+
+def walk(
+    log: CommitLog, seed: int, *, log_start: int, checkpointed: Collection[int]
+) -> Iterator[FoundFrame | BadRange]:
+    """Every intact frame and every bad range, in the order of the log.
+
+    ``checkpointed`` are the log offsets at which checkpoints end: up to there everything was
+    flushed, and there a frame starts.  A torn range is the last.
+    """
+    flushed = max(checkpointed, default=0)
+    for found in _walk(log, seed, log_start, flushed):
+        if isinstance(found, FoundFrame) or found.kind is Kind.TORN:
+            yield found
+        else:
+            yield from _split(found, checkpointed)
+
+
+def _split(found: BadRange, borders: Collection[int]) -> Iterator[BadRange]:
+    """Cut at each border, because a replay may start there."""
+    inside = sorted(border for border in borders if found.log_offset < border < found.end)
+    for start, end in pairwise((found.log_offset, *inside, found.end)):
+        says = found.says if start == found.log_offset else []
+        yield msgspec.structs.replace(found, log_offset=start, length=end - start, says=says)
+
+
+def _walk(
+    log: CommitLog, seed: int, log_start: int, flushed: int
+) -> Iterator[FoundFrame | BadRange]:
+    offset = log_start
+    for segment in log.segments:
+        if segment.start > offset:
+            hole = BadRange(
+                segment=segment_path(offset),
+                log_offset=offset,
+                length=segment.start - offset,
+                kind=_judged(log, seed, offset, flushed),
+            )
+            yield _missing(hole)
+            if hole.kind is Kind.TORN:
+                return
+        offset = segment.start
+        while offset < segment.end:
+            for frame in read_frames(segment, seed, from_offset=offset, end=segment.end):
+                yield FoundFrame(segment, frame)
+                offset = frame.end
+            if offset < segment.end:
+                found = _bad_range(log, seed, segment, offset, flushed)
+                yield found
+                if found.kind is Kind.TORN:
+                    return
+                offset = found.end
+    if offset < flushed:
+        yield BadRange(
+            segment=segment_path(log.segments[-1].start if log.segments else offset),
+            log_offset=offset,
+            length=flushed - offset,
+            kind=Kind.MISSING,
+        )
+
+
+def _missing(hole: BadRange) -> BadRange:
+    if hole.kind is Kind.DAMAGED:
+        return msgspec.structs.replace(hole, kind=Kind.MISSING)
+    return hole
+
+
+def _bad_range(log: CommitLog, seed: int, segment: Segment, offset: int, flushed: int) -> BadRange:
+    kind = _judged(log, seed, offset, flushed)
+    if kind is Kind.TORN:
+        end = log.segments[-1].end
+        says = []
+    else:
+        intact = next(later_frames(log, seed, offset), None)
+        if intact is not None and intact.log_offset < segment.end:
+            end = intact.log_offset
+        else:
+            # With what is missing behind it, since a frame ends there.
+            end = next((s.start for s in log.segments if s.start > segment.start), flushed)
+            end = max(end, segment.end)
+        # What lies above may be a torn tail of its own.
+        end = flushed if offset < flushed < end else end
+        says = list(_says(segment, offset, end))
+    return BadRange(
+        segment=segment_path(segment.start),
+        log_offset=offset,
+        length=end - offset,
+        kind=kind,
+        says=says,
+    )
+
+
+def _judged(log: CommitLog, seed: int, offset: int, flushed: int) -> Kind:
+    try:
+        judge(log, seed, offset, flushed)
+    except StoreCorrupt:
+        return Kind.DAMAGED
+    except StoreUnusable:
+        return Kind.VERSION_UNKNOWN
+    return Kind.TORN
+
+
+def _says(segment: Segment, offset: int, end: int) -> Iterator[str]:
+    """What frames in a bad range seem to be, while their heads lead from one to the next."""
+    told = 0
+    while offset < end and told < SAYS_MAX:
+        data = segment.file.read_at(offset - segment.start, min(end - offset, FRAME_BYTES_MAX))
+        head = stated_head(data)
+        if head is None:
+            return
+        try:
+            records = decode_records(data[head.records_at : head.length])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            records = []
+        for record in records:
+            if not isinstance(record, NamedQueue | NamedOrigin):
+                yield f"{offset}: {describe(record)}"
+                told += 1
+        offset += head.length
+
+
+def describe(record: Record) -> str:
+    """A record in a few words."""
+    if isinstance(record, Prepared):
+        count = len(record.placed.queues)
+        return f"Prepared {record.transaction_id!r}, half {record.first}, messages {count}"
+    text = repr(record)
+    return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004 - a line

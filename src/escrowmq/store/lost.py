@@ -1,0 +1,101 @@
+"""What repair took out of the log, and how the store lives on without it.
+
+Numbers that were given stay given: a half offset that is lost has a row without a message, a place
+in a queue that is lost has an entry of size 0, and a pull passes over it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING
+
+from escrowmq.store.consume_queue import Columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.consume_queue import Entry
+    from escrowmq.transaction.core import Where
+    from escrowmq.transaction.records import Span
+
+SLICE_ENTRIES = 65_536
+
+
+class LostRanges:
+    """Ranges of the log whose bytes are lost.
+
+    They are few, and kept when retention has deleted that part of the log: what was lost may have
+    been the copy of something older.
+    """
+
+    def __init__(self) -> None:
+        #: Start and end, in order, without overlap.
+        self.ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, end: int) -> None:
+        """Note a range; one that is known already changes nothing."""
+        if (start, end) not in self.ranges:
+            insort(self.ranges, (start, end))
+
+    def hold(self, log_offset: int) -> bool:
+        """Whether what stood here is lost."""
+        at = bisect_right(self.ranges, log_offset, key=lambda lost: lost[0]) - 1
+        return at >= 0 and log_offset < self.ranges[at][1]
+
+
+def places(count: int, where: Where) -> Columns:
+    """Entries that a pull passes over.
+
+    They point at the frame that gave or lost them, so that retention lets them go with it.
+    """
+    none = array("I", bytes(4 * count))
+    return Columns(
+        log_offsets=array("q", (where.frame,)) * count,
+        sizes=none,
+        tags=array("i", bytes(4 * count)),
+        crcs=none,
+        visible_at_ms=array("q", (where.at_ms,)) * count,
+    )
+
+
+def skipped(
+    queue: int, first: int, end: int, where: Where
+) -> Iterator[list[tuple[int, int, Entry | Columns]]]:
+    """Blocks of such entries for the queue offsets ``[first, end)``."""
+    while first < end:
+        count = min(end - first, SLICE_ENTRIES)
+        yield [(queue, first, places(count, where))]
+        first += count
+
+
+def with_holes(
+    rows: list[tuple[int, Entry] | None], given: list[Span], where: Where
+) -> Iterator[list[tuple[int, int, Entry | Columns]]]:
+    """Blocks for a decision some of whose rows are lost: queue and entry of each, or None.
+
+    Which queue a lost row was for nobody knows any more.  If the lost ones stand together, the
+    counts tell; if not, no place can be told, and none is shown.
+    """
+    lost = [at for at, row in enumerate(rows) if row is None]
+    is_together = bool(lost) and lost[-1] - lost[0] == len(lost) - 1
+    for span in given:
+        before = _entries(rows[: lost[0]], span.queue)
+        after = _entries(rows[lost[0] :], span.queue)
+        missing = span.count - len(before) - len(after)
+        if missing and not is_together:
+            yield from skipped(span.queue, span.first, span.first + span.count, where)
+            continue
+        first = span.first
+        for entry in before:
+            yield [(span.queue, first, entry)]
+            first += 1
+        yield from skipped(span.queue, first, first + missing, where)
+        first += missing
+        for entry in after:
+            yield [(span.queue, first, entry)]
+            first += 1
+
+
+def _entries(rows: list[tuple[int, Entry] | None], queue: int) -> list[Entry]:
+    return [row[1] for row in rows if row is not None and row[0] == queue]

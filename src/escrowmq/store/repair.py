@@ -1,0 +1,275 @@
+"""``repair``: makes a damaged store usable again without deleting a byte.
+
+Damaged ranges of the log are copied aside and filled, so that everything else keeps its log offset.
+Damaged files that the log can make again are moved aside.  What was lost stays lost, and is told:
+afterwards ``settle_lost`` ends the transactions that can no longer be delivered whole.
+
+Each step is durable before the next, and all of them can be done again after a crash.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store import checkpoint as checkpoints
+from escrowmq.store.commit_log import DIRECTORY, TEMPORARY, segment_path
+from escrowmq.store.filler import Filler, fillers
+from escrowmq.store.frames import HEAD_BYTES, stated_head
+from escrowmq.store.inspect import Inspection, inspect
+from escrowmq.store.report import Kind, Span
+from escrowmq.transaction.commands import Abandon
+from escrowmq.transaction.losing import is_incomplete
+
+if TYPE_CHECKING:
+    from escrowmq.store.disk import Disk, File
+    from escrowmq.store.report import BadRange, Finding, Report
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.states import State
+
+BY = "store repair"
+REPORT = "report.json"
+#: Findings about files that are made again from the log.
+PROJECTIONS = ("state_table_damaged", "consume_queue_damaged", "key_index_damaged")
+_COPIED_BYTES = 4 * 1024 * 1024
+_SETTLED_ROWS = 1_000
+_OFFSET_END = 2**63 - 1
+_ROWS_MAX = 2**31
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What was put aside."""
+
+    #: Where it came from, and the name of the copy below the directory aside.
+    path: str
+    copy: str
+
+
+class Repaired(msgspec.Struct, kw_only=True):
+    """What a repair did."""
+
+    copies: list[Copied] = []
+    #: Ranges of the log that are filled now.
+    filled: list[Span] = []
+    #: Whether the next start makes all projections anew.
+    is_rebuilt: bool = False
+
+
+class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
+    """A half message that was ended because it can no longer be delivered."""
+
+    half_offset: int
+    state: State
+    producer_group: str
+    topic: str
+
+
+def repair(disk: Disk, aside: Disk, inspection: Inspection | None = None) -> Repaired:
+    """Take the damage out of a store; copies go to the root of ``aside``.
+
+    Whoever calls this holds the lock of the data directory, and has held it since the inspection
+    if it brings one.
+    """
+    inspection = inspection or inspect(disk)
+    refuse_impossible(inspection)
+    filling = fillers(inspection)
+    repaired = Repaired(filled=[_span(one.place) for one in filling])
+    if inspection.report.is_damaged:
+        _keep_report(aside, inspection)
+    _copy_ranges(disk, aside, inspection, repaired)
+    _move_checkpoints(disk, aside, inspection, repaired)
+    _note_in_checkpoint(disk, inspection, repaired)
+    for filler in filling:
+        _fill(disk, filler, inspection.seed)
+    _move_projections(disk, aside, inspection, repaired)
+    return repaired
+
+
+def fixable(report: Report) -> list[Finding]:
+    """The findings about files that can be moved aside: the log, or an older one, has it all."""
+    return [one for one in report.findings if one.code in (*PROJECTIONS, "checkpoint_damaged")]
+
+
+def refuse_impossible(inspection: Inspection) -> None:
+    """Raise if the damage is of a kind that only a person can put right."""
+    report = inspection.report
+    for found in report.damage:
+        if found.kind is Kind.VERSION_UNKNOWN:
+            raise StoreUnusable(
+                "frame_version_unknown",
+                "a newer EscrowMQ wrote this log; use that one",
+                segment=found.segment,
+                log_offset=found.log_offset,
+            )
+    for finding in report.findings:
+        if finding.code == "store_foreign":
+            raise StoreUnusable("store_foreign", "move this file away", path=finding.path)
+        if finding.code == "checkpoint_missing":
+            raise StoreCorrupt(
+                "checkpoint_missing",
+                "the log no longer starts at 0, so it cannot be replayed without one; "
+                "restore the file from a backup",
+                path=finding.path,
+                log_start=report.log_start,
+            )
+
+
+def _span(found: BadRange) -> Span:
+    return Span(first=found.log_offset, count=found.length)
+
+
+def _keep_report(aside: Disk, inspection: Inspection) -> None:
+    aside.make_directory("")
+    data = msgspec.json.format(msgspec.json.encode(inspection.report), indent=2)
+    _write_file(aside, REPORT, data)
+
+
+def _write_file(disk: Disk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, data)
+        file.flush()
+    finally:
+        file.close()
+    disk.flush_directory(path.rpartition("/")[0])
+
+
+def _copy(source: File, start: int, end: int, aside: Disk, path: str) -> None:
+    aside.make_directory(path.rpartition("/")[0])
+    target = aside.open(path, create=True)
+    try:
+        target.truncate(0)
+        for offset in range(start, end, _COPIED_BYTES):
+            size = min(_COPIED_BYTES, end - offset)
+            target.write_at(offset - start, source.read_at(offset, size))
+        target.flush()
+    finally:
+        target.close()
+    aside.flush_directory(path.rpartition("/")[0])
+
+
+def _copy_ranges(disk: Disk, aside: Disk, inspection: Inspection, repaired: Repaired) -> None:
+    for found in inspection.report.damage:
+        if found.kind is not Kind.DAMAGED:
+            continue
+        start = int(found.segment.rpartition("/")[2])
+        copy = f"{found.segment}.at-{found.log_offset}.length-{found.length}"
+        file = disk.open(found.segment)
+        try:
+            _copy(file, found.log_offset - start, found.end - start, aside, copy)
+        finally:
+            file.close()
+        repaired.copies.append(Copied(path=found.segment, copy=copy))
+
+
+def _move(disk: Disk, aside: Disk, path: str, repaired: Repaired) -> None:
+    """Copied, then removed: the two directories may be on different file systems."""
+    if not disk.exists(path):
+        return
+    file = disk.open(path)
+    try:
+        _copy(file, 0, file.size(), aside, path)
+    finally:
+        file.close()
+    disk.remove(path)
+    disk.flush_directory(path.rpartition("/")[0])
+    repaired.copies.append(Copied(path=path, copy=path))
+
+
+def _move_checkpoints(disk: Disk, aside: Disk, inspection: Inspection, repaired: Repaired) -> None:
+    for found in inspection.report.checkpoints:
+        if not found.is_whole:
+            _move(disk, aside, found.path, repaired)
+
+
+def _note_in_checkpoint(disk: Disk, inspection: Inspection, repaired: Repaired) -> None:
+    """Before anything is filled: readers must pass over the ranges from then on."""
+    checkpoint = inspection.checkpoint
+    damaged = [one for one in inspection.report.findings if one.code in PROJECTIONS]
+    if checkpoint is None or not (damaged or repaired.filled):
+        return
+    repaired.is_rebuilt = bool(damaged)
+    lost = {*checkpoint.lost, *((one.first, one.first + one.count) for one in repaired.filled)}
+    checkpoints.save(
+        disk,
+        msgspec.structs.replace(
+            checkpoint,
+            lost=sorted(lost),
+            rebuild=f"{damaged[0].path}: {damaged[0].what}" if damaged else checkpoint.rebuild,
+        ),
+    )
+
+
+def _fill(disk: Disk, filler: Filler, seed: int) -> None:
+    if filler.place.kind is Kind.MISSING:
+        _fill_hole(disk, filler, seed)
+        return
+    start = int(filler.place.segment.rpartition("/")[2])
+    file = disk.open(filler.place.segment)
+    try:
+        for offset, frame in filler.frames(seed):
+            file.write_at(offset - start, frame)
+        file.flush()
+    finally:
+        file.close()
+
+
+def _fill_hole(disk: Disk, filler: Filler, seed: int) -> None:
+    """A segment of its own; what lies between head and records need not be written."""
+    start = filler.place.log_offset
+    path = segment_path(start)
+    file = disk.open(path + TEMPORARY, create=True)
+    try:
+        file.truncate(0)
+        file.truncate(filler.place.length)
+        for offset, frame in filler.frames(seed):
+            head = stated_head(frame)
+            assert head is not None
+            file.write_at(offset - start, frame[:HEAD_BYTES])
+            file.write_at(offset - start + head.records_at, frame[head.records_at :])
+        file.flush()
+    finally:
+        file.close()
+    disk.rename(path + TEMPORARY, path)
+    disk.flush_directory(DIRECTORY)
+
+
+def _move_projections(disk: Disk, aside: Disk, inspection: Inspection, repaired: Repaired) -> None:
+    for finding in inspection.report.findings:
+        if finding.code in PROJECTIONS:
+            _move(disk, aside, finding.path, repaired)
+
+
+def settle_lost(store: Store, now_ms: int) -> list[Abandoned]:
+    """End what can no longer be delivered whole; for a store that was opened after a repair.
+
+    Without this, retention would stop at half messages whose bytes cannot be carried forward.
+    """
+    ended: list[Abandoned] = []
+    core = store.core
+    for row in store.table.needed_below(_OFFSET_END, _ROWS_MAX):
+        half = store.row(row)
+        if not (store.lost.hold(half.location) or is_incomplete(core, half)):
+            continue
+        if store.execute(Abandon(half_offset=row, by=BY), now_ms).records:
+            named = core.names.queues[half.queue]
+            ended.append(
+                Abandoned(
+                    half_offset=row,
+                    state=half.state,
+                    producer_group=_group(store, half.origin),
+                    topic=named.topic,
+                )
+            )
+            if not len(ended) % _SETTLED_ROWS:
+                store.sync()
+    store.sync()
+    return ended
+
+
+def _group(store: Store, origin: int) -> str:
+    origins = store.core.names.origins
+    return origins[origin].group if origin < len(origins) else ""

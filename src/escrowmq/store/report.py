@@ -1,0 +1,173 @@
+"""What an inspection of a store found, as values: for people, for JSON and for repair."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+FINDINGS_MAX = 1_000
+"""Findings that are kept one by one; the others are only counted."""
+
+
+class Kind(StrEnum):
+    """What a range of the log without intact frames is."""
+
+    #: Never acknowledged: the next start cuts it off.
+    TORN = "torn"
+    #: Acknowledged once, and no longer readable.
+    DAMAGED = "damaged"
+    #: Acknowledged once, and not there: a segment is gone or too short.
+    MISSING = "missing"
+    #: Written by a newer release.
+    VERSION_UNKNOWN = "version_unknown"
+
+
+class BadRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes ``[log_offset, log_offset + length)`` of the log that hold no intact frame."""
+
+    segment: str
+    log_offset: int
+    length: int
+    kind: Kind
+    #: Store time of the intact frame before it, or else of the one after it.
+    stored_at_ms: int = 0
+    #: What the bytes seem to say.  Nothing of it is checked.
+    says: list[str] = []
+
+    @property
+    def end(self) -> int:
+        """Where the next intact frame starts, or the log ends."""
+        return self.log_offset + self.length
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers ``[expected, found)`` that no intact frame gave: those that did are gone."""
+
+    #: "half", "queue" (offsets in ``queue``), "queue_name" or "origin".
+    what: str
+    queue: int = -1
+    expected: int
+    found: int
+    #: The frames that gave them stood between these log offsets.
+    after: int
+    before: int
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is not as it should be, in one place of one file."""
+
+    code: str
+    path: str
+    what: str
+    #: Bytes from the start of the file; in the log, the log offset.
+    at: int = 0
+
+
+class CheckpointFound(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint file."""
+
+    path: str
+    is_whole: bool
+    at_ms: int = 0
+    log_start: int = 0
+    log_end: int = 0
+
+
+class SegmentFound(msgspec.Struct, kw_only=True):
+    """A segment of the log."""
+
+    path: str
+    start: int
+    bytes: int
+    frames: int = 0
+    first_at_ms: int = 0
+    last_at_ms: int = 0
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers ``[first, first + count)``."""
+
+    first: int
+    count: int
+
+
+class QueueSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Queue offsets ``[first, first + count)`` of one queue."""
+
+    topic: str
+    queue_id: int
+    first: int
+    count: int
+
+
+class Hits(msgspec.Struct, kw_only=True):
+    """What is lost with the bad ranges of the log, as far as intact bytes tell."""
+
+    #: Half offsets whose message is in a bad range.
+    halves: list[Span] = []
+    #: Half offsets whose decision is in a bad range; the state table still knows it.
+    decisions: list[Span] = []
+    #: Visible messages that are in a bad range.
+    messages: list[QueueSpan] = []
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """What the intact frames of the log tell."""
+
+    frames: int = 0
+    queues: int = 0
+    #: Half messages, ordinary messages, and ordinary ones that wait or waited for their time.
+    halves: int = 0
+    stored: int = 0
+    scheduled: int = 0
+    #: Places given in queues.
+    visible: int = 0
+    #: Transactions by state.
+    prepared: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    parked: int = 0
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """All that an inspection found."""
+
+    version: int
+    log_start: int = 0
+    log_end: int = 0
+    checkpoints: list[CheckpointFound] = []
+    segments: list[SegmentFound] = []
+    ranges: list[BadRange] = []
+    #: Ranges that earlier repairs took out.
+    lost: list[Span] = []
+    #: What is wrong besides the ranges.
+    findings: list[Finding] = []
+    findings_left_out: int = 0
+    #: What is normal after a crash and put right by the next start.
+    leftovers: list[str] = []
+    gaps: list[Gap] = []
+    hits: Hits = msgspec.field(default_factory=Hits)
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+    @property
+    def damage(self) -> list[BadRange]:
+        """The bad ranges that no crash explains."""
+        return [found for found in self.ranges if found.kind is not Kind.TORN]
+
+    @property
+    def torn_bytes(self) -> int:
+        """Bytes that the next start will cut off."""
+        return sum(found.length for found in self.ranges if found.kind is Kind.TORN)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything is not as it should be."""
+        return bool(self.damage or self.findings)
+
+    def note(self, code: str, path: str, what: str, at: int = 0) -> None:
+        """Add a finding."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(code=code, path=path, what=what, at=at))
+        else:
+            self.findings_left_out += 1

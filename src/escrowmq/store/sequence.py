@@ -1,0 +1,192 @@
+"""Half offsets, queue offsets and names are given one after the other, without a gap.
+
+Where the intact frames of a log leave one out, the frame that gave it is gone.  ``Sequence`` reads
+frames in the order of the log and notes each gap, and between which log offsets it arose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.store.report import Gap
+from escrowmq.transaction.records import (
+    PLAIN,
+    BatchDecided,
+    Decided,
+    Lost,
+    Moved,
+    NamedOrigin,
+    NamedQueue,
+    Prepared,
+    Released,
+    Scheduled,
+    Stored,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.store.checkpoint import Checkpoint
+    from escrowmq.transaction.records import Record
+
+HALF = "half"
+QUEUE = "queue"
+QUEUE_NAME = "queue_name"
+ORIGIN = "origin"
+
+
+class _Counter:
+    """One numbering."""
+
+    def __init__(self, what: str, queue: int, next_: int | None, after: int) -> None:
+        self.what = what
+        self.queue = queue
+        #: The next number; None if it may be any.
+        self.next = next_
+        #: Whether the first number seen may be lower: the prefix that gave the others is deleted.
+        self.may_begin_lower = after > 0
+        #: The log offset of the frame that gave the last number.
+        self.after = after
+
+
+class Sequence:
+    """How far each numbering has come."""
+
+    def __init__(self, log_start: int, checkpoint: Checkpoint | None) -> None:
+        self._log_start = log_start
+        self._starts: list[int] = []
+        names = origins = 0
+        if log_start and checkpoint is not None:
+            # What the deleted prefix said is known from there.
+            self._starts = [start for start, _ in checkpoint.queue_bounds]
+            names, origins = len(checkpoint.queues), len(checkpoint.origins)
+        self._halves = _Counter(HALF, -1, None if log_start else 0, log_start)
+        self._queue_names = _Counter(QUEUE_NAME, -1, names, log_start)
+        self._origins = _Counter(ORIGIN, -1, origins, log_start)
+        self._queues: dict[int, _Counter] = {}
+        self.gaps: list[Gap] = []
+        #: Numbers that were given a second time, and the log offset of the frame that did.
+        self.repeats: list[Gap] = []
+        self._readers: dict[type, Callable[..., None]] = {
+            NamedQueue: self._name_queue,
+            NamedOrigin: self._name_origin,
+            Stored: self._store,
+            Scheduled: self._hold,
+            Prepared: self._prepare,
+            Decided: self._decide,
+            BatchDecided: self._decide,
+            Released: self._release,
+            Moved: self._carry,
+            Lost: self._lose,
+        }
+
+    @property
+    def queues(self) -> int:
+        """How many queues have a number."""
+        return self._queue_names.next or 0
+
+    def read(self, records: list[Record], log_offset: int) -> None:
+        """Follow the records of the frame at this log offset."""
+        for record in records:
+            reader = self._readers.get(type(record))
+            if reader is not None:
+                reader(record, log_offset)
+
+    def meet(self, checkpoint: Checkpoint) -> None:
+        """The log has reached a checkpoint's end: what that has counted must be given by now."""
+        at = checkpoint.log_end
+        self._step(self._queue_names, len(checkpoint.queues), 0, at)
+        self._step(self._origins, len(checkpoint.origins), 0, at)
+        self._step(self._halves, checkpoint.rows_end, 0, at)
+        for queue, (_, end) in enumerate(checkpoint.queue_bounds):
+            self._step(self._queue(queue), end, 0, at)
+
+    def _name_queue(self, record: NamedQueue, log_offset: int) -> None:
+        self._name(self._queue_names, record.id, log_offset)
+
+    def _name_origin(self, record: NamedOrigin, log_offset: int) -> None:
+        self._name(self._origins, record.id, log_offset)
+
+    def _store(self, record: Stored, log_offset: int) -> None:
+        for queue, first in zip(record.placed.queues, record.queue_offsets, strict=True):
+            self._give(queue, first, 1, log_offset)
+
+    def _prepare(self, record: Prepared, log_offset: int) -> None:
+        self._use(self._origins, record.origin, log_offset)
+        self._hold(record, log_offset)
+
+    def _hold(self, record: Prepared | Scheduled, log_offset: int) -> None:
+        for queue in record.placed.queues:
+            self._use(self._queue_names, queue, log_offset)
+        self._step(self._halves, record.first, len(record.placed.queues), log_offset)
+
+    def _decide(self, record: Decided | BatchDecided, log_offset: int) -> None:
+        for span in record.given:
+            self._give(span.queue, span.first, span.count, log_offset)
+
+    def _release(self, record: Released, log_offset: int) -> None:
+        for queue, first in zip(record.queues, record.queue_offsets, strict=True):
+            self._give(queue, first, 1, log_offset)
+
+    def _carry(self, record: Moved, log_offset: int) -> None:
+        for queue in record.placed.queues:
+            self._use(self._queue_names, queue, log_offset)
+        for row in record.rows:
+            if row.origin != PLAIN:
+                self._use(self._origins, row.origin, log_offset)
+
+    def _give(self, queue: int, first: int, count: int, log_offset: int) -> None:
+        self._use(self._queue_names, queue, log_offset)
+        self._step(self._queue(queue), first, count, log_offset)
+
+    def _queue(self, queue: int) -> _Counter:
+        counter = self._queues.get(queue)
+        if counter is None:
+            start = self._starts[queue] if queue < len(self._starts) else 0
+            counter = self._queues[queue] = _Counter(QUEUE, queue, start, self._log_start)
+        return counter
+
+    def _use(self, counter: _Counter, number: int, log_offset: int) -> None:
+        """A number is used, so its name must have been given before."""
+        assert counter.next is not None
+        if number >= counter.next:
+            # Where it was given is not known: what is missing next may be from there, too.
+            after = counter.after
+            self._step(counter, number + 1, 0, log_offset)
+            counter.after = after
+
+    def _name(self, counter: _Counter, number: int, log_offset: int) -> None:
+        assert counter.next is not None
+        if number >= counter.next:
+            self._step(counter, number, 1, log_offset)
+
+    def _lose(self, record: Lost, log_offset: int) -> None:
+        if record.rows_end >= 0:
+            self._halves.next = max(self._halves.next or 0, record.rows_end)
+            self._halves.after = log_offset
+        for queue, end in record.queue_ends:
+            counter = self._queue(queue)
+            counter.next, counter.after, counter.may_begin_lower = end, log_offset, False
+
+    def _step(self, counter: _Counter, first: int, count: int, log_offset: int) -> None:
+        if counter.next is None:
+            counter.next = first
+        if first > counter.next:
+            self._note(self.gaps, counter, first, log_offset)
+        elif first < counter.next and not counter.may_begin_lower:
+            self._note(self.repeats, counter, first, log_offset)
+        counter.may_begin_lower = False
+        counter.next, counter.after = first + count, log_offset
+
+    def _note(self, notes: list[Gap], counter: _Counter, found: int, log_offset: int) -> None:
+        assert counter.next is not None
+        notes.append(
+            Gap(
+                what=counter.what,
+                queue=counter.queue,
+                expected=counter.next,
+                found=found,
+                after=counter.after,
+                before=log_offset,
+            )
+        )

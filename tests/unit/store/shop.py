@@ -1,0 +1,250 @@
+"""A store with a bit of everything in it, and the truth about it, for tests that damage it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from escrowmq.model.message import Message
+from escrowmq.store.commit_log import read_frames
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk import Disk
+from escrowmq.store.reader import Reader
+from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.retention import retain
+from escrowmq.store.store import Store
+from escrowmq.testing.disk_image import DiskImage
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.survivors import everything_survives
+from escrowmq.transaction.commands import (
+    Append,
+    CheckSent,
+    End,
+    Held,
+    Park,
+    Prepare,
+    Release,
+    Resume,
+)
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.records import (
+    Asked,
+    BatchDecided,
+    Decided,
+    Moved,
+    Parked,
+    Prepared,
+    Released,
+    Resumed,
+    Scheduled,
+    Stored,
+)
+from escrowmq.transaction.states import Resolution, State
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+CONFIG = StoreConfig(
+    segment_bytes_max=8_192, chunk_rows=16, id_window_ms=0, copy_after_ms=2_000, retention_ms=4_000
+)
+START_MS = 1_700_000_000_000
+
+
+def opened(disk: Disk) -> tuple[Store, Found]:
+    return open_store(disk, CONFIG, CheckPolicy(), HOST)
+
+
+@dataclass
+class Shop:
+    """Sends orders to a store; every choice comes from the seed."""
+
+    seed: int = 0
+    disk: FaultyDisk = field(default_factory=FaultyDisk)
+    now_ms: int = START_MS
+
+    def __post_init__(self) -> None:
+        self.rng = Random(self.seed)
+        self.store, _ = opened(self.disk)
+        self.number = 0
+        self.open: list[int] = []
+
+    def message(self, *, delay_ms: int = 0, at_ms: int = 0) -> Message:
+        self.number += 1
+        key = f"key-{self.number}"
+        return Message(
+            topic=self.rng.choice(("orders", "invoices")),
+            queue_id=self.rng.randrange(2),
+            body=b"body %d " % self.number * self.rng.randint(1, 8),
+            properties=f"KEYS\x01{key}\x02PGROUP\x01shop-{self.number % 3}\x02".encode(),
+            keys=(key,),
+            unique_key=f"unique-{self.number}",
+            deliver_after_ms=delay_ms,
+            deliver_at_ms=at_ms,
+        )
+
+    def prepare(self, count: int = 1, *, delay_ms: int = 0, requests: int = 1) -> int:
+        """Hold a transaction; returns its head."""
+        transaction_id = f"t-{self.number}"
+        head = -1
+        for number in range(requests):
+            command = Prepare(
+                group=f"shop-{self.rng.randrange(3)}" if head < 0 and requests == 1 else "shop",
+                transaction_id=transaction_id,
+                messages=tuple(self.message(delay_ms=delay_ms) for _ in range(count)),
+                number=number if requests > 1 else None,
+            )
+            reply = self.store.execute(command, self.now_ms).reply
+            assert isinstance(reply, Held)
+            head = head if head >= 0 else reply.half_offset
+        self.open.append(head)
+        return head
+
+    def end(self, head: int, resolution: Resolution) -> None:
+        decision = self.store.execute(
+            End(half_offset=head, resolution=resolution, by="shop"), self.now_ms
+        )
+        assert decision.refused is None, decision.refused
+        if head in self.open:
+            self.open.remove(head)
+
+    def step(self) -> None:
+        """One thing that happens in the life of a broker."""
+        rng = self.rng
+        self.now_ms += rng.randrange(1, 40)
+        head = rng.choice(self.open) if self.open else -1
+        match rng.randrange(12):
+            case 0 | 1:
+                self.prepare(rng.choice((1, 1, 2, 3)))
+            case 2:
+                self.prepare(2, requests=rng.choice((2, 3)))
+            case 3:
+                self.prepare(rng.choice((1, 2)), delay_ms=rng.choice((0, 100)))
+            case 4 | 5 | 6 if head >= 0:
+                self.end(head, rng.choice((Resolution.COMMIT,) * 3 + (Resolution.ROLLBACK,)))
+            case 7 if head >= 0:
+                self.store.execute(CheckSent(half_offset=head, client="c"), self.now_ms)
+            case 8 if head >= 0:
+                half = self.store.row(head)
+                if half.state is State.PARKED:
+                    self.store.execute(Resume(half_offset=head, by="admin"), self.now_ms)
+                else:
+                    self.store.execute(Park(half_offset=head, reason="test"), self.now_ms)
+            case 9:
+                at_ms = self.now_ms + 50
+                self.store.execute(Append(messages=(self.message(at_ms=at_ms),)), self.now_ms)
+            case _:
+                messages = tuple(self.message() for _ in range(rng.choice((1, 2))))
+                self.store.execute(Append(messages=messages), self.now_ms)
+        if rng.random() < 0.5:
+            self.store.sync()
+            self.release()
+
+    def release(self) -> None:
+        due = [
+            row
+            for row in self.store.table.due(self.now_ms, 100)
+            if self.store.row(row).state is State.COMMITTED
+        ]
+        if due:
+            self.store.execute(Release(half_offsets=tuple(due)), self.now_ms)
+            self.store.sync()
+
+    def run(self, steps: int, *, checkpoints: float = 0.01, retention: float = 0.0) -> Shop:
+        for _ in range(steps):
+            self.step()
+            chance = self.rng.random()
+            if chance < checkpoints:
+                self.store.sync()
+                self.store.checkpoint()
+            elif chance < checkpoints + retention:
+                self.store.sync()
+                retain(self.store, self.now_ms)
+        self.store.sync()
+        return self
+
+    def image(self) -> DiskImage:
+        """The disk as the process leaves it when it is killed now."""
+        return self.disk.crash_image(everything_survives)
+
+
+def fresh(image: DiskImage) -> FaultyDisk:
+    return FaultyDisk(image)
+
+
+@dataclass
+class Truth:
+    """Everything that a store shows, and which frame each of it came from."""
+
+    states: dict[int, State] = field(default_factory=dict)
+    #: By (topic, queue id, queue offset).
+    visible: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    starts: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+def truth_of(store: Store) -> Truth:
+    truth = Truth()
+    for row in range(store.table.end):
+        half = store.table.get(row)
+        if half is not None:
+            truth.states[row] = half.state
+    reader = Reader(store)
+    for queue in store.queues:
+        name = (queue.topic, queue.queue_id)
+        truth.starts[name], truth.ends[name] = queue.start, queue.end
+        for offset in range(queue.start, queue.end):
+            pulled = reader.pull(*name, offset, count_max=1, bytes_max=1)
+            assert pulled.next_offset == offset + 1
+            if pulled.messages:
+                truth.visible[*name, offset] = pulled.messages[0]
+    return truth
+
+
+@dataclass
+class Frame:
+    """What a frame is about."""
+
+    start: int
+    end: int
+    #: Half offsets that it holds, decides, moves or releases.
+    rows: set[int]
+    #: Places (topic, queue id, queue offset) that it gives.
+    places: set[tuple[str, int, int]]
+
+
+def frames_of(store: Store) -> list[Frame]:
+    found = []
+    for segment in store.log.segments:
+        for frame in read_frames(segment, store.seed, from_offset=segment.start, end=segment.end):
+            one = Frame(frame.log_offset, frame.end, set(), set())
+            for record in frame.records:
+                _read(store, record, one)
+            found.append(one)
+    return found
+
+
+def _read(store: Store, record: object, frame: Frame) -> None:
+    def place(queue: int, offset: int) -> None:
+        named = store.core.names.queues[queue]
+        frame.places.add((named.topic, named.queue_id, offset))
+
+    match record:
+        case Prepared() | Scheduled():
+            frame.rows.update(range(record.first, record.first + len(record.placed.sizes)))
+            if isinstance(record, Prepared):
+                frame.rows.add(record.head)
+        case Parked() | Resumed() | Asked():
+            frame.rows.add(record.head)
+        case Stored():
+            for queue, offset in zip(record.placed.queues, record.queue_offsets, strict=True):
+                place(queue, offset)
+        case Decided() | BatchDecided():
+            for first, count in record.ranges:
+                frame.rows.update(range(first, first + count))
+            for span in record.given:
+                for offset in range(span.first, span.first + span.count):
+                    place(span.queue, offset)
+        case Released():
+            frame.rows.update(record.rows)
+            for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
+                place(queue, offset)
+        case Moved():
+            frame.rows.update(row.half_offset for row in record.rows)
