@@ -45,7 +45,7 @@ def judge_queues(store: Store, world: World) -> None:
             raise Wrong(f"queue {queue} is gone with {len(messages)} messages")
     for queue, opened in there.items():
         messages = world.queues.get(queue, [])
-        number = store.core.names.queue_ids[queue]
+        number = store.core.names.number_of(*queue)
         ends = (opened.end, store.core.queue_ends[number])
         if ends != (len(messages), len(messages)):
             raise Wrong(f"queue {queue} ends at {ends}, not at {len(messages)}")
