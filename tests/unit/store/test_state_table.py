@@ -235,6 +235,18 @@ def test_an_id_used_again_is_its_newest_request() -> None:
     assert driver.crashed().store.table.find("t0") == 8
 
 
+def test_a_newer_survivor_is_found_before_an_older_row_in_memory() -> None:
+    driver = Driver()
+    driver.hold("twice")
+    for number in range(7):
+        driver.hold(f"undecided {number}")
+    driver.hold("twice", message("newer"))
+    settled_chunk(driver, rows=7)
+    dropped(driver)
+    assert list(driver.store.table.chunks) == [0]
+    assert driver.store.table.find("twice") == 8
+
+
 def test_the_filter_of_ids_grows_with_the_rows() -> None:
     driver = Driver(chunk_rows=4096, segment_bytes_max=2**26)
     for number in range(3):
