@@ -158,7 +158,11 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
     wanted = decided_state(command.resolution)
     if known.state in (State.PREPARED, State.PARKED):
         reply = c.Settled(
-            half_offset=known.head, state=wanted, by=command.by, at_ms=at_ms, repeated=False
+            half_offset=command.half_offset,
+            state=wanted,
+            by=command.by,
+            at_ms=at_ms,
+            repeated=False,
         )
         must(reply, decision.reply, command)
         world.settle(known, wanted, command.by)
@@ -166,8 +170,7 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
     if wanted is known.state:
         said = decision.reply
         assert isinstance(said, c.Settled), decision
-        if said.half_offset not in [first for first, _ in known.requests]:
-            raise Wrong(f"{command}: {said} is of another transaction than {known}")
+        must(command.half_offset, said.half_offset, command)
         facts = (said.state, said.by, said.at_ms, said.repeated)
         by, decided_at_ms = decided(world, known, said.by)
         must((known.state, by, decided_at_ms, True), facts, command)
