@@ -224,11 +224,11 @@ def _projections(disk: Disk, checkpoint: Checkpoint, inspection: Inspection) -> 
     """A broker may take the next checkpoint while we read the files of the last: read again."""
     report = inspection.report
     findings, left_out = list(report.findings), report.findings_left_out
-    for attempt in range(_ATTEMPTS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         report.findings, report.findings_left_out = list(findings), left_out
         report.hits.halves, report.hits.decisions, report.hits.messages = [], [], []
         ProjectionCheck(disk, report).read(checkpoint)
         newest = checkpoints.load(disk, checkpoints.PATH)
-        if newest is None or newest.log_end <= checkpoint.log_end or attempt == _ATTEMPTS_MAX - 1:
-            return
+        if newest is None or newest.log_end <= checkpoint.log_end:
+            break
         checkpoint = newest

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
+
 from escrowmq.model.message import Message
 from escrowmq.store.commit_log import read_frames
 from escrowmq.store.config import StoreConfig
@@ -101,6 +103,12 @@ class Shop:
         self.open.append(head)
         return head
 
+    def prepare_with(self, properties: bytes, group: str) -> None:
+        """Hold one message with exactly these properties."""
+        message = msgspec.structs.replace(self.message(), properties=properties)
+        command = Prepare(group=group, transaction_id=f"{self.number}", messages=(message,))
+        assert self.store.execute(command, self.now_ms).refused is None
+
     def end(self, head: int, resolution: Resolution) -> None:
         decision = self.store.execute(
             End(half_offset=head, resolution=resolution, by="shop"), self.now_ms
@@ -168,6 +176,10 @@ class Shop:
                 self.end(head, rng.choice((Resolution.COMMIT,) * 3 + (Resolution.ROLLBACK,)))
             case 7 if head >= 0:
                 self.store.execute(CheckSent(half_offset=head, client="c"), self.now_ms)
+                unknown = End(
+                    half_offset=head, resolution=Resolution.UNKNOWN, by="c", from_check=True
+                )
+                self.store.execute(unknown, self.now_ms)
             case 8 if head >= 0:
                 is_parked = self.store.row(head).state is State.PARKED
                 (self.resume if is_parked else self.park)(head)
