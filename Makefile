@@ -37,7 +37,7 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 	$(BIN)/ruff format
 
 bench: $(VENV)/base.stamp ## Print figures, one JSON object per line: make bench NAME=store
-	$(BIN)/python bench/$(NAME).py $(ARGS)
+	$(BIN)/python -m bench.$(NAME) $(ARGS)
 
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)

@@ -26,8 +26,7 @@ def is_incomplete(core: Transactions, half: Half) -> bool:
 def request_of(core: Transactions, half: Half) -> tuple[int, int]:
     """The rows ``(first, count)`` that came with this one."""
     first = core.table.get(half.first)
-    assert first is not None, "what came in one frame is lost together"
-    return half.first, first.part & ~FIRST
+    return (half.first, first.part & ~FIRST) if first is not None else (half.half_offset, 1)
 
 
 def abandon(core: Transactions, command: Abandon, now_ms: int) -> Decision:

@@ -1,0 +1,1 @@
+"""The programs behind `make bench`, a module per group of figures."""

@@ -1,0 +1,69 @@
+"""Transactions per second: durable ones against those that only the kernel has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from bench.figures.common import alternate, message, opened, report, scratch
+from escrowmq.broker.writer import Writer
+from escrowmq.model.clock import SystemClock
+from escrowmq.transaction.commands import End, Held, Prepare
+from escrowmq.transaction.states import Resolution
+
+
+def run() -> None:
+    """Durable transactions against those that only the kernel has, and against the bare disk."""
+    with scratch() as path:
+        numbers = iter(range(10**9))
+
+        def rate(durability: str, in_flight: int, count: int) -> float:
+            place = path / f"store-{next(numbers)}"
+            return asyncio.run(transactions_per_second(place, durability, in_flight, count))
+
+        def bare_flushes(_run: int) -> float:
+            """Flushes per second of appends of the size of a half message's frame."""
+            file = os.open(path / f"bare-{next(numbers)}", os.O_RDWR | os.O_CREAT)
+            data = os.urandom(600)
+            started = time.perf_counter()
+            for number in range(500):
+                os.pwrite(file, data, number * len(data))
+                os.fdatasync(file)
+            took = time.perf_counter() - started
+            os.close(file)
+            return 500 / took
+
+        mine, base, ratio = alternate(
+            lambda _run: rate("fsync", 256, 8_000), lambda _run: rate("os", 256, 8_000)
+        )
+        report("durable_256_ratio", ratio, "x", per_second=mine, os_per_second=base)
+        mine, base, ratio = alternate(lambda _run: rate("fsync", 1, 300), bare_flushes)
+        report("durable_1_ratio", 2 * ratio, "x", per_second=mine, flushes_per_second=base)
+
+
+async def transactions_per_second(path: Path, durability: str, in_flight: int, count: int) -> float:
+    """Half message, then commit, each acknowledged, in so many tasks at once."""
+    store, _ = opened(path, durability=durability)
+    writer = Writer(store, SystemClock())
+    body = os.urandom(300)
+    numbers = iter(range(count))
+
+    async def client() -> None:
+        for number in numbers:
+            one = message(number, body, queue_id=number % 4)
+            prepare = Prepare(group="orders", transaction_id=one.unique_key, messages=(one,))
+            held = (await writer.submit(prepare)).reply
+            assert isinstance(held, Held)
+            ending = End(half_offset=held.half_offset, resolution=Resolution.COMMIT, by="bench")
+            decision = await writer.submit(ending)
+            assert decision.refused is None
+
+    started = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(client())
+    took = time.perf_counter() - started
+    await writer.close()
+    return count / took

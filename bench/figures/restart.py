@@ -1,0 +1,91 @@
+"""Restarts: after SIGKILL with a checkpoint, and from nothing but the log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.figures.common import commit, message, opened, prepared, report, scratch
+
+
+def run() -> None:
+    """A restart after SIGKILL: it must not grow with the log, and a full replay must be fast."""
+    with scratch() as path:
+        took = {}
+        for gib in (1, 4):
+            place = path / f"store-{gib}"
+            place.mkdir()
+            fill_and_die(place, gib)
+            runs = []
+            for _ in range(3):
+                started = time.perf_counter()
+                store, found = opened(place)
+                runs.append(time.perf_counter() - started)
+                assert not found.rebuilt_because
+                # Left open and unclean, as a kill would leave it.
+                store.log.close()
+                store.keys.close()
+            took[gib] = runs[0]
+            if gib == 1:
+                replay(place)
+            shutil.rmtree(place)
+        report(
+            "restart_4g_minus_1g_s",
+            took[4] - took[1],
+            "s",
+            restart_1g_s=took[1],
+            restart_4g_s=took[4],
+        )
+
+
+def fill_and_die(path: Path, gib: int) -> None:
+    """Fill a store in a child process that kills itself without a word."""
+    child = subprocess.run(  # noqa: S603 - this very module
+        [sys.executable, "-m", "bench.figures.restart", str(path), str(gib)], check=False
+    )
+    assert child.returncode == -signal.SIGKILL, child.returncode
+
+
+def fill(path: Path, gib: int) -> None:
+    """Committed transactions of 1 KiB, with checkpoints, until the log is that long; then die."""
+    store, _ = opened(path, durability="os")
+    body = os.urandom(1024)
+    number = 0
+    while store.log.end < gib * 1024**3:
+        for _ in range(500):
+            number += 1
+            one = message(number, body, queue_id=number % 4)
+            commit(store, prepared(store, one))
+        store.sync()
+        if store.checkpoint_due:
+            store.checkpoint()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replay(path: Path) -> None:
+    """Throw everything but the log away, and replay it."""
+    for name in ("checkpoint", "checkpoint.old"):
+        (path / name).unlink(missing_ok=True)
+    rates, frames = [], 0
+    for _ in range(3):
+        started = time.perf_counter()
+        store, found = opened(path)
+        took = time.perf_counter() - started
+        assert found.replayed_from == 0
+        rates.append(found.log_end / took / 1e6)
+        frames = found.frames
+        store.log.close()
+        store.keys.close()
+        for name in ("checkpoint", "checkpoint.old"):
+            (path / name).unlink(missing_ok=True)
+    report("replay_mb_per_s", statistics.median(rates), "MB/s", frames=frames)
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,94 @@
+"""Bytes: in the log per transaction, and in memory per undecided one."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.figures.common import (
+    HOST,
+    NOW_MS,
+    alternate,
+    commit,
+    message,
+    opened,
+    prepared,
+    report,
+    scratch,
+)
+from escrowmq.protocol.stored_message import encoded_size
+from escrowmq.transaction.records import Placed
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import NewRows
+
+
+def disk_bytes() -> None:
+    """The log's bytes per committed transaction over the half message's own."""
+    transactions = 1_000
+    with scratch() as path:
+        store, _ = opened(path / "store", durability="os")
+        own = 0
+        for number in range(transactions):
+            one = message(number, os.urandom(1024))
+            own += encoded_size(one, len(HOST))
+            commit(store, prepared(store, one))
+            store.sync()
+        report("disk_bytes_per_commit_ratio", store.log.end / own, "x", bytes=store.log.end)
+        store.log.close()
+
+
+def undecided() -> None:
+    """Ten million undecided transactions of one message each: bytes each, and the due scan."""
+    count = 10_000_000
+    placed = Placed(queues=[0], sizes=[504], crcs=[1], tags=[2])
+    with scratch() as path:
+        store, _ = opened(path / "store", durability="os")
+        table = store.table
+        gc.collect()
+        before = resident_bytes()
+        for number in range(count):
+            table.insert(
+                NewRows(
+                    first=number,
+                    origin=0,
+                    state=State.PREPARED,
+                    stored_at_ms=NOW_MS,
+                    log_offset=number * 600,
+                    next_at_ms=[NOW_MS + number % 60_000],
+                    transaction_id=f"7F000001000018B4AAC2{number:012X}",
+                    placed=placed,
+                )
+            )
+        gc.collect()
+        used = resident_bytes() - before
+        report("undecided_bytes", used / count, "B", count=count)
+        column = np.arange(count, dtype=np.int64) % 60_000 + NOW_MS
+        due_at_ms = NOW_MS + 5
+
+        def ours(_run: int) -> float:
+            for chunk in table.chunks.values():
+                chunk.due_from_ms = 0  # So that no chunk is skipped: the worst case.
+            started = time.perf_counter()
+            found = table.due(due_at_ms, 1_000_000)
+            took = time.perf_counter() - started
+            assert len(found) == np.count_nonzero(column <= due_at_ms)
+            return took * 1e3
+
+        def baseline(_run: int) -> float:
+            started = time.perf_counter()
+            np.flatnonzero(column <= due_at_ms)
+            return (time.perf_counter() - started) * 1e3
+
+        mine, base, ratio = alternate(ours, baseline)
+        report("undecided_scan_ratio", ratio, "x", ms=mine, baseline_ms=base)
+        store.log.close()
+
+
+def resident_bytes() -> int:
+    """What this process keeps in memory of its own; pages of its libraries do not count."""
+    _, resident, shared, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
