@@ -56,7 +56,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 
-    def with_files(self, **files: Any) -> Checkpoint:
+    def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
         """The same, with the files that hold it."""
         return msgspec.structs.replace(self, **files)
 
