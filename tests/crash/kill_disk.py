@@ -102,40 +102,53 @@ class DyingFile(OsFile):
 
 
 class LaggingDisk(DyingDisk):
-    """A planted bug: what is written to the log stays in the process until the next write."""
+    """A planted bug: what is written to the log stays in the process until the next change."""
 
     def __init__(self, root: Path, *, die_at: int = 0, part: float = 0.0) -> None:
         super().__init__(root, die_at=die_at, part=part)
-        self.held: tuple[LaggingFile, int, bytes] | None = None
+        self.held: tuple[OsFile, int, bytes] | None = None
 
     def wrapped(self, file: OsFile, path: str) -> OsFile:
         if path.startswith("commitlog"):
             return LaggingFile(file._descriptor, self)
         return super().wrapped(file, path)
 
+    def is_last(self) -> bool:
+        self.let_go()
+        return super().is_last()
 
-class LaggingFile(DyingFile):
+    def let_go(self) -> None:
+        """Hand what is held to the kernel, too late."""
+        with self._lock:
+            held, self.held = self.held, None
+        if held is not None:
+            file, offset, data = held
+            OsFile.write_at(file, offset, data)
+
+
+class LaggingFile(OsFile):
     """A segment of a ``LaggingDisk``."""
 
-    __slots__ = ("_liar",)
+    __slots__ = ("_disk",)
 
     def __init__(self, descriptor: int, disk: LaggingDisk) -> None:
-        super().__init__(descriptor, disk)
-        self._liar = disk
+        super().__init__(descriptor)
+        self._disk = disk
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        if self._liar.held is not None:
-            file, at, held = self._liar.held
-            super(LaggingFile, file).write_at(at, held)
-        self._liar.held = (self, offset, bytes(data))
+        if self._disk.is_last():
+            die()
+        self._disk.held = (self, offset, bytes(data))
+
+    def flush(self) -> None:
+        """Pretend."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        data = super().read_at(offset, size)
-        if self._liar.held is None or self._liar.held[0] is not self:
-            return data
-        _, at, held = self._liar.held
-        whole = bytearray(data)
-        start, end = max(at, offset), min(at + len(held), offset + size)
-        if start < end:
-            whole[start - offset : end - offset] = held[start - at : end - at]
+        held = self._disk.held
+        whole = bytearray(super().read_at(offset, size))
+        if held is not None and held[0] is self:
+            _, at, data = held
+            start, end = max(at, offset), min(at + len(data), offset + size)
+            if start < end:
+                whole[start - offset : end - offset] = data[start - at : end - at]
         return bytes(whole)
