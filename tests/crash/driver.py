@@ -236,9 +236,7 @@ class Driver:
         """Ask the producer, who does not know."""
         self.do(c.CheckSent(half_offset=row, client="client-1"))
         self.do(
-            c.End(
-                half_offset=row, resolution=Resolution.UNKNOWN, by="client-1", from_check=True
-            )
+            c.End(half_offset=row, resolution=Resolution.UNKNOWN, by="client-1", from_check=True)
         )
 
     def release(self) -> None:

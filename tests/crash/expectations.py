@@ -37,6 +37,8 @@ def must_refuse(code: str, decision: c.Decision, command: c.Command) -> bool:
 
 def prepare(world: World, command: c.Prepare, decision: c.Decision, at_ms: int) -> bool:
     known = world.newest(command.transaction_id)
+    if known is not None and known.is_numbered != (command.number is not None):
+        known = None
     if command.number is None:
         if known is not None and is_resent(world, known, command, at_ms):
             return must_repeat(world, known.requests[-1], decision, command)
@@ -45,7 +47,7 @@ def prepare(world: World, command: c.Prepare, decision: c.Decision, at_ms: int) 
         if command.number:
             return must_refuse("number_gap", decision, command)
     else:
-        refused = refusal_to_join(known, command)
+        refused = refusal_to_join(world, known, command)
         if refused:
             return must_refuse(refused, decision, command)
         if command.number < len(known.requests):
@@ -69,6 +71,7 @@ def prepare(world: World, command: c.Prepare, decision: c.Decision, at_ms: int) 
         transaction_id=command.transaction_id,
         requests=(request,),
         next_at_ms=at_ms + (world.policy.check_after_ms if after_ms is None else after_ms),
+        is_numbered=command.number is not None,
     )
     return True
 
@@ -79,10 +82,11 @@ def is_resent(world: World, known: Transaction, command: c.Prepare, at_ms: int) 
     row = world.rows[first]
     return (
         len(command.messages) == 1
-        and known.state is State.PREPARED
+        and known.state in (State.PREPARED, State.PARKED)
         and known.group == command.group
         and at_ms - row.stored_at_ms <= world.policy.resend_window_ms
-        and content(row.message) == content(command.messages[0])
+        and (row.message.topic, row.message.body)
+        == (command.messages[0].topic, command.messages[0].body)
     )
 
 
@@ -90,15 +94,16 @@ def content(message: Message) -> tuple[str, int, bytes]:
     return message.topic, message.queue_id, message.body
 
 
-def refusal_to_join(known: Transaction, command: c.Prepare) -> str:
+def refusal_to_join(world: World, known: Transaction, command: c.Prepare) -> str:
     number = command.number or 0
     if known.group != command.group:
         return "producer_group_wrong"
     if known.state in (State.COMMITTED, State.ROLLED_BACK):
         return f"already_{known.state.label}"
     if number < len(known.requests):
-        same = known.requests[number][1] == len(command.messages)
-        return "" if same else "number_reused"
+        first, count = known.requests[number]
+        held = [content(world.rows[row].message) for row in range(first, first + count)]
+        return "" if held == [content(one) for one in command.messages] else "number_reused"
     if known.state is State.PARKED:
         return "already_parked"
     return "number_gap" if number > len(known.requests) else ""
@@ -153,7 +158,11 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
     wanted = decided_state(command.resolution)
     if known.state in (State.PREPARED, State.PARKED):
         reply = c.Settled(
-            half_offset=known.head, state=wanted, by=command.by, at_ms=at_ms, repeated=False
+            half_offset=command.half_offset,
+            state=wanted,
+            by=command.by,
+            at_ms=at_ms,
+            repeated=False,
         )
         must(reply, decision.reply, command)
         world.settle(known, wanted, command.by)
@@ -161,8 +170,7 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
     if wanted is known.state:
         said = decision.reply
         assert isinstance(said, c.Settled), decision
-        if said.half_offset not in [first for first, _ in known.requests]:
-            raise Wrong(f"{command}: {said} is of another transaction than {known}")
+        must(command.half_offset, said.half_offset, command)
         facts = (said.state, said.by, said.at_ms, said.repeated)
         by, decided_at_ms = decided(world, known, said.by)
         must((known.state, by, decided_at_ms, True), facts, command)

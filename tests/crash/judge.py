@@ -45,7 +45,7 @@ def judge_queues(store: Store, world: World) -> None:
             raise Wrong(f"queue {queue} is gone with {len(messages)} messages")
     for queue, opened in there.items():
         messages = world.queues.get(queue, [])
-        number = store.core.names.queue_ids[queue]
+        number = store.core.names.number_of(*queue)
         ends = (opened.end, store.core.queue_ends[number])
         if ends != (len(messages), len(messages)):
             raise Wrong(f"queue {queue} ends at {ends}, not at {len(messages)}")
@@ -152,7 +152,9 @@ def judge_row(store: Store, world: World, row: Row, half: Half) -> None:
         origin = store.core.names.origins[half.origin]
         if origin.group != transaction.group:
             raise Wrong(f"row {row.number} belongs to {origin.group}, not {transaction.group}")
-        if row.state in (State.COMMITTED, State.ROLLED_BACK) and not is_old(world, transaction.decided_at_ms):
+        if row.state in (State.COMMITTED, State.ROLLED_BACK) and not is_old(
+            world, transaction.decided_at_ms
+        ):
             by = store.table.decided_by(half)
             if by != (transaction.by, transaction.decided_at_ms):
                 raise Wrong(f"{transaction} was decided by {by}")
@@ -183,7 +185,9 @@ def judge_request(store: Store, transaction_id: str, number: int, first: int, co
     assert half is not None
     found, stated = store.table.identity(half)
     if found != transaction_id or (stated not in (number, -1)):
-        raise Wrong(f"row {first} is request {stated} of {found!r}, not {number} of {transaction_id}")
+        raise Wrong(
+            f"row {first} is request {stated} of {found!r}, not {number} of {transaction_id}"
+        )
     if half.part != FIRST | count:
         raise Wrong(f"row {first} begins {half.part & ~FIRST} rows, not {count}")
 

@@ -121,6 +121,8 @@ class Transaction(NamedTuple):
     #: First row and number of rows of each request.
     requests: tuple[tuple[int, int], ...]
     next_at_ms: int
+    #: An SDK numbers the requests of a transaction; a stock client sends only one.
+    is_numbered: bool = False
     state: State = State.PREPARED
     checks_sent: int = 0
     by: str = ""
@@ -172,9 +174,9 @@ class World:
         return None if known is None or known.head is None else self.transactions[known.head]
 
     def newest(self, transaction_id: str) -> Transaction | None:
-        """The newest transaction with this id."""
+        """The transaction that the newest request with this id belongs to."""
         found = [t for t in self.transactions.values() if t.transaction_id == transaction_id]
-        return found[-1] if found else None
+        return max(found, key=lambda one: one.requests[-1], default=None)
 
     def show(self, row: int, at_ms: int) -> None:
         """Let consumers see a row from now on."""

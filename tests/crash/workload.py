@@ -48,10 +48,11 @@ def ordinary_and_transactions(driver: Driver) -> None:
 
 def requests_in_parts(driver: Driver) -> None:
     message = driver.message
-    for number in range(3):
-        driver.prepare(message(), message(("stock", 0)), transaction_id="parts", number=number)
+    parts = [(message(), message(("stock", 0))) for _ in range(3)]
+    for number, part in enumerate(parts):
+        driver.prepare(*part, transaction_id="parts", number=number)
         driver.sync()
-    again = driver.prepare(message(), message(), transaction_id="parts", number=1)
+    again = driver.prepare(*parts[1], transaction_id="parts", number=1)
     driver.sync()
     # Named by a row of its second request: all of it is decided.
     driver.commit(again)

@@ -147,19 +147,50 @@ def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
     assert set(listed) == raised()
 
 
+DOCUMENTS = ("group", "setting", "topic", "user")
+#: Codes that are made of parts, and what they can become.
+FAMILIES = {
+    "f'already_{half.state.label}'": ["already_committed", "already_parked", "already_rolled_back"],
+    "f'{self._table}_limit'": [f"{kind}s_limit" for kind in DOCUMENTS],
+    "f'bad_{self._kind.__name__.lower()}'": [f"bad_{kind}" for kind in DOCUMENTS],
+    "f'{self._kind.__name__.lower()}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
+}
+#: ``refuse`` passes its code on: its callers are looked at instead.
+REFUSALS = {"refuse": "RequestRefused"}
+PASSED_ON = {"code"}
+
+
 def raised() -> set[tuple[str, str]]:
-    """Each (code, class) that the source makes an error of with a literal code."""
+    """Each (code, class) of which the source makes an error or a refusal."""
     trees = [parse(path) for path in modules("src")]
-    kinds = error_classes(trees)
+    kinds = {kind: kind for kind in error_classes(trees)} | REFUSALS
     return {
-        (str(node.args[0].value), name)
+        (code, kinds[name])
         for tree in trees
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and (name := called(node)) in kinds
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
+        for name, argument in made(node)
+        if name in kinds
+        for code in codes(argument)
     }
+
+
+def made(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """A class and the code it is made with: in a call, or in a table of errors to be."""
+    match node:
+        case ast.Call(args=[first, *_]):
+            yield called(node), first
+        case ast.Tuple(elts=[ast.Name(id=name), ast.Constant(value=str()) as second, *_]):
+            yield name, second
+
+
+def codes(argument: ast.expr) -> list[str]:
+    text = ast.unparse(argument)
+    if isinstance(argument, ast.Constant):
+        return [str(argument.value)]
+    if isinstance(argument, ast.IfExp):
+        return [*codes(argument.body), *codes(argument.orelse)]
+    assert text in FAMILIES or text in PASSED_ON, f"list what {text} can become"
+    return FAMILIES.get(text, [])
 
 
 def called(call: ast.Call) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +47,7 @@ class DiskImage:
     def to_directory(self, root: Path) -> None:
         """Put it below a real directory, beside what is there."""
         for directory in ("", *sorted(self.directories)):
-            os.makedirs(root / directory, exist_ok=True)
+            (root / directory).mkdir(parents=True, exist_ok=True)
         for path, content in self.files.items():
             (root / path).write_bytes(content)
 

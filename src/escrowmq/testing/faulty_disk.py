@@ -320,6 +320,10 @@ class FaultyDisk:
             )
         )
 
+    def forgive(self) -> None:
+        """Take back every failure that has not come yet."""
+        self._faults.clear()
+
     def flip_bit(self, path: str, byte_offset: int, bit: int) -> None:
         """Damage one bit of a file: on the disk, in what reads see, in what waits for a flush."""
         inode = self._state.inodes[self._state.names[checked_path(path)]]

@@ -37,6 +37,7 @@ class Only:
     index: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         return (pending[self.index],)
 
 
@@ -47,6 +48,7 @@ class AllBut:
     index: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         return (*pending[: self.index], *pending[self.index + 1 :])
 
 
@@ -57,6 +59,7 @@ class First:
     count: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         return pending[: self.count]
 
 
@@ -73,6 +76,7 @@ class Torn:
     sized: bool = False
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         write = pending[self.index]
         assert isinstance(write, Write), write
         parts = torn_parts(write, self.kept, sized=self.sized)
@@ -87,6 +91,7 @@ class TornLast:
     sized: bool = False
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         index = last_write(pending)
         if index is None:
             return pending
@@ -100,6 +105,7 @@ class RandomSubset:
     seed: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
+        """What survives of these."""
         rng = Random(self.seed)
         # From "hardly anything" to "nearly everything": an even share would hide both.
         kept_share = rng.random()

@@ -154,6 +154,7 @@ Command = (
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
     """The one decision of a transaction, whoever asks for it."""
 
+    #: The half message that the request named, whichever of its transaction that is.
     half_offset: int
     state: State
     by: str

@@ -61,16 +61,16 @@ def note_unknown(core: Transactions, half: Half, command: End) -> Decision:
 
 def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
     """Tell who decided and when: to the same decision as before, to the opposite as a refusal."""
-    head = core.head_of(half.first)
     by, at_ms = core.table.decided_by(half)
+    named = half.half_offset
     if repeated:
         return Decision(
-            reply=Settled(half_offset=head, state=half.state, by=by, at_ms=at_ms, repeated=True)
+            reply=Settled(half_offset=named, state=half.state, by=by, at_ms=at_ms, repeated=True)
         )
     return refuse(
         f"already_{half.state.label}",
         "the first decision stands",
-        half_offset=head,
+        half_offset=named,
         by=by,
         at_ms=at_ms,
     )
@@ -80,7 +80,8 @@ def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int)
     """The record that decides an undecided transaction."""
     head = core.head_of(half.first)
     ranges = core.ranges_of(head)
-    reply = Settled(half_offset=head, state=settled, by=by, at_ms=now_ms, repeated=False)
+    named = half.half_offset
+    reply = Settled(half_offset=named, state=settled, by=by, at_ms=now_ms, repeated=False)
     if settled is State.ROLLED_BACK:
         return Decision(records=(Decided(head, settled, by, ranges, [], []),), reply=reply)
     waiting = waiting_rows(core, ranges, now_ms)

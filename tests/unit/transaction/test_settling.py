@@ -166,13 +166,16 @@ def test_any_half_message_stands_for_its_transaction(row: int) -> None:
     engine.prepare("other")
     engine.prepare("t", message(b"c"), message(b"d"), number=1)
 
-    assert engine.commit(row).half_offset == 0
+    first = engine.commit(row)
 
+    assert (first.half_offset, first.repeated) == (row, False)
     assert {engine.state(half) for half in (0, 1, 3, 4)} == {State.COMMITTED}
     assert engine.state(2) is State.PREPARED
     assert [m.body for m in engine.pull("orders")] == [b"a", b"b", b"c", b"d"]
     assert engine.core.parts == {}
     assert engine.core.heads == {}
+    again = engine.commit(row)
+    assert (again.half_offset, again.by, again.at_ms) == (row, first.by, first.at_ms)
 
 
 def test_every_part_of_a_decided_transaction_repeats_the_one_decision() -> None:

@@ -1,0 +1,291 @@
+"""Scenarios: promises as scripts that people can read and every level must play alike.
+
+A file starts with its promise, in lines with ``#``.  Then come blocks: commands, a line ``----``,
+and the transcript that they must give.  Names before ``=`` are options; ``TOPIC/QUEUE=BODY`` is a
+message.  ``play`` writes the whole file anew, as a level tells it, so that a difference shows as
+one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.message import Message
+from escrowmq.testing import Engine, MemoryEngine, Settler, message
+from escrowmq.testing.calls import accepted
+from escrowmq.testing.invariants import Witness
+from escrowmq.testing.settler import Undecided
+from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End
+from escrowmq.transaction.states import Resolution
+
+SEPARATOR = "----"
+_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}
+_DURATION = re.compile(r"(\d+)(ms|s|min|h)")
+
+
+#: What can play a scenario today; a broker behind a socket will be a third.
+Level = Engine | MemoryEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A command with its options and messages."""
+
+    verb: str
+    words: list[str]
+    options: dict[str, str]
+    #: Topic, queue and body.
+    bodies: list[tuple[str, int, bytes]]
+
+    @classmethod
+    def read(cls, text: str) -> Line:
+        verb, *rest = text.split()
+        words, options, bodies = [], {}, []
+        for word in rest:
+            name, is_pair, value = word.partition("=")
+            topic, is_queue, queue_id = name.partition("/")
+            if is_pair and is_queue:
+                bodies.append((topic, int(queue_id), value.encode()))
+            elif is_pair:
+                options[name] = value
+            else:
+                words.append(word)
+        return cls(verb, words, options, bodies)
+
+    @property
+    def half(self) -> int:
+        return int(self.options["half"])
+
+    def duration_ms(self, name: str) -> int:
+        return milliseconds(self.options[name]) if name in self.options else 0
+
+
+def milliseconds(text: str) -> int:
+    match = _DURATION.fullmatch(text)
+    assert match, f"not a duration: {text}"
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Commands and what they must give."""
+
+    commands: list[str]
+    expected: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A promise and its blocks."""
+
+    promise: str
+    blocks: list[Block]
+
+    @classmethod
+    def read(cls, text: str) -> Scenario:
+        promise, *rest = re.split(r"\n\n+", text.strip())
+        assert all(line.startswith("# ") for line in promise.splitlines()), promise
+        blocks = []
+        for block in rest:
+            commands, separator, expected = block.partition(f"\n{SEPARATOR}")
+            assert separator, f"no {SEPARATOR} in: {block}"
+            blocks.append(Block(commands.splitlines(), expected.split("\n")[1:]))
+        return cls(promise, blocks)
+
+    def __str__(self) -> str:
+        parts = ["\n".join((*b.commands, SEPARATOR, *b.expected)) for b in self.blocks]
+        return "\n\n".join((self.promise, *parts)) + "\n"
+
+
+@dataclass
+class Player:
+    """Plays scenarios on one level."""
+
+    level: Level
+    answer: Resolution | None = None
+    outcome: Resolution | None = None
+    _witness: Witness = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._witness = Witness(self.level.core)
+
+    def play(self, scenario: Scenario) -> Scenario:
+        """The scenario as this level tells it."""
+        blocks = []
+        for block in scenario.blocks:
+            told = [said for text in block.commands for said in self.do(Line.read(text))]
+            blocks.append(Block(block.commands, told))
+        return Scenario(scenario.promise, blocks)
+
+    def do(self, line: Line) -> Iterator[str]:
+        try:
+            yield from VERBS[line.verb](self, line)
+        except RequestRefused as refused:
+            facts = [f"{name}={refused.fields[name]}" for name in TOLD if name in refused.fields]
+            yield " ".join(("refused", refused.code, *facts))
+        self._witness.check()
+
+    # Messages.
+
+    def half(self, line: Line) -> Iterator[str]:
+        key = line.options["key"]
+        number = line.options.get("number")
+        held = self.level.prepare(
+            key,
+            *messages(line, deliver_after_ms=line.duration_ms("after")),
+            group=line.options.get("group", "producers"),
+            number=None if number is None else int(number),
+            ledger=line.options.get("ledger", ""),
+        )
+        count = f" count={held.count}" if held.count > 1 else ""
+        yield f"stored half={held.half_offset}{count}{again(held.repeated)}"
+
+    def append(self, line: Line) -> Iterator[str]:
+        delay_ms = line.duration_ms("in")
+        at_ms = self.level.clock.now_ms() + delay_ms if delay_ms else 0
+        self.level.append(*messages(line, deliver_at_ms=at_ms))
+        yield "stored"
+
+    def pull(self, line: Line) -> Iterator[str]:
+        (place,) = line.words
+        topic, _, queue_id = place.partition("/")
+        pulled = self.level.pull(topic, int(queue_id))
+        yield f"{place}: {b' '.join(m.body for m in pulled).decode() or 'nothing'}"
+
+    # Decisions.
+
+    def end(self, line: Line) -> Iterator[str]:
+        resolution = Resolution(line.words[0])
+        by = line.options.get("by", "producer")
+        if resolution is Resolution.UNKNOWN:
+            ending = End(half_offset=line.half, resolution=resolution, by=by)
+            assert accepted(self.level.submit(ending)).reply is None
+            yield f"undecided half={line.half}"
+            return
+        settled = self.level.end(line.half, resolution, by)
+        state = settled.state.label.replace("_", " ")
+        yield f"{state} half={settled.half_offset} by={settled.by}{again(settled.repeated)}"
+
+    def batch(self, line: Line) -> Iterator[str]:
+        claims = [word.split(":") for word in line.words]
+        command = DecideBatch(
+            app_id=line.options.get("app", "app"),
+            query_id=line.options["query"],
+            batch_id=int(line.options["id"]),
+            attempts=tuple(
+                AttemptClaim(transaction_id=key, last_number=int(last), rows=int(rows))
+                for key, last, rows in claims
+            ),
+            by="driver",
+        )
+        reply = accepted(self.level.submit(command)).reply
+        assert isinstance(reply, BatchReply)
+        yield f"{reply.outcome.replace('_', ' ')} rows={reply.rows}"
+
+    # Time.
+
+    def advance(self, line: Line) -> Iterator[str]:
+        self.level.clock.advance(ms=milliseconds(line.words[0]))
+        yield from ()
+
+    def release(self, _line: Line) -> Iterator[str]:
+        rows = self.level.release_due()
+        yield " ".join(("released", *(f"half={row}" for row in rows))) if rows else "nothing due"
+
+    def settle(self, _line: Line) -> Iterator[str]:
+        settler = Settler(
+            self.level, self.level.core.policy, self._producer, lambda _half: self.outcome
+        )
+        done = settler.run_once()
+        told_of = [
+            *(f"back-check half={row} attempt={self._checks(row)}" for row in done.asked),
+            *(f"no producer online half={row}" for row in done.unreachable),
+            *(f"committed half={row}" for row in done.committed),
+            *(f"rolled back half={row}" for row in done.rolled_back),
+            *(f"parked half={row}" for row in done.parked),
+            *(f"waits half={row}" for row in done.waiting),
+        ]
+        yield from told_of or ["nothing to settle"]
+
+    def _producer(self, _half: Undecided) -> Resolution | None:
+        return self.answer
+
+    def _checks(self, row: int) -> int:
+        return self.level.core.row(row).checks_sent
+
+    def producer(self, line: Line) -> Iterator[str]:
+        self.answer = None if line.words == ["offline"] else Resolution(line.words[1])
+        yield from ()
+
+    def ledger(self, line: Line) -> Iterator[str]:
+        self.outcome = Resolution(line.words[1])
+        yield from ()
+
+    # People.
+
+    def park(self, line: Line) -> Iterator[str]:
+        self.level.park(line.half)
+        yield f"parked half={line.half}"
+
+    def resume(self, line: Line) -> Iterator[str]:
+        self.level.resume(line.half)
+        yield f"resumed half={line.half}"
+
+    def status(self, line: Line) -> Iterator[str]:
+        half = self.level.core.row(line.half)
+        state = half.state.label.replace("_", " ")
+        yield f"{state} half={line.half} checks={half.checks_sent}"
+
+    def restart(self, _line: Line) -> Iterator[str]:
+        self.level = self.level.restart()
+        self._witness = Witness(self.level.core)
+        yield "restarted"
+
+
+VERBS: dict[str, Callable[[Player, Line], Iterator[str]]] = {
+    name: getattr(Player, name)
+    for name in [
+        "half",
+        "append",
+        "pull",
+        "end",
+        "batch",
+        "advance",
+        "release",
+        "settle",
+        "producer",
+        "ledger",
+        "park",
+        "resume",
+        "status",
+        "restart",
+    ]
+}
+
+#: The facts of a refusal that a scenario shows.
+TOLD = ("half_offset", "by", "number", "expected")
+
+
+def again(repeated: bool) -> str:  # noqa: FBT001 - a fact, not a switch
+    """How an answer that was given before ends."""
+    return " again" if repeated else ""
+
+
+def messages(
+    line: Line, *, deliver_after_ms: int = 0, deliver_at_ms: int = 0
+) -> tuple[Message, ...]:
+    """The messages of a line; without any, one that says its key."""
+    bodies = line.bodies or [("orders", 0, line.options["key"].encode())]
+    return tuple(
+        message(
+            body,
+            topic=topic,
+            queue_id=queue_id,
+            deliver_after_ms=deliver_after_ms,
+            deliver_at_ms=deliver_at_ms,
+        )
+        for topic, queue_id, body in bodies
+    )

@@ -1,0 +1,43 @@
+"""Every level plays every scenario alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from escrowmq.testing import Engine, MemoryEngine
+from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
+
+SCENARIOS = sorted(Path(__file__).parent.glob("*.scenario"))
+LEVELS: dict[str, Callable[[], Level]] = {"core": MemoryEngine, "engine": Engine}
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_promise_is_kept(level: str, path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    played = Player(LEVELS[level]()).play(Scenario.read(text))
+    assert str(played) == text
+
+
+def test_every_verb_is_played() -> None:
+    scenarios = [Scenario.read(path.read_text(encoding="utf-8")) for path in SCENARIOS]
+    commands = [text for scenario in scenarios for b in scenario.blocks for text in b.commands]
+    assert {Line.read(text).verb for text in commands} == VERBS.keys()
+
+
+def test_a_scenario_that_tells_it_otherwise_fails() -> None:
+    """A runner that accepts everything would prove nothing."""
+    text = "# A lie.\n\nhalf key=a\nend half=0 commit\n----\nstored half=0\nrolled back half=0\n"
+    played = Player(MemoryEngine()).play(Scenario.read(text))
+    assert str(played) != text
+    assert played.blocks[0].expected == ["stored half=0", "committed half=0 by=producer"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("5ms", 5), ("6s", 6_000), ("2min", 120_000), ("72h", 259_200_000)]
+)
+def test_durations(text: str, ms: int) -> None:
+    assert milliseconds(text) == ms

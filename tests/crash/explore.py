@@ -1,0 +1,236 @@
+"""Cuts the power everywhere: from one run to every disk that a crash could have left, each judged.
+
+A ``Case`` names a disk: how many operations were done, and which of the unflushed ones survived.
+It prints as what to pass to ``Exploration.judge`` to see it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from escrowmq.store.frames import HEAD_BYTES, MAGIC
+from escrowmq.store.recovery import Found, open_store
+from escrowmq.store.store import Store
+from escrowmq.testing.crash_explorer import CrashExplorer
+from escrowmq.testing.disk_image import DiskImage
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.journal import Write
+from escrowmq.testing.survivors import (
+    Survivors,
+    everything_survives,
+    interesting_survivors,
+    nothing_survives,
+    random_subset,
+)
+from tests.crash.driver import Acked, Driver, Flushed, Retained, Retaining, Tried
+from tests.crash.judge import Starts, judge, picture, starts_of
+from tests.crash.model import HOST, Wrong
+
+PROJECTIONS = ("statetable/", "consumequeue/", "keyindex/")
+
+
+class Bounds(NamedTuple):
+    """What may be left after a crash."""
+
+    #: So many commands must be there ...
+    low: int
+    #: ... and no more than these.
+    high: int
+    starts: tuple[Starts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One disk that a crash could leave."""
+
+    position: int
+    survivors: Survivors
+    image: DiskImage
+    bounds: Bounds
+
+    def __repr__(self) -> str:
+        name = getattr(self.survivors, "__name__", repr(self.survivors))
+        return f"after {self.position} operations, {name}"
+
+
+class Tally:
+    """How much was judged."""
+
+    def __init__(self) -> None:
+        self.points = 0
+        self.images = 0
+        self.repeated = 0
+
+    def __repr__(self) -> str:
+        return f"{self.points} crash points, {self.images} images, {self.repeated} seen before"
+
+
+class Exploration:
+    """Every crash of one run of a driver."""
+
+    def __init__(self, driver: Driver, *, seed: int = 0) -> None:
+        self.driver = driver
+        self.history = driver.history
+        self.seed = seed
+        self.tally = Tally()
+        #: Images that were judged, and where the log ended in them.
+        self._judged: dict[DiskImage, int] = {}
+
+    # Which disks there are.
+
+    def cases(
+        self, positions: Iterable[int] | None = None, *, most: int | None = None, subsets: int = 0
+    ) -> Iterator[Case]:
+        """Every disk, or of these positions at most so many each, drawn by the seed."""
+        explorer = CrashExplorer(self.driver.disk.journal, self.driver.disk.start)
+        wanted = range(len(self.driver.disk.journal) + 1) if positions is None else positions
+        for position in wanted:
+            explorer.advance_to(position)
+            self.tally.points += 1
+            # One generator per position: what is drawn for one does not depend on the others.
+            rng = Random(self.seed * 1_000_003 + position)  # noqa: S311 - a seed is the point
+            choices = list(interesting_survivors(explorer.pending, boundaries))
+            if len(explorer.pending) > 1:
+                choices += [random_subset(rng) for _ in range(subsets)]
+            if most is not None and len(choices) > most:
+                choices = rng.sample(choices, most)
+            for survivors in choices:
+                image = explorer.crash_image(survivors)
+                bounds = self.bounds(explorer.notes, killed=survivors is everything_survives)
+                yield Case(position, survivors, image, bounds)
+
+    def case(self, position: int, survivors: Survivors = nothing_survives) -> Case:
+        """One disk, as a failure has printed it."""
+        explorer = CrashExplorer(self.driver.disk.journal, self.driver.disk.start)
+        explorer.advance_to(position)
+        bounds = self.bounds(explorer.notes, killed=survivors is everything_survives)
+        return Case(position, survivors, explorer.crash_image(survivors), bounds)
+
+    def bounds(self, notes: Sequence[object], *, killed: bool) -> Bounds:
+        """What the clients know by these notes."""
+        waits = self.driver.config.durability == "fsync"
+        low, high, starts = 0, 0, [self.driver.starts[0]]
+        for note in notes:
+            if isinstance(note, Tried):
+                high = note.count
+            elif isinstance(note, Acked):
+                # An answer that did not wait for the disk outlives the process, not the power.
+                low = note.count if waits or killed else low
+            elif isinstance(note, Flushed):
+                low = note.count
+            elif isinstance(note, Retaining) and note.number < len(self.driver.starts):
+                starts.append(self.driver.starts[note.number])
+            elif isinstance(note, Retained):
+                starts = [self.driver.starts[note.number]]
+        return Bounds(low, max(low, high), tuple(starts))
+
+    # Judging one.
+
+    def judge(
+        self, case: Case, *, twice: bool = False, go_on: bool = False, rebuild: bool = False
+    ) -> FaultyDisk | None:
+        """Recover and compare; returns the recovered disk, or None if it was judged before."""
+        known = self._judged.get(case.image)
+        if known is not None:
+            self.tally.repeated += 1
+            self._count(case, known)
+            return None
+        self.tally.images += 1
+        disk = FaultyDisk(case.image)
+        store, found = self.open(disk)
+        self._judged[case.image] = found.log_end
+        count = self._count(case, found.log_end)
+        judge(store, self.history.worlds[count], case.bounds.starts)
+        if twice:
+            self._judge_twice(case, disk, store, count)
+        if rebuild:
+            self._judge_rebuilt(case, store, count)
+        if go_on:
+            self._judge_going_on(case, count)
+        return disk
+
+    def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
+        """Recover."""
+        return open_store(disk, self.driver.config, self.driver.policy, HOST)
+
+    def _count(self, case: Case, log_end: int) -> int:
+        """How many commands are in a recovered store: as many as must, no more than may be."""
+        low, high, _ = case.bounds
+        count = self.history.count_in(log_end)
+        while count > high and not self.history.steps[count - 1].decision.records:
+            count -= 1
+        if not low <= count <= high:
+            raise Wrong(f"{count} commands are there; {low} were answered, {high} were tried")
+        return count
+
+    def _judge_twice(self, case: Case, disk: FaultyDisk, store: Store, count: int) -> None:
+        """Recovering again, after a kill or a power cut, changes nothing."""
+        before = picture(store)
+        for again in (disk, disk.crash(nothing_survives)):
+            other, found = self.open(again)
+            if (after := picture(other)) != before:
+                raise Wrong(f"recovered once {before}\nand again {after}")
+            judge(other, self.history.worlds[count], [starts_of(store)])
+            if found.cut_bytes:
+                raise Wrong(f"the second recovery cut {found.cut_bytes} bytes of {case!r}")
+
+    def _judge_rebuilt(self, case: Case, store: Store, count: int) -> None:
+        """Everything but the log and the checkpoint can be made anew."""
+        files = {
+            path: content
+            for path, content in case.image.files.items()
+            if not path.startswith(PROJECTIONS)
+        }
+        other, _ = self.open(FaultyDisk(DiskImage(files, case.image.directories)))
+        judge(other, self.history.worlds[count], [starts_of(store)])
+
+    def _judge_going_on(self, case: Case, count: int) -> None:
+        """A recovered store works: it takes commands, keeps them and recovers again."""
+        driver = Driver(
+            FaultyDisk(case.image),
+            self.driver.config,
+            self.driver.policy,
+            self.history.until(count),
+        )
+        driver.starts = [starts_of(driver.store)]
+        driver.acked = count
+        driver.clock.set(max(driver.world.at_ms, driver.clock.now_ms()))
+        live_on(driver)
+
+
+def live_on(driver: Driver) -> None:
+    """A few more commands, the first thing being retention: it must not take too much."""
+    driver.retain()
+    driver.judge()
+    driver.append(driver.message(), driver.message(("stock", 0)))
+    row = driver.prepare(driver.message(), driver.message(("stock", 0)))
+    for transaction in driver.open_transactions()[:3]:
+        driver.check(transaction.head)
+        driver.commit(transaction.rows[-1])
+    driver.sync()
+    driver.commit(row)
+    driver.sync()
+    driver.judge()
+    driver.clock.advance(seconds=70)
+    driver.append(driver.message(size=4_000))
+    driver.release()
+    driver.sync()
+    driver.retain()
+    driver.judge()
+    driver.disk = driver.disk.crash(nothing_survives)
+    driver.kill()
+    driver.judge()
+
+
+def boundaries(write: Write) -> list[int]:
+    """Where frames begin in a write, and where their heads end."""
+    found = []
+    if write.path.startswith("commitlog/"):
+        at = write.data.find(MAGIC)
+        while at >= 0:
+            found += [at, at + HEAD_BYTES]
+            at = write.data.find(MAGIC, at + 1)
+    return found

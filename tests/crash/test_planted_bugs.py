@@ -1,0 +1,212 @@
+"""A judge that cannot complain proves nothing: bugs are planted here, and each must be caught.
+
+They are planted through doubles and patches of this test, never in the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.store import commit_log, tail
+from escrowmq.store.chunk import Chunk
+from escrowmq.store.consume_queue import ConsumeQueue
+from escrowmq.store.disk import Bytes
+from escrowmq.store.frames import Frame, decode_records, stated_head
+from escrowmq.store.recovery import Found
+from escrowmq.store.state_table import StateTable
+from escrowmq.store.store import Store
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.journal import Flush, Operation
+from escrowmq.transaction import copying, settling
+from escrowmq.transaction.states import State
+from tests.crash.driver import BORN, CONFIG, Acked, Driver, Tried
+from tests.crash.explore import Exploration
+from tests.crash.model import Wrong
+from tests.crash.workload import scripted
+
+Patch = pytest.MonkeyPatch
+#: How a bug shows: the judge complains, the store does, or something cannot be.
+COMPLAINTS = (Wrong, EscrowError, AssertionError, LookupError, ValueError, TypeError)
+
+
+def complaint(
+    driver: Driver,
+    recovering: Callable[[], AbstractContextManager[object]] = nullcontext,
+    step: int = 5,
+) -> str:
+    """What the judge says of a day with a planted bug; empty if it does not notice."""
+    try:
+        scripted(driver)
+        exploration = Planted(driver, recovering)
+        last = len(driver.disk.journal)
+        for case in exploration.cases(range(3, last, step), most=3, subsets=1):
+            exploration.judge(case, twice=case.position % 4 == 0)
+    except COMPLAINTS as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Planted(Exploration):
+    """Recovers with a bug in place."""
+
+    def __init__(
+        self, driver: Driver, recovering: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        super().__init__(driver, seed=1)
+        self._recovering = recovering
+
+    def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
+        """Recover, wrongly."""
+        with self._recovering():
+            return super().open(disk)
+
+
+def test_a_day_without_a_planted_bug_passes() -> None:
+    assert complaint(Driver(FaultyDisk(BORN)), step=29) == ""
+
+
+class NeverFlushes(FaultyDisk):
+    """Skips every flush of the log."""
+
+    def perform(self, operation: Operation) -> None:
+        """All but those."""
+        if not (isinstance(operation, Flush) and operation.path.startswith("commitlog/")):
+            super().perform(operation)
+
+
+def test_a_skipped_flush_is_caught() -> None:
+    assert complaint(Driver(NeverFlushes(BORN))) != ""
+
+
+def test_a_projection_ahead_of_the_log_is_caught() -> None:
+    """Without flushes on the way, only a checkpoint flushes the log before its files."""
+    config = replace(CONFIG, durability="os")
+    assert complaint(Driver(NeverFlushes(BORN), config)) != ""
+
+
+class Hasty(Driver):
+    """Answers before the flush."""
+
+    def sync(self) -> None:
+        """The wrong way round."""
+        self.disk.mark(Tried(len(self.history)))
+        self.disk.mark(Acked(len(self.history)))
+        super().sync()
+
+
+def test_an_answer_before_the_flush_is_caught() -> None:
+    assert complaint(Hasty(FaultyDisk(BORN))) != ""
+
+
+def test_a_directory_that_is_never_flushed_is_caught() -> None:
+    disk = FaultyDisk(BORN)
+    disk.lying_flush_directory = True
+    assert complaint(Driver(disk)) != ""
+
+
+def credulous(data: Bytes, at: int, log_offset: int, _seed: int) -> Frame | None:
+    """Take any bytes for a frame that look like one."""
+    head = stated_head(data, at)
+    if head is None or at + head.length > len(data):
+        return None
+    try:
+        records = decode_records(data[at + head.records_at : at + head.length])
+    except msgspec.MsgspecError:
+        return None
+    return Frame(log_offset, head.length, head.records_at, 0, 0, records)
+
+
+def test_an_ignored_checksum_is_caught() -> None:
+    def believing() -> AbstractContextManager[object]:
+        patch = Patch()
+        patch.setattr(commit_log, "read_frame", credulous)
+        patch.setattr(tail, "read_frame", credulous)
+        return _undone(patch)
+
+    assert complaint(Driver(FaultyDisk(BORN)), believing, step=2) != ""
+
+
+class _undone(AbstractContextManager[object]):  # noqa: N801 - reads like contextlib's
+    """Takes a patch back at the end."""
+
+    def __init__(self, patch: Patch) -> None:
+        self._patch = patch
+
+    def __exit__(self, *_: object) -> None:
+        """Take it back."""
+        self._patch.undo()
+
+
+def test_a_decision_that_is_applied_twice_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(
+        settling,
+        "answer_again",
+        lambda core, half, repeated: settling.settle(core, half, State.COMMITTED, "again", 0),
+    )
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
+
+
+def test_a_skipped_replay_of_the_state_table_is_caught() -> None:
+    def forgetful() -> AbstractContextManager[object]:
+        patch = Patch()
+        patch.setattr(StateTable, "decide", lambda *_: None)
+        patch.setattr(StateTable, "decide_singles", lambda *_: None)
+        return _undone(patch)
+
+    assert complaint(Driver(FaultyDisk(BORN)), forgetful) != ""
+
+
+def test_a_segment_deleted_around_a_needed_half_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(StateTable, "needed_below", lambda *_: [])
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
+
+
+def test_a_check_that_is_counted_by_increment_is_caught(monkeypatch: Patch) -> None:
+    right = StateTable.count_check
+
+    def one_more(table: StateTable, row: int, _sent: int, next_at_ms: int) -> None:
+        half = table.get(row)
+        right(table, row, half.checks_sent + 1 if half else 0, next_at_ms)
+
+    monkeypatch.setattr(StateTable, "count_check", one_more)
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
+
+
+def commit_late(driver: Driver) -> None:
+    """A half message commits long after it was stored; then the log it was stored in goes."""
+    row = driver.prepare(driver.message())
+    driver.append(*(driver.message(size=900) for _ in range(6)))
+    driver.sync()
+    driver.clock.advance(seconds=50)
+    driver.commit(row)
+    driver.append(driver.message(size=900))
+    driver.sync()
+    driver.clock.advance(seconds=15)
+    driver.append(*(driver.message(size=900) for _ in range(6)))
+    driver.sync()
+    driver.retain()
+    driver.judge()
+
+
+def test_a_late_commit_without_its_copy_is_caught(monkeypatch: Patch) -> None:
+    commit_late(Driver(FaultyDisk(BORN)))
+    monkeypatch.setattr(copying, "is_stale", lambda *_: False)
+    with pytest.raises(COMPLAINTS):
+        commit_late(Driver(FaultyDisk(BORN)))
+
+
+def test_a_queue_whose_start_does_not_move_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(ConsumeQueue, "forget_below", lambda *_: None)
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
+
+
+def test_rows_that_lose_their_decision_in_a_checkpoint_are_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Chunk, "decide_rows", lambda *_: None)
+    monkeypatch.setattr(Chunk, "set_state", lambda *_, **__: None)
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
