@@ -8,7 +8,10 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
+from escrowmq.store.commit_log import TEMPORARY
 from escrowmq.store.disk import Bytes, OsDisk, OsFile
+
+_HELD_MAX = 4
 
 
 def die() -> NoReturn:
@@ -102,14 +105,17 @@ class DyingFile(OsFile):
 
 
 class LaggingDisk(DyingDisk):
-    """A planted bug: what is written to the log stays in the process until the next change."""
+    """A planted bug: writes to the log stay in the process until there are a few of them.
+
+    They also go before anything else changes, so that no checkpoint is ahead of the log.
+    """
 
     def __init__(self, root: Path, *, die_at: int = 0, part: float = 0.0) -> None:
         super().__init__(root, die_at=die_at, part=part)
-        self.held: tuple[OsFile, int, bytes] | None = None
+        self.held: list[tuple[OsFile, int, bytes]] = []
 
     def wrapped(self, file: OsFile, path: str) -> OsFile:
-        if path.startswith("commitlog"):
+        if path.startswith("commitlog") and not path.endswith(TEMPORARY):
             return LaggingFile(file._descriptor, self)
         return super().wrapped(file, path)
 
@@ -120,10 +126,9 @@ class LaggingDisk(DyingDisk):
     def let_go(self) -> None:
         """Hand what is held to the kernel, too late."""
         with self._lock:
-            held, self.held = self.held, None
-        if held is not None:
-            file, offset, data = held
-            OsFile.write_at(file, offset, data)
+            for file, offset, data in self.held:
+                OsFile.write_at(file, offset, data)
+            self.held.clear()
 
 
 class LaggingFile(OsFile):
@@ -136,19 +141,23 @@ class LaggingFile(OsFile):
         self._disk = disk
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        if self._disk.is_last():
+        if DyingDisk.is_last(self._disk):
             die()
-        self._disk.held = (self, offset, bytes(data))
+        self._disk.held.append((self, offset, bytes(data)))
+        if len(self._disk.held) > _HELD_MAX:
+            self._disk.let_go()
 
     def flush(self) -> None:
         """Pretend."""
 
+    def close(self) -> None:
+        self._disk.let_go()
+        super().close()
+
     def read_at(self, offset: int, size: int) -> bytes:
-        held = self._disk.held
         whole = bytearray(super().read_at(offset, size))
-        if held is not None and held[0] is self:
-            _, at, data = held
+        for file, at, data in list(self._disk.held):
             start, end = max(at, offset), min(at + len(data), offset + size)
-            if start < end:
+            if file is self and start < end:
                 whole[start - offset : end - offset] = data[start - at : end - at]
         return bytes(whole)

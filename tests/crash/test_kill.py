@@ -24,10 +24,10 @@ def test_clients_of_a_killed_process_were_told_the_truth(tmp_path: Path) -> None
 PLANTS = {
     # Answers of the last batch were about nothing: a row, a decision or a place is gone.
     "reply_before_write": r"gone|are left|can only be|was \d+-\d+|is lost",
-    # A second place, or a decision that is not the one that was answered.
-    "decide_twice": r"and at|, and now|, is |out of order",
+    # A message has a second place, or the place of another.
+    "decide_twice": r"is in .* at \d+ and at \d+|, and now ",
     # The bytes of a half message that is still needed were deleted.
-    "forget_the_needed": r"cannot be read|are left|ended by itself",
+    "forget_the_needed": r"cannot be read|are left|was answered|was forgotten",
 }
 
 
