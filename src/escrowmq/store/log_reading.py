@@ -64,8 +64,6 @@ class LogReading:
         if half.location < self._log.start:
             return "", UNNUMBERED
         start = half.location - HEAD_BYTES
-        if start < self._log.start:
-            return "", UNNUMBERED
         head = stated_head(self._log.read(start, HEAD_BYTES))
         if head is None:
             return "", UNNUMBERED
