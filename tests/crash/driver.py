@@ -6,9 +6,12 @@ commands, ``Tried`` that so many may have reached the disk.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+
+import msgspec
 
 from escrowmq.model.message import Message
+from escrowmq.store import format as formats
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.recovery import Found, open_store
 from escrowmq.store.retention import retain
@@ -40,36 +43,41 @@ POLICY = CheckPolicy(
     checks_max=3,
 )
 #: A store that was just made, so that one run is like another: its seed is no secret here.
-BORN = DiskImage.of({"format": b'{"version":1,"seed":3405691582,"chunk_rows":8}'})
+BORN = DiskImage.of({formats.PATH: msgspec.json.encode(formats.chosen(3_405_691_582, 8))})
 #: What a frame starts with, in a message that wants to be taken for one.
 DECOY = b"EMQF\x01\x00\x00\x00"
 
 
-class Tried(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tried:
     """So many commands are being written."""
 
     count: int
 
 
-class Acked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Acked:
     """So many commands were answered."""
 
     count: int
 
 
-class Flushed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Flushed:
     """So many commands are on the disk, also where answers do not wait for it."""
 
     count: int
 
 
-class Retaining(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retaining:
     """Retention began, for the so manieth time."""
 
     number: int
 
 
-class Retained(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retained:
     """Retention ended."""
 
     number: int

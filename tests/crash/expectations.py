@@ -237,7 +237,8 @@ def obey(world: World, command: c.Verdict, decision: c.Decision, at_ms: int) -> 
         must(c.Decision(), decision, command)
         return False
     if command.kind is c.VerdictKind.ASK:
-        must((known.head,), decision.back_checks, command)
+        is_open = known.state is State.PREPARED
+        must((known.head,) if is_open else (), decision.back_checks, command)
         return False
     if command.kind is c.VerdictKind.PARK:
         return park(world, c.Park(half_offset=known.head, reason=""), decision, at_ms)

@@ -85,7 +85,7 @@ def resend(driver: Driver, rng: Random) -> None:
 
 def join(driver: Driver, rng: Random) -> None:
     known = pick(driver, rng, State.PREPARED)
-    if known is None or rng.random() < 0.4:
+    if known is None or not known.is_numbered or rng.random() < 0.4:
         name = f"numbered-{len(driver.history)}"
         driver.prepare(*some_messages(driver, rng), transaction_id=name, number=0)
         return

@@ -11,6 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from escrowmq.protocol.ids import pack_host
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import segment_path
@@ -32,7 +34,7 @@ def make(root: Path) -> None:
     """Live a few days in a store below ``root``, and leave it as a kill would."""
     root.mkdir(parents=True)
     # Before the store is opened, so that its seed is always the same.
-    (root / formats.PATH).write_text('{"version":1,"seed":305419896,"chunk_rows":8}')
+    (root / formats.PATH).write_bytes(msgspec.json.encode(formats.chosen(305_419_896, 8)))
     driver = Driver(OsDisk(root))
     day_that_is_deleted(driver)
     day_of_everything(driver)

@@ -1,0 +1,51 @@
+"""Bugs for the victim, to show that its judge can fail.  ``LaggingDisk`` is one more."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.writer import Writer
+from escrowmq.transaction import commands as c
+from escrowmq.transaction.giving import give_ranges
+from escrowmq.transaction.records import Decided
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.store.store import Store
+
+PLANTS = ("", "reply_before_write", "decide_twice", "forget_the_needed")
+
+
+class DoubleWriter(Writer):
+    """Commits every seventh transaction twice."""
+
+    _committed = 0
+
+    async def submit(self, command: c.Command) -> c.Decision:
+        """Do it, and perhaps do it again."""
+        decision = await super().submit(command)
+        for record in decision.records:
+            if isinstance(record, Decided) and record.state == State.COMMITTED:
+                self._committed += 1
+                if self._committed % 7 == 0:
+                    await self.alone(partial(decide_again, record))
+        return decision
+
+
+def decide_again(record: Decided, store: Store) -> None:
+    """Show the messages of a committed transaction a second time."""
+    given = give_ranges(store.core, record.ranges, {row for row, _ in record.waiting})
+    again = Decided(record.head, record.state, record.by, record.ranges, given, record.waiting)
+    store._record(c.Decision(records=(again,)), store.last_at_ms)
+    store.sync()
+
+
+def forget_the_needed(store: Store) -> None:
+    """Let retention delete segments although half messages in them are needed."""
+
+    def nothing(log_offset: int, limit: int) -> list[int]:
+        del log_offset, limit
+        return []
+
+    store.table.needed_below = nothing  # type: ignore[method-assign]

@@ -1,0 +1,90 @@
+"""What the clients and the victim say to each other: msgpack behind a length."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.reader import Pulled
+from escrowmq.transaction import commands as c
+
+_LENGTH_BYTES = 4
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Pull(msgspec.Struct, frozen=True, kw_only=True):
+    """Read what is visible from this queue offset on."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A refusal and its facts."""
+
+    code: str
+    by: str = ""
+    at_ms: int = 0
+    state: str = ""
+    half_offset: int = -1
+
+
+class Done(msgspec.Struct, frozen=True):
+    """It was done, and there is nothing to tell."""
+
+
+Written = c.Prepare | c.Append | c.End | c.CheckSent | c.Park | c.Resume
+Asked = Written | Pull
+Answered = c.Held | c.Appended | c.Settled | Pulled | Refused | Done
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(c.Prepare, c.Append, c.End, c.CheckSent, c.Park, c.Resume, Pull),
+        *(c.Held, c.Appended, c.Settled, Pulled, Refused, Done),
+    )
+}
+
+
+class _Envelope(msgspec.Struct, array_like=True):
+    number: int
+    kind: str
+    content: msgspec.Raw
+
+
+def packed(number: int, content: Asked | Answered) -> bytes:
+    """One frame of the wire."""
+    raw = msgspec.Raw(_encoder.encode(content))
+    data = _encoder.encode(_Envelope(number, type(content).__name__, raw))
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+async def receive(reader: asyncio.StreamReader) -> tuple[int, Asked | Answered]:
+    """The next frame; IncompleteReadError at the end."""
+    length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+    data = await reader.readexactly(length)
+    envelope = msgspec.msgpack.decode(data, type=_Envelope)
+    content: Asked | Answered = msgspec.msgpack.decode(envelope.content, type=_KINDS[envelope.kind])
+    return envelope.number, content
+
+
+def answer_to(decision: c.Decision) -> Answered:
+    """What a client is told of a decision."""
+    if decision.refused is not None:
+        return _refused(decision.refused)
+    if decision.reply is None:
+        return Done()
+    assert not isinstance(decision.reply, c.BatchReply)
+    return decision.reply
+
+
+def _refused(refused: RequestRefused) -> Refused:
+    known = {
+        name: refused.fields[name]
+        for name in Refused.__struct_fields__[1:]
+        if name in refused.fields
+    }
+    return msgspec.convert({"code": refused.code, **known}, Refused)
