@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from escrowmq.model.message import Message
+from escrowmq.store import format as formats
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.recovery import Found, open_store
 from escrowmq.store.retention import retain
@@ -40,7 +43,7 @@ POLICY = CheckPolicy(
     checks_max=3,
 )
 #: A store that was just made, so that one run is like another: its seed is no secret here.
-BORN = DiskImage.of({"format": b'{"version":1,"seed":3405691582,"chunk_rows":8}'})
+BORN = DiskImage.of({formats.PATH: msgspec.json.encode(formats.chosen(3_405_691_582, 8))})
 #: What a frame starts with, in a message that wants to be taken for one.
 DECOY = b"EMQF\x01\x00\x00\x00"
 

@@ -28,7 +28,7 @@ class Work:
         self._disk = OsDisk(store)
         self._inspection = inspect(self._disk)
         self._report = self._inspection.report
-        self._aside = _new_directory(data / "damaged")
+        self._aside = new_directory(data / "damaged")
         #: Whether there is anything that a repair can do.
         self.is_needed = bool(self._report.damage or fixable(self._report) or self._report.lost)
         #: Whether there is damage, now.
@@ -88,7 +88,8 @@ def _ended(one: Abandoned) -> str:
     )
 
 
-def _new_directory(above: Path) -> Path:
+def new_directory(above: Path) -> Path:
+    """A name for a directory that is not there, by the time of day."""
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     number, path = 1, above / stamp
     while path.exists():

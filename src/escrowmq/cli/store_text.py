@@ -59,7 +59,7 @@ def _lost(hits: Hits) -> Iterator[str]:
         yield f"{_numbers('half message', span.first, span.count)}"
     for span in hits.decisions:
         of = _numbers("half message", span.first, span.count)
-        yield f"the record of the decision on {of}; the state table still knows it"
+        yield f"the record of the decision on {of}, which only the state table knows now"
     for place in hits.messages:
         of = _numbers("message", place.first, place.count)
         yield f"{of} in queue {place.queue_id} of topic {place.topic}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
@@ -31,6 +32,17 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     #: Goes into every frame's checksum, so that no other store's frame passes for ours.
     seed: int
     chunk_rows: int
+    #: CRC-32 of the above: a store that is read by wrong numbers looks damaged all over.
+    check: int
+
+
+def chosen(seed: int, chunk_rows: int) -> Format:
+    """The format of a store that is made today."""
+    return Format(version=VERSION, seed=seed, chunk_rows=chunk_rows, check=_check(seed, chunk_rows))
+
+
+def _check(seed: int, chunk_rows: int) -> int:
+    return crc32(f"{VERSION} {seed} {chunk_rows}".encode())
 
 
 def read_or_make(disk: Disk, chunk_rows: int) -> Format:
@@ -49,7 +61,7 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
             "this directory holds files but no store; give an empty one",
             names=names[:5],
         )
-    made = Format(version=VERSION, seed=secrets.randbits(32), chunk_rows=chunk_rows)
+    made = chosen(secrets.randbits(32), chunk_rows)
     disk.make_directory("")
     file = disk.open(TEMPORARY, create=True)
     try:
@@ -80,8 +92,16 @@ def read(disk: Disk) -> Format:
                 version=version,
                 known=VERSION,
             )
-        return msgspec.convert(stated, Format)
+        found = msgspec.convert(stated, Format)
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, UnicodeDecodeError) as error:
         raise StoreCorrupt(
             "format_damaged", "restore the file from a backup", path=PATH, cause=str(error)
         ) from None
+    if found.check != _check(found.seed, found.chunk_rows):
+        raise StoreCorrupt(
+            "format_damaged",
+            "restore the file from a backup",
+            path=PATH,
+            cause="the checksum is wrong",
+        )
+    return found

@@ -59,9 +59,15 @@ def inspect(disk: Disk) -> Inspection:
     _find_foreign(disk, report)
     checkpoint = _checkpoints(disk, report)
     inspection = _log(disk, form.seed, checkpoint, report)
-    if checkpoint is not None:
+    known_to = 0
+    if checkpoint is not None and checkpoint.rebuild:
+        report.leftovers.append(f"all projections: to be made anew, {checkpoint.rebuild}")
+    elif checkpoint is not None:
+        before = len(report.findings)
         _projections(disk, checkpoint, inspection)
-    add_gaps(report.hits, report, inspection.queues)
+        # What whole projections know is not lost with the frames that said it.
+        known_to = checkpoint.log_end if len(report.findings) == before else 0
+    add_gaps(report, inspection.queues, known_to)
     return inspection
 
 
@@ -159,7 +165,8 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
         sequence.meet(ahead)
     if not last_at_ms and checkpoint is not None:
         _date(report, checkpoint.at_ms)
-    _judge_sequence(sequence, report)
+    if checkpoint is not None or not log_start:
+        _judge_sequence(sequence, report)
     report.counts = tally.counts()
     report.counts.queues = sequence.queues
     return Inspection(
@@ -217,11 +224,11 @@ def _projections(disk: Disk, checkpoint: Checkpoint, inspection: Inspection) -> 
     """A broker may take the next checkpoint while we read the files of the last: read again."""
     report = inspection.report
     findings, left_out = list(report.findings), report.findings_left_out
-    for attempt in range(_ATTEMPTS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         report.findings, report.findings_left_out = list(findings), left_out
         report.hits.halves, report.hits.decisions, report.hits.messages = [], [], []
         ProjectionCheck(disk, report).read(checkpoint)
         newest = checkpoints.load(disk, checkpoints.PATH)
-        if newest is None or newest.log_end <= checkpoint.log_end or attempt == _ATTEMPTS_MAX - 1:
-            return
+        if newest is None or newest.log_end <= checkpoint.log_end:
+            break
         checkpoint = newest

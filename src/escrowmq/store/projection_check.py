@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.disk import Disk
-    from escrowmq.store.report import BadRange, Hits, Report
+    from escrowmq.store.report import Report
     from escrowmq.transaction.records import NamedQueue
 
 KEY_DIRECTORY = "keyindex"
@@ -172,14 +172,15 @@ def merged_by_queue(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
     ]
 
 
-def ranges_of(found: Iterable[BadRange]) -> list[Span]:
-    """Ranges of the log as spans."""
-    return merged(Span(first=one.log_offset, count=one.length) for one in found)
+def add_gaps(report: Report, queues: dict[int, NamedQueue], known_to: int) -> None:
+    """Numbers that no intact frame gave were given in a range that is gone.
 
-
-def add_gaps(hits: Hits, report: Report, queues: dict[int, NamedQueue]) -> None:
-    """Numbers that no intact frame gave were given in a range that is gone."""
+    Below the log offset ``known_to`` the projections know what is lost.
+    """
+    hits = report.hits
     for gap in report.gaps:
+        if gap.before <= known_to:
+            continue
         count = gap.found - gap.expected
         if gap.what == "half":
             hits.halves.append(Span(first=gap.expected, count=count))

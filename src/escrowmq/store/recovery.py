@@ -62,9 +62,8 @@ def open_store(
     checkpoint = newest_checkpoint(disk, found)
     commit = CommitLog(disk, config.segment_bytes_max)
     open_segments(disk, commit, checkpoint.log_start if checkpoint else 0)
-    refuse_gaps(
-        commit, checkpoint.log_start if checkpoint else 0, checkpoint.log_end if checkpoint else 0
-    )
+    if checkpoint is not None:
+        refuse_gaps(commit, checkpoint.log_start, checkpoint.log_end)
     store = Store(disk, commit, form, config, policy, store_host)
     store.table.files.refuse_foreign()
     if checkpoint is not None and not found.rebuilt_because:

@@ -34,7 +34,6 @@ REPORT = "report.json"
 #: Findings about files that are made again from the log.
 PROJECTIONS = ("state_table_damaged", "consume_queue_damaged", "key_index_damaged")
 _COPIED_BYTES = 4 * 1024 * 1024
-_SETTLED_ROWS = 1_000
 _OFFSET_END = 2**63 - 1
 _ROWS_MAX = 2**31
 
@@ -243,7 +242,7 @@ def _move_projections(disk: Disk, aside: Disk, inspection: Inspection, repaired:
             _move(disk, aside, finding.path, repaired)
 
 
-def settle_lost(store: Store, now_ms: int) -> list[Abandoned]:
+def settle_lost(store: Store, now_ms: int, *, batch_max: int = 1_000) -> list[Abandoned]:
     """End what can no longer be delivered whole; for a store that was opened after a repair.
 
     Without this, retention would stop at half messages whose bytes cannot be carried forward.
@@ -264,7 +263,7 @@ def settle_lost(store: Store, now_ms: int) -> list[Abandoned]:
                     topic=named.topic,
                 )
             )
-            if not len(ended) % _SETTLED_ROWS:
+            if not len(ended) % batch_max:
                 store.sync()
     store.sync()
     return ended

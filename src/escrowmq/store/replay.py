@@ -143,10 +143,9 @@ class Replayer:
         row, ranges, given = record.head, record.ranges, record.given
         if len(ranges) != 1 or ranges[0][1] != 1 or record.waiting:
             return False
-        table = self._store.table
         is_gathered = self._first <= row < self._first + len(self._gathered.halves)
-        # Of a row in deleted log there is only the decision.
-        if not (is_gathered or (row >= table.start and table.is_live(row))):
+        # A row that outlived its chunk, when the replay last put what it had into files.
+        if not (is_gathered or self._store.table.is_live(row)):
             return False
         queue, queue_offset = (given[0].queue, given[0].first) if given else (-1, -1)
         self._gathered.decisions.append(

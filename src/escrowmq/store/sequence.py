@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 from escrowmq.store.report import Gap
 from escrowmq.transaction.records import (
     PLAIN,
+    Asked,
     BatchDecided,
     Decided,
     Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
+    Parked,
     Prepared,
     Released,
+    Resumed,
     Scheduled,
     Stored,
 )
@@ -77,6 +80,9 @@ class Sequence:
             BatchDecided: self._decide,
             Released: self._release,
             Moved: self._carry,
+            Asked: self._ask,
+            Parked: self._ask,
+            Resumed: self._ask,
             Lost: self._lose,
         }
 
@@ -121,10 +127,13 @@ class Sequence:
         self._step(self._halves, record.first, len(record.placed.queues), log_offset)
 
     def _decide(self, record: Decided | BatchDecided, log_offset: int) -> None:
+        for first, count in record.ranges:
+            self._use(self._halves, first + count - 1, log_offset)
         for span in record.given:
             self._give(span.queue, span.first, span.count, log_offset)
 
     def _release(self, record: Released, log_offset: int) -> None:
+        self._use(self._halves, max(record.rows), log_offset)
         for queue, first in zip(record.queues, record.queue_offsets, strict=True):
             self._give(queue, first, 1, log_offset)
 
@@ -132,6 +141,7 @@ class Sequence:
         for queue in record.placed.queues:
             self._use(self._queue_names, queue, log_offset)
         for row in record.rows:
+            self._use(self._halves, row.half_offset, log_offset)
             if row.origin != PLAIN:
                 self._use(self._origins, row.origin, log_offset)
 
@@ -146,10 +156,12 @@ class Sequence:
             counter = self._queues[queue] = _Counter(QUEUE, queue, start, self._log_start)
         return counter
 
+    def _ask(self, record: Asked | Parked | Resumed, log_offset: int) -> None:
+        self._use(self._halves, record.head, log_offset)
+
     def _use(self, counter: _Counter, number: int, log_offset: int) -> None:
-        """A number is used, so its name must have been given before."""
-        assert counter.next is not None
-        if number >= counter.next:
+        """A number is used, so it must have been given before."""
+        if counter.next is not None and number >= counter.next:
             # Where it was given is not known: what is missing next may be from there, too.
             after = counter.after
             self._step(counter, number + 1, 0, log_offset)

@@ -283,8 +283,6 @@ class StateTable:
 
     def insert_singles(self, first: int, columns: HalfColumns) -> None:
         """Add many requests of one row each."""
-        if not self.end and not self.chunks:
-            self.start = self.end = first
         assert first == self.end, "rows are added in order"
         done = 0
         while done < len(columns.size):

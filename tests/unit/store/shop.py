@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+
+import msgspec
 
 from escrowmq.model.message import Message
 from escrowmq.store.commit_log import read_frames
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import Disk
+from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.store.frames import Frame as LogFrame
 from escrowmq.store.reader import Reader
 from escrowmq.store.recovery import Found, open_store
 from escrowmq.store.retention import retain
@@ -34,6 +39,7 @@ from escrowmq.transaction.records import (
     Moved,
     Parked,
     Prepared,
+    Record,
     Released,
     Resumed,
     Scheduled,
@@ -97,6 +103,12 @@ class Shop:
         self.open.append(head)
         return head
 
+    def prepare_with(self, properties: bytes, group: str) -> None:
+        """Hold one message with exactly these properties."""
+        message = msgspec.structs.replace(self.message(), properties=properties)
+        command = Prepare(group=group, transaction_id=f"{self.number}", messages=(message,))
+        assert self.store.execute(command, self.now_ms).refused is None
+
     def end(self, head: int, resolution: Resolution) -> None:
         decision = self.store.execute(
             End(half_offset=head, resolution=resolution, by="shop"), self.now_ms
@@ -104,6 +116,49 @@ class Shop:
         assert decision.refused is None, decision.refused
         if head in self.open:
             self.open.remove(head)
+
+    def park(self, head: int, reason: str = "test") -> None:
+        self.store.execute(Park(half_offset=head, reason=reason), self.now_ms)
+
+    def resume(self, head: int) -> None:
+        self.store.execute(Resume(half_offset=head, by="admin"), self.now_ms)
+
+    def append(self, count: int = 1, *, at_ms: int = 0) -> None:
+        """Store ordinary messages, flushed."""
+        messages = tuple(self.message(at_ms=at_ms) for _ in range(count))
+        assert self.store.execute(Append(messages=messages), self.now_ms).refused is None
+        self.store.sync()
+
+    def confirm(self) -> None:
+        """Let later frames confirm all before them: that it is flushed, and every queue's end."""
+        self.store.sync()
+        ends = [queue.end for queue in self.store.queues]
+        self.append()
+        self.append()
+        while not all(queue.end > end for queue, end in zip(self.store.queues, ends, strict=False)):
+            self.append()
+
+    @property
+    def checkpointed(self) -> int:
+        """Where the newest checkpoint ends."""
+        return self.store.checkpointed
+
+    def places(self, row: int) -> set[tuple[str, int, int]]:
+        """Where the message of a half offset is visible."""
+        half = self.store.row(row)
+        queue = self.store.queues[half.queue]
+        return {
+            (queue.topic, queue.queue_id, offset)
+            for offset, entry in enumerate(queue.entries(queue.start, queue.end), queue.start)
+            if entry.log_offset == half.location
+        }
+
+    def last_frame(self) -> LogFrame:
+        return list(_all_frames(self.store))[-1]
+
+    def last_messages(self) -> bytes:
+        frame = self.last_frame()
+        return self.store.log.read(frame.messages, frame.records_at - HEAD_BYTES)
 
     def step(self) -> None:
         """One thing that happens in the life of a broker."""
@@ -121,18 +176,17 @@ class Shop:
                 self.end(head, rng.choice((Resolution.COMMIT,) * 3 + (Resolution.ROLLBACK,)))
             case 7 if head >= 0:
                 self.store.execute(CheckSent(half_offset=head, client="c"), self.now_ms)
+                unknown = End(
+                    half_offset=head, resolution=Resolution.UNKNOWN, by="c", from_check=True
+                )
+                self.store.execute(unknown, self.now_ms)
             case 8 if head >= 0:
-                half = self.store.row(head)
-                if half.state is State.PARKED:
-                    self.store.execute(Resume(half_offset=head, by="admin"), self.now_ms)
-                else:
-                    self.store.execute(Park(half_offset=head, reason="test"), self.now_ms)
+                is_parked = self.store.row(head).state is State.PARKED
+                (self.resume if is_parked else self.park)(head)
             case 9:
-                at_ms = self.now_ms + 50
-                self.store.execute(Append(messages=(self.message(at_ms=at_ms),)), self.now_ms)
+                self.append(at_ms=self.now_ms + 50)
             case _:
-                messages = tuple(self.message() for _ in range(rng.choice((1, 2))))
-                self.store.execute(Append(messages=messages), self.now_ms)
+                self.append(rng.choice((1, 2)))
         if rng.random() < 0.5:
             self.store.sync()
             self.release()
@@ -210,41 +264,50 @@ class Frame:
     places: set[tuple[str, int, int]]
 
 
+def _all_frames(store: Store) -> Iterator[LogFrame]:
+    for segment in store.log.segments:
+        yield from read_frames(segment, store.seed, from_offset=segment.start, end=segment.end)
+
+
 def frames_of(store: Store) -> list[Frame]:
     found = []
-    for segment in store.log.segments:
-        for frame in read_frames(segment, store.seed, from_offset=segment.start, end=segment.end):
-            one = Frame(frame.log_offset, frame.end, set(), set())
-            for record in frame.records:
-                _read(store, record, one)
-            found.append(one)
+    for frame in _all_frames(store):
+        one = Frame(frame.log_offset, frame.end, set(), set())
+        for record in frame.records:
+            one.rows |= _rows(record)
+            for queue, offset in _places(record):
+                named = store.core.names.queues[queue]
+                one.places.add((named.topic, named.queue_id, offset))
+        found.append(one)
     return found
 
 
-def _read(store: Store, record: object, frame: Frame) -> None:
-    def place(queue: int, offset: int) -> None:
-        named = store.core.names.queues[queue]
-        frame.places.add((named.topic, named.queue_id, offset))
-
+def _rows(record: Record) -> set[int]:
     match record:
         case Prepared() | Scheduled():
-            frame.rows.update(range(record.first, record.first + len(record.placed.sizes)))
-            if isinstance(record, Prepared):
-                frame.rows.add(record.head)
+            head = record.head if isinstance(record, Prepared) else record.first
+            return {head, *range(record.first, record.first + len(record.placed.sizes))}
         case Parked() | Resumed() | Asked():
-            frame.rows.add(record.head)
-        case Stored():
-            for queue, offset in zip(record.placed.queues, record.queue_offsets, strict=True):
-                place(queue, offset)
+            return {record.head}
         case Decided() | BatchDecided():
-            for first, count in record.ranges:
-                frame.rows.update(range(first, first + count))
-            for span in record.given:
-                for offset in range(span.first, span.first + span.count):
-                    place(span.queue, offset)
+            return {row for first, count in record.ranges for row in range(first, first + count)}
         case Released():
-            frame.rows.update(record.rows)
-            for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
-                place(queue, offset)
+            return set(record.rows)
         case Moved():
-            frame.rows.update(row.half_offset for row in record.rows)
+            return {row.half_offset for row in record.rows}
+    return set()
+
+
+def _places(record: Record) -> list[tuple[int, int]]:
+    match record:
+        case Stored():
+            return list(zip(record.placed.queues, record.queue_offsets, strict=True))
+        case Decided() | BatchDecided():
+            return [
+                (span.queue, offset)
+                for span in record.given
+                for offset in range(span.first, span.first + span.count)
+            ]
+        case Released():
+            return list(zip(record.queues, record.queue_offsets, strict=True))
+    return []

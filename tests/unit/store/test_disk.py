@@ -343,3 +343,25 @@ def test_others_may_not_read_what_is_stored(tmp_path: Path) -> None:
     disk.open("d/f", create=True).close()
     assert (tmp_path / "d").stat().st_mode & 0o007 == 0
     assert (tmp_path / "d" / "f").stat().st_mode & 0o007 == 0
+
+
+def test_a_disk_to_read_only_refuses_every_change(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"as it was")
+    disk = OsDisk(tmp_path, read_only=True)
+    assert disk.open("a").read_at(0, 100) == b"as it was"
+    assert disk.list("") == ["a"]
+    assert disk.exists("a")
+    changes: list[Callable[[], object]] = [
+        lambda: disk.open("b", create=True),
+        lambda: disk.make_directory("c"),
+        lambda: disk.rename("a", "b"),
+        lambda: disk.remove("a"),
+        lambda: disk.flush_directory(""),
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="Read-only") as refused:
+            change()
+        assert refused.value.errno == errno.EROFS
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk.open("a").write_at(0, b"changed")
+    assert (tmp_path / "a").read_bytes() == b"as it was"

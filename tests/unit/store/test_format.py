@@ -89,6 +89,7 @@ def test_a_store_of_an_unknown_version_is_refused() -> None:
         b'{"version": 1}',  # no seed
         b'{"version": 1, "seed": "x", "chunk_rows": 8}',
         b'{"version": "\xff"}',
+        b'{"version": 1, "seed": 7, "chunk_rows": 8, "check": 9}',  # another number
     ],
 )
 def test_a_damaged_file_is_not_taken_for_an_empty_directory(content: bytes) -> None:

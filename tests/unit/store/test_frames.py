@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from escrowmq.model.errors import StoreUnusable
 from escrowmq.protocol.stored_message import encode_many, record_crc
 from escrowmq.store.frames import (
     FRAME_BYTES_MAX,
@@ -152,6 +153,17 @@ def test_a_frame_that_says_it_knew_the_future_flushed_is_refused() -> None:
     """``flushed`` decides between torn and damaged, so it must not lie."""
     assert is_refused(closed([], (), flushed=AT + 1))
     assert not is_refused(closed([], (), flushed=AT))
+
+
+def test_records_of_a_later_version_are_refused_not_cut() -> None:
+    """The checksum is right, so this is what was written."""
+    for records in (b"\x91\x92\xcc\xc8\x01", b"\x91\x91\x08", b"\xc1"):
+        head = struct.pack("<4sHHIIQQQ", b"EMQF", 1, 0, 44 + len(records), 44, AT, TIME, 0)
+        data = head + struct.pack("<I", crc32(records, crc32(head, SEED))) + records
+        with pytest.raises(StoreUnusable) as refused:
+            read_frame(data, 0, AT, SEED)
+        assert refused.value.code == "records_unknown"
+        assert refused.value.fields["log_offset"] == AT
 
 
 @pytest.mark.parametrize(

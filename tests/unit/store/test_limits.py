@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import pytest
 
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import pack_host
 from escrowmq.protocol.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
+from escrowmq.store.encoding import MessageEncoder
 from escrowmq.transaction.commands import Append, Command, Prepare
-from tests.unit.store.helpers import T0, Driver, message
+from escrowmq.transaction.records import Placed
+from tests.unit.store.helpers import HOST, T0, Driver, message
 
 MIB = 1024 * 1024
 GOOD = message("good")
@@ -61,6 +65,12 @@ def test_a_message_that_breaks_a_limit_is_refused_and_leaves_no_trace(name: str)
     driver.store.sync()
     assert driver.picture() == before
     assert driver.crashed().picture() == before
+
+
+def test_a_fault_of_ours_is_not_blamed_on_the_sender() -> None:
+    encoder = MessageEncoder(HOST)
+    with pytest.raises(struct.error):
+        encoder.encode((GOOD,), [2**63], (0, T0), 0, Placed([0]))
 
 
 def test_the_largest_message_is_stored_and_read_back() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.lock import DirectoryLock, Holder, holder_of
 
 HOLDER = """
 import sys
@@ -161,5 +161,18 @@ def test_a_disk_that_takes_no_bytes_cannot_be_written(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert error.code == "data_directory_read_only"
+    with DirectoryLock(tmp_path):
+        pass
+
+
+def test_who_holds_a_directory_can_be_asked_without_holding_it(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    with another_process_holding(tmp_path) as process:
+        assert holder_of(tmp_path) == Holder(process.pid)
+    with DirectoryLock(tmp_path):
+        (tmp_path / "lock").write_text("")
+        assert holder_of(tmp_path) == Holder(None)
+    assert holder_of(tmp_path) is None
     with DirectoryLock(tmp_path):
         pass

@@ -13,6 +13,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
 )
+from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.store.reader import Located
 from escrowmq.transaction.commands import Append, Park
 from escrowmq.transaction.states import State
@@ -114,12 +115,21 @@ def test_a_message_that_claims_another_place_is_not_believed() -> None:
     assert driver.reader.at(at) is None
 
 
-def test_a_garbage_size_is_not_read() -> None:
+@pytest.mark.parametrize(
+    ("place", "garbage"),
+    [
+        (0, b"\x7f\xff\xff\xff"),  # gigabytes
+        (0, b"\0\0\0\x5a"),  # less than any message has
+        (4, b"\0\0\0\0"),  # neither layout
+    ],
+)
+def test_garbage_that_knows_where_it_is_is_not_read(place: int, garbage: bytes) -> None:
     driver = Driver()
-    record = bytearray(encode(message("x"), 0, 0, T0, HOST))
-    record[:4] = b"\x7f\xff\xff\xff"
+    at = HEAD_BYTES + len(encode(message(""), 0, 0, T0, HOST)) - len("orders") - 3
+    record = bytearray(encode(message("x"), 0, at, T0, HOST))
+    record[place : place + 4] = garbage
     driver.append(message(bytes(record)))
-    at = driver.store.log.read(0, driver.store.log.end).index(bytes(record))
+    assert driver.store.log.read(at, len(record)) == record
     assert driver.reader.at(at) is None
 
 

@@ -187,6 +187,36 @@ def prepare(number: int, queue_id: int) -> Prepare:
     return Prepare(group="g", transaction_id=f"t{number}", messages=(body,))
 
 
+def test_a_row_that_outlives_its_chunk_during_a_replay_is_decided_where_it_is() -> None:
+    driver = Driver(chunk_rows=64, segment_bytes_max=2**20)
+    driver.hold("outlives")
+    for row in range(1, 64):
+        driver.hold(f"t{row}")
+        driver.roll_back(row)
+    driver.clock.advance(ms=2 * MINUTE)
+    driver.append(message(bytes(5000), topic="filler"))
+    driver.commit(0, by="late")
+    after = driver.crashed(checkpoint_bytes=4096)
+    assert list(after.store.table.survivors.rows) == [0]
+    assert after.picture() == driver.picture()
+
+
+def test_a_row_that_was_carried_before_the_checkpoint_is_shown_where_it_is_now() -> None:
+    driver = Driver()
+    driver.hold("carried")
+    driver.hold("other")
+    driver.commit(1)
+    below = driver.roll_segment()
+    driver.clock.advance(ms=24 * HOUR)
+    assert driver.retain().carried == 1
+    driver.commit(0)
+    after = driver.crashed()
+    assert after.found.frames == 1
+    assert after.half(0).location > below
+    assert after.bodies() == ["carried"]
+    assert after.picture() == driver.picture()
+
+
 # Deleted log of which only decisions are left
 
 
@@ -210,6 +240,7 @@ def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver
     "messages",
     [
         [message("deleted")],
+        [message("deleted"), message("deleted too"), message("elsewhere", queue_id=1)],
     ],
     ids=len,
 )

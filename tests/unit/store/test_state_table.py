@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from zlib import crc32
 
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.replay import HalfColumns
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import Resolution, State
@@ -233,6 +235,18 @@ def test_an_id_used_again_is_its_newest_request() -> None:
     assert driver.crashed().store.table.find("t0") == 8
 
 
+def test_a_newer_survivor_is_found_before_an_older_row_in_memory() -> None:
+    driver = Driver()
+    driver.hold("twice")
+    for number in range(7):
+        driver.hold(f"undecided {number}")
+    driver.hold("twice", message("newer"))
+    settled_chunk(driver, rows=7)
+    dropped(driver)
+    assert list(driver.store.table.chunks) == [0]
+    assert driver.store.table.find("twice") == 8
+
+
 def test_the_filter_of_ids_grows_with_the_rows() -> None:
     driver = Driver(chunk_rows=4096, segment_bytes_max=2**26)
     for number in range(3):
@@ -243,6 +257,29 @@ def test_the_filter_of_ids_grows_with_the_rows() -> None:
     assert driver.store.table.find("last") == 3 * 4096
     assert driver.store.table.find("bulk 1") == 4096
     assert driver.store.table.find("new") is None
+
+
+def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
+    count = 9_000
+    hashes = array("I", [crc32(b"%d" % number) for number in range(count)])
+    columns = HalfColumns(
+        log_offset=array("q", range(count)),
+        size=array("I", [1]) * count,
+        crc=array("I", [0]) * count,
+        queue=array("I", [0]) * count,
+        tags=array("i", [0]) * count,
+        stored_at_ms=array("q", [0]) * count,
+        next_at_ms=array("q", [0]) * count,
+        origin=array("I", [0]) * count,
+        id_hash=hashes,
+        unique=hashes,
+    )
+    table = Driver(chunk_rows=1024).store.table
+    table.insert_singles(0, columns)
+    assert table.end == count
+    assert not table._ids.is_full
+    assert all(table._ids.may_hold(id_hash) for id_hash in hashes)
+    assert table.row_at(8_999) == 8_999
 
 
 # What is due

@@ -1,0 +1,253 @@
+"""``escrowmq store check`` and ``escrowmq store repair`` on real directories."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from escrowmq.cli.main import app, main
+from escrowmq.cli.store_text import SHOWN_MAX, as_table
+from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.report import Finding, Report
+from escrowmq.testing.disk_image import DiskImage
+from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.survivors import everything_survives
+from tests.unit.store.damage import damaged, frame_of
+from tests.unit.store.shop import Frame, Shop, frames_of
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop(seed=21).run(100, checkpoints=0.03)
+
+
+def exit_code(*arguments: object) -> object:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return stopped.value.code
+
+
+def data_of(disk: FaultyDisk, data: Path) -> Path:
+    disk.to_directory(data / "store")
+    return data
+
+
+@pytest.fixture
+def good(shop: Shop, tmp_path: Path) -> Path:
+    return data_of(FaultyDisk(shop.image()), tmp_path / "data")
+
+
+@pytest.fixture
+def bad(shop: Shop, tmp_path: Path) -> Path:
+    return data_of(damaged(shop, hit(shop)), tmp_path / "data")
+
+
+def hit(shop: Shop) -> Frame:
+    """A frame that made messages visible."""
+    return next(frame for frame in frames_of(shop.store)[30:] if frame.places)
+
+
+def test_a_clean_store_is_described(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("store", "check", good) == 0
+    printed = capsys.readouterr().out
+    assert "commitlog/00000000000000000000" in printed
+    assert "checkpoint      whole" in printed
+    assert re.search(
+        r"^Transactions +\d+ undecided, \d+ parked, \d+ committed", printed, re.MULTILINE
+    )
+    assert printed.endswith("No damage found.\n")
+
+
+def test_damage_is_told_with_exit_code_1(
+    shop: Shop, bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = hit(shop)
+    assert exit_code("store", "check", bad) == 1
+    printed = capsys.readouterr().out
+    assert f"bytes from log offset {frame.start} are damaged" in printed
+    assert "Lost with it:" in printed
+
+
+def test_the_report_is_also_json(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("store", "check", bad, "-o", "json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["is_damaged"] is True
+    assert report["is_served"] is False
+    assert report["ranges"][0]["kind"] == "damaged"
+
+
+def test_a_check_changes_nothing_and_needs_no_lock(good: Path) -> None:
+    before = DiskImage.from_directory(good)
+    exit_code("store", "check", good)
+    assert DiskImage.from_directory(good) == before
+
+
+def test_a_check_says_when_somebody_serves_the_directory(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DirectoryLock(good):
+        assert exit_code("store", "check", good) == 0
+        assert "serves this directory" in capsys.readouterr().out
+        assert exit_code("store", "check", good, "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["is_served"] is True
+
+
+def test_a_torn_tail_is_no_damage(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest = max((good / "store" / "commitlog").iterdir())
+    newest.write_bytes(newest.read_bytes() + b"torn")
+    (good / "store" / "commitlog" / "1.tmp").write_bytes(b"")
+    assert exit_code("store", "check", good) == 0
+    printed = capsys.readouterr().out
+    assert "At the next start: the torn tail, 4 bytes from log offset" in printed
+    assert "At the next start: commitlog/1.tmp: an unfinished file" in printed
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_without_a_store_there_is_nothing_to_look_at(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("store", command, tmp_path) == 2
+    assert "store_missing: there is no store in this directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["check", "repair"])
+def test_the_store_itself_in_place_of_its_data_directory_is_recognised(
+    command: str, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("store", command, good / "store") == 2
+    assert "give the directory above it" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (good / "store" / "format").unlink()
+    (good / "store" / "format").mkdir()
+    assert exit_code("store", "check", good) == 2
+    assert "data_directory_unreadable" in capsys.readouterr().err
+
+
+# Repair.
+
+
+def test_a_repair_tells_what_it_did_and_where_the_copies_are(
+    shop: Shop, bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("store", "repair", bad, "--yes") == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("No damage is left.\n")
+    copied = re.search(r"^Copied (\S+) to (\S+)$", printed, re.MULTILINE)
+    assert copied
+    copy = Path(copied[2])
+    assert copy.is_relative_to(bad / "damaged")
+    frame = hit(shop)
+    assert copy.stat().st_size == frame.end - frame.start
+    assert exit_code("store", "check", bad) == 0
+    assert "were taken out by repairs" in capsys.readouterr().out
+
+
+def test_a_repair_asks_first(bad: Path) -> None:
+    before = DiskImage.from_directory(bad)
+    result = CliRunner().invoke(app, ["store", "repair", str(bad)], input="n\n")
+    assert result.exit_code == 1
+    assert "Do this?" in result.output
+    after = DiskImage.from_directory(bad)
+    assert {path: after.files[path] for path in before.files} == before.files
+    result = CliRunner().invoke(app, ["store", "repair", str(bad)], input="y\n")
+    assert result.exit_code == 0
+    assert "No damage is left." in result.output
+
+
+def test_what_can_no_longer_be_delivered_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop()
+    head = shop.prepare()
+    shop.store.sync()
+    shop.store.checkpoint()
+    data = data_of(damaged(shop, frame_of(shop, head)), tmp_path)
+    assert exit_code("store", "repair", data, "--yes") == 0
+    assert f"Ended half message {head} (prepared) for topic" in capsys.readouterr().out
+    # Once more: there is nothing left to do, and that is said.
+    assert exit_code("store", "repair", data, "--yes") == 0
+    printed = capsys.readouterr().out
+    assert "No damage found." in printed
+    assert "Ended" not in printed
+
+
+def test_a_clean_store_is_left_alone(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("store", "repair", good) == 0
+    assert capsys.readouterr().out == "No damage found.\n"
+    assert not (good / "damaged").exists()
+
+
+def test_files_and_missing_segments_are_part_of_the_plan(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = FaultyDisk(shop.image())
+    disk.remove(f"commitlog/{disk.list('commitlog')[1]}")
+    disk.flip_bit("checkpoint.old", 60, 0)
+    data = data_of(FaultyDisk(disk.crash_image(everything_survives)), tmp_path)
+    assert exit_code("store", "repair", data, "--yes") == 0
+    printed = capsys.readouterr().out
+    assert "fill what is missing from log offset" in printed
+    assert "move checkpoint.old aside" in printed
+
+
+def test_a_served_store_is_not_repaired(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DirectoryLock(bad):
+        assert exit_code("store", "repair", bad, "--yes") == 2
+    assert "data_directory_locked" in capsys.readouterr().err
+
+
+def test_what_only_a_person_can_put_right_is_refused(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bad / "store" / "notes.txt").write_text("mine")
+    assert exit_code("store", "repair", bad, "--yes") == 2
+    assert "store_foreign: move this file away" in capsys.readouterr().err
+    assert not (bad / "damaged").exists()
+
+
+def test_damage_that_is_left_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A frame that was written wrong cannot be repaired, only seen."""
+    from tests.unit.store.test_inspect_log import replayed_from
+
+    shop = Shop()
+    shop.append()
+    shop.store.checkpoint()
+    disk, _ = replayed_from(shop, lambda record: msgspec.structs.replace(record, queue_offsets=[1]))
+    disk.flip_bit("checkpoint.old", 60, 0)
+    assert exit_code("store", "repair", data_of(disk, tmp_path), "--yes") == 1
+    printed = capsys.readouterr().out
+    assert "Copied checkpoint.old to" in printed
+    assert printed.rstrip().endswith("than it says (message_mismatch)")
+
+
+def test_copies_of_two_repairs_in_one_second_are_kept_apart(tmp_path: Path) -> None:
+    from escrowmq.cli.store_repair import new_directory
+
+    first = new_directory(tmp_path)
+    first.mkdir()
+    second = new_directory(tmp_path)
+    assert second != first
+    assert not second.exists()
+
+
+def test_long_lists_are_cut() -> None:
+    report = Report(version=1)
+    report.findings = [
+        Finding(code="store_foreign", path=f"file-{at}", what="not ours")
+        for at in range(SHOWN_MAX + 3)
+    ]
+    report.findings_left_out = 2
+    printed = as_table(report)
+    assert f"file-{SHOWN_MAX - 1} " in printed
+    assert f"file-{SHOWN_MAX} " not in printed
+    assert "and 5 more" in printed

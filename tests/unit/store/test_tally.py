@@ -1,0 +1,56 @@
+"""What a log tells is counted without keeping it."""
+
+from __future__ import annotations
+
+from escrowmq.store.tally import Tally
+from escrowmq.transaction.records import (
+    BatchDecided,
+    Decided,
+    Moved,
+    MovedRow,
+    Parked,
+    Placed,
+    Prepared,
+    Record,
+    Resumed,
+    Span,
+)
+from escrowmq.transaction.states import State
+
+
+def prepared(first: int, head: int | None = None) -> Prepared:
+    return Prepared(first, first if head is None else head, 0, "t", 0, 0, [], Placed([0]))
+
+
+def moved(row: int, state: State, head: int) -> Moved:
+    fields = MovedRow(row, 0, 0, 0, state, 0, 0, 0, head, 0, "t", 0)
+    return Moved([fields], Placed([0]))
+
+
+def counted(*records: Record) -> tuple[int, int, int, int]:
+    tally = Tally()
+    tally.read(list(records))
+    counts = tally.counts()
+    return counts.prepared, counts.parked, counts.committed, counts.rolled_back
+
+
+def test_a_batch_counts_each_of_its_transactions() -> None:
+    decided = BatchDecided("app", "query", 1, "spark", [0, 1], [(0, 2)], [Span(0, 0, 2)], [])
+    assert counted(prepared(0), prepared(1), prepared(2), decided) == (1, 0, 2, 0)
+
+
+def test_a_later_request_is_no_transaction_of_its_own() -> None:
+    assert counted(prepared(0), prepared(1, head=0)) == (1, 0, 0, 0)
+
+
+def test_what_was_begun_in_deleted_log_counts_when_it_was_carried_forward() -> None:
+    assert counted(moved(7, State.PREPARED, 7), moved(9, State.PARKED, 9)) == (1, 1, 0, 0)
+
+
+def test_of_what_was_carried_forward_only_undecided_heads_count() -> None:
+    assert counted(moved(7, State.COMMITTED, 7), moved(9, State.PREPARED, 8)) == (0, 0, 0, 0)
+
+
+def test_a_decision_on_what_nobody_has_seen_counts_as_a_decision_only() -> None:
+    rollback = Decided(70_000, State.ROLLED_BACK, "x", [(70_000, 1)], [], [])
+    assert counted(rollback, Parked(70_000, ""), Resumed(70_000, 0, "x")) == (0, 0, 0, 1)
