@@ -166,6 +166,11 @@ class Driver:
             raise Wrong(f"{count} commands are left, {self.acked} were answered")
         self.history = self.history.until(count)
         self.acked = self.confirmed = count
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take the time from the store: what a lost command had carried forward may be there."""
+        self.world.at_ms = max(self.world.at_ms, self.store.last_at_ms)
 
     def close(self) -> None:
         """Stop in good order, and start again."""

@@ -197,6 +197,7 @@ class Exploration:
         )
         driver.starts = [starts_of(driver.store)]
         driver.acked = count
+        driver.catch_up()
         driver.clock.set(max(driver.world.at_ms, driver.clock.now_ms()))
         live_on(driver)
 

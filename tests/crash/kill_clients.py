@@ -23,6 +23,7 @@ from tests.crash.model import Queue, Wrong, seen
 QUEUES: tuple[Queue, ...] = (("orders", 0), ("orders", 1), ("stock", 0))
 _OPEN_MAX = 5
 _REMEMBERED_MAX = 30
+_READ_EVERY = 8
 
 
 class Lost(ConnectionError):
@@ -37,6 +38,8 @@ class Link:
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Answered]] = {}
         self._is_lost = False
+        self._answers = 0
+        self._some_answers = asyncio.Event()
 
     async def open(self, end: socket) -> None:
         """Take over this socket."""
@@ -50,14 +53,23 @@ class Link:
                 waiting = self._waiting.pop(number)
                 if not waiting.done():
                     waiting.set_result(answer)  # type: ignore[arg-type]
+                self._answers += 1
+                if self._answers % _READ_EVERY == 0:
+                    self._some_answers.set()
                 self._on_answer()
         except (asyncio.IncompleteReadError, ConnectionError):
             self._is_lost = True
+            self._some_answers.set()
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(Lost())
         finally:
             self._writer.close()
+
+    async def some_answers(self) -> None:
+        """Wait until there may be something new, or until the other side is dead."""
+        await self._some_answers.wait()
+        self._some_answers.clear()
 
     async def ask(self, asked: Asked) -> Answered:
         """Send it, and wait for the answer."""
@@ -229,6 +241,7 @@ class Consumer:
         """Read on until the process dies."""
         with contextlib.suppress(Lost):
             while True:
+                await link.some_answers()
                 asked = Pull(topic=self.queue[0], queue_id=self.queue[1], offset=self._offset)
                 pulled = await link.ask(asked)
                 assert isinstance(pulled, Pulled)

@@ -8,7 +8,10 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
+from escrowmq.store.commit_log import TEMPORARY
 from escrowmq.store.disk import Bytes, OsDisk, OsFile
+
+_HELD_MAX = 4
 
 
 def die() -> NoReturn:
@@ -102,40 +105,59 @@ class DyingFile(OsFile):
 
 
 class LaggingDisk(DyingDisk):
-    """A planted bug: what is written to the log stays in the process until the next write."""
+    """A planted bug: writes to the log stay in the process until there are a few of them.
+
+    They also go before anything else changes, so that no checkpoint is ahead of the log.
+    """
 
     def __init__(self, root: Path, *, die_at: int = 0, part: float = 0.0) -> None:
         super().__init__(root, die_at=die_at, part=part)
-        self.held: tuple[LaggingFile, int, bytes] | None = None
+        self.held: list[tuple[OsFile, int, bytes]] = []
 
     def wrapped(self, file: OsFile, path: str) -> OsFile:
-        if path.startswith("commitlog"):
+        if path.startswith("commitlog") and not path.endswith(TEMPORARY):
             return LaggingFile(file._descriptor, self)
         return super().wrapped(file, path)
 
+    def is_last(self) -> bool:
+        self.let_go()
+        return super().is_last()
 
-class LaggingFile(DyingFile):
+    def let_go(self) -> None:
+        """Hand what is held to the kernel, too late."""
+        with self._lock:
+            for file, offset, data in self.held:
+                OsFile.write_at(file, offset, data)
+            self.held.clear()
+
+
+class LaggingFile(OsFile):
     """A segment of a ``LaggingDisk``."""
 
-    __slots__ = ("_liar",)
+    __slots__ = ("_disk",)
 
     def __init__(self, descriptor: int, disk: LaggingDisk) -> None:
-        super().__init__(descriptor, disk)
-        self._liar = disk
+        super().__init__(descriptor)
+        self._disk = disk
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        if self._liar.held is not None:
-            file, at, held = self._liar.held
-            super(LaggingFile, file).write_at(at, held)
-        self._liar.held = (self, offset, bytes(data))
+        if DyingDisk.is_last(self._disk):
+            die()
+        self._disk.held.append((self, offset, bytes(data)))
+        if len(self._disk.held) > _HELD_MAX:
+            self._disk.let_go()
+
+    def flush(self) -> None:
+        """Pretend."""
+
+    def close(self) -> None:
+        self._disk.let_go()
+        super().close()
 
     def read_at(self, offset: int, size: int) -> bytes:
-        data = super().read_at(offset, size)
-        if self._liar.held is None or self._liar.held[0] is not self:
-            return data
-        _, at, held = self._liar.held
-        whole = bytearray(data)
-        start, end = max(at, offset), min(at + len(held), offset + size)
-        if start < end:
-            whole[start - offset : end - offset] = held[start - at : end - at]
+        whole = bytearray(super().read_at(offset, size))
+        for file, at, data in list(self._disk.held):
+            start, end = max(at, offset), min(at + len(data), offset + size)
+            if file is self and start < end:
+                whole[start - offset : end - offset] = data[start - at : end - at]
         return bytes(whole)

@@ -219,7 +219,7 @@ class History:
         assert isinstance(asked, c.End)
         if answer.state is not decided_state(asked.resolution):
             raise Wrong(f"{tx.name}: {asked} was answered {answer}")
-        if answer.half_offset not in [request.first for request in tx.requests]:
+        if answer.half_offset not in tx.rows:
             raise Wrong(f"{tx.name}: {answer} is of another transaction")
         if not answer.repeated:
             if tx.was_found_decided or answer.by != asked.by:

@@ -272,7 +272,9 @@ class History:
     def until(self, count: int) -> History:
         """Another history that begins with the first ``count`` commands."""
         other = copy.copy(self)
-        other.steps, other.worlds = self.steps[:count], self.worlds[: count + 1]
+        other.steps = self.steps[:count]
+        # The last one is its own: time may be set in it.
+        other.worlds = [*self.worlds[:count], self.worlds[count].copy()]
         return other
 
 

@@ -248,7 +248,8 @@ class Writer:
         if not store.dispatcher.is_idle:
             grown = store.publish()
             self.on_visible(grown)
-        elif store.checkpoint_due and self._checkpoint is None:
+        elif store.checkpoint_due and self._checkpoint is None and not self._alone:
+            # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
         if self._queued or self._alone or not store.dispatcher.is_idle:
             self._schedule()

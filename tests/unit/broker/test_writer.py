@@ -35,6 +35,8 @@ DEADLINE_S = 20
 class SlowDisk(FaultyDisk):
     """A disk whose flushes of the log wait for the test."""
 
+    slow = "commitlog"
+
     def __init__(self) -> None:
         super().__init__()
         self.may_flush = threading.Event()
@@ -43,7 +45,7 @@ class SlowDisk(FaultyDisk):
 
     def flush(self, inode: Inode) -> None:
         """Wait for the test, then flush."""
-        if inode.path.startswith("commitlog"):
+        if inode.path.startswith(self.slow):
             self.is_flushing.set()
             assert self.may_flush.wait(DEADLINE_S)
         super().flush(inode)
@@ -277,6 +279,28 @@ async def test_a_failed_checkpoint_stops_the_store() -> None:
         assert answered < 10_000
     assert answered > 0
     assert len(Engine(disk.crash(nothing_survives)).pull("orders")) >= answered
+
+
+class SlowQueues(SlowDisk):
+    """A disk on which checkpoints, not commands, wait for the test."""
+
+    slow = "consumequeue"
+
+
+async def test_work_alone_waits_for_one_checkpoint_not_for_all_that_follow() -> None:
+    disk = SlowQueues()
+    store = opened(disk, checkpoint_bytes=4096)
+    writer = Writer(store, ManualClock())
+    disk.may_flush.clear()
+    big = Append(messages=(message(b"x" * 5_000),))
+    await writer.submit(big)
+    end = store.log.end
+    seen = asyncio.ensure_future(writer.alone(lambda one: one.checkpointed))
+    # When the checkpoint that is being written ends, the next one is already due.
+    await writer.submit(big)
+    disk.may_flush.set()
+    assert await seen == end
+    await writer.close()
 
 
 async def test_work_alone_sees_only_what_is_durable_and_may_delete_log() -> None:
