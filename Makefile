@@ -43,7 +43,7 @@ crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)
 
 docs: $(VENV)/base.stamp ## Write the generated reference pages again
-	$(BIN)/python -m escrowmq.cli.reference docs/reference/config.md
+	$(BIN)/python -m escrowmq.cli.reference docs/reference
 
 # spark.txt holds everything; the smaller locks follow its versions, so that they can be installed
 # over each other.  Nothing of the machine that ran this may end up in the files.

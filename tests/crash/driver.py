@@ -6,7 +6,7 @@ commands, ``Tried`` that so many may have reached the disk.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import msgspec
 
@@ -48,31 +48,36 @@ BORN = DiskImage.of({formats.PATH: msgspec.json.encode(formats.chosen(3_405_691_
 DECOY = b"EMQF\x01\x00\x00\x00"
 
 
-class Tried(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tried:
     """So many commands are being written."""
 
     count: int
 
 
-class Acked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Acked:
     """So many commands were answered."""
 
     count: int
 
 
-class Flushed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Flushed:
     """So many commands are on the disk, also where answers do not wait for it."""
 
     count: int
 
 
-class Retaining(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retaining:
     """Retention began, for the so manieth time."""
 
     number: int
 
 
-class Retained(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Retained:
     """Retention ended."""
 
     number: int

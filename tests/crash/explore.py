@@ -91,7 +91,7 @@ class Exploration:
             explorer.advance_to(position)
             self.tally.points += 1
             # One generator per position: what is drawn for one does not depend on the others.
-            rng = Random(self.seed * 1_000_003 + position)  # noqa: S311 - a seed is the point
+            rng = Random(self.seed * 1_000_003 + position)
             choices = list(interesting_survivors(explorer.pending, boundaries))
             if len(explorer.pending) > 1:
                 choices += [random_subset(rng) for _ in range(subsets)]

@@ -50,7 +50,7 @@ def judge_queues(store: Store, world: World) -> None:
             raise Wrong(f"queue {queue} is gone with {len(messages)} messages")
     for queue, opened in there.items():
         messages = world.queues.get(queue, [])
-        number = store.core.names.number_of(*queue)
+        number = store.core.names.queues_of[queue[0]][queue[1]]
         ends = (opened.end, store.core.queue_ends[number])
         if ends != (len(messages), len(messages)):
             raise Wrong(f"queue {queue} ends at {ends}, not at {len(messages)}")
@@ -128,6 +128,12 @@ def judge_rows(store: Store, world: World, *, rebuilt: bool = False) -> None:
     expected = sorted(row.number for row in world.rows.values() if next_at_ms(world, row) < NEVER)
     if due != expected:
         raise Wrong(f"rows {due} are due one day, not {expected}")
+    judge_ids(store, world)
+
+
+def judge_ids(store: Store, world: World) -> None:
+    """Undecided transactions are found by their ids, and their requests know them."""
+    table = store.table
     for transaction in world.transactions.values():
         if transaction.state in (State.PREPARED, State.PARKED):
             newest = world.newest(transaction.transaction_id)

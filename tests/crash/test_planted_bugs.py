@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.store import commit_log, tail
+from escrowmq.store import commit_log, replay, tail
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import ConsumeQueue
 from escrowmq.store.disk import Bytes
@@ -147,7 +147,7 @@ def test_a_decision_that_is_applied_twice_is_caught(monkeypatch: Patch) -> None:
     monkeypatch.setattr(
         settling,
         "answer_again",
-        lambda core, half, repeated: settling.settle(core, half, State.COMMITTED, "again", 0),
+        lambda core, half, **_: settling.settle(core, half, State.COMMITTED, "again", 0),
     )
     assert complaint(Driver(FaultyDisk(BORN))) != ""
 
@@ -156,7 +156,7 @@ def test_a_skipped_replay_of_the_state_table_is_caught() -> None:
     def forgetful() -> AbstractContextManager[object]:
         patch = Patch()
         patch.setattr(StateTable, "decide", lambda *_: None)
-        patch.setattr(StateTable, "decide_singles", lambda *_: None)
+        patch.setattr(replay, "decide_singles", lambda *_: None)
         return _undone(patch)
 
     assert complaint(Driver(FaultyDisk(BORN)), forgetful) != ""

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -133,6 +134,32 @@ def test_shown_output_is_compared(shown: str, same: bool) -> None:  # noqa: FBT0
 def test_the_settings_page_is_what_the_code_says() -> None:
     page = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
     assert page == reference.page(), "run make docs"
+
+
+@pytest.mark.parametrize(("name", "blocks"), reference.blocks_of().items())
+def test_generated_blocks_are_what_the_code_says(name: str, blocks: dict[str, str]) -> None:
+    page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
+    assert page == reference.fill(page, blocks), "run make docs"
+
+
+def test_the_pages_are_written_where_they_are(tmp_path: Path) -> None:
+    for name in ("config.md", *reference.blocks_of()):
+        page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(page.replace("|", "?"), encoding="utf-8")
+    reference.write(tmp_path)
+    config = (tmp_path / "config.md").read_text(encoding="utf-8")
+    assert config == reference.page()
+    states = (tmp_path / "transaction-states.md").read_text(encoding="utf-8")
+    assert "stateDiagram-v2" in states
+
+
+def test_every_record_is_on_the_page_of_the_disk_format() -> None:
+    from escrowmq.transaction.records import Record
+
+    page = (ROOT / "docs/reference/disk-format.md").read_text(encoding="utf-8")
+    for kind in get_args(Record):
+        tag = kind.__struct_config__.tag
+        assert f"| {tag} | `{kind.__name__}` |" in page
 
 
 def test_every_setting_is_described() -> None:

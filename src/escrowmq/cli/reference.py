@@ -1,7 +1,11 @@
-"""Writes docs/reference/config.md from the config dataclasses: ``make docs``.
+"""Writes what the reference pages say about the code: ``make docs``.
+
+The settings page is written as a whole, from the config dataclasses.  In other pages, blocks
+between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is edited by hand, and
+tests compare both with the code.
 
 A field's description is the ``#:`` comment above it; fields that stand together under one comment
-share it.  The page is never edited by hand, and a test compares it with this.
+share it.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
@@ -92,5 +96,38 @@ def _allowed(kind: object, bounds: tuple[object, object] | None) -> str:
     return {int: "an integer", float: "a number", bool: "`true` or `false`"}.get(kind, "text")  # type: ignore[call-overload, no-any-return]
 
 
+def fill(text: str, blocks: Mapping[str, str]) -> str:
+    """The page with these blocks between their marks."""
+    for name, block in blocks.items():
+        before, begin, rest = text.partition(f"<!-- {name}: generated -->\n")
+        _, end, after = rest.partition(f"\n<!-- {name}: end -->")
+        assert begin, f"the page has no block {name}"
+        assert end, f"the block {name} has no end"
+        text = f"{before}{begin}{block}{end}{after}"
+    return text
+
+
+def blocks_of() -> dict[str, dict[str, str]]:
+    """The generated blocks, by page."""
+    from escrowmq.cli import reference_disk
+    from escrowmq.transaction.diagram import dues_table, mermaid
+
+    return {
+        "transaction-states.md": {
+            "diagram": f"```mermaid\n{mermaid()}\n```",
+            "rules": dues_table(),
+        },
+        "disk-format.md": reference_disk.blocks(),
+    }
+
+
+def write(folder: Path) -> None:
+    """Write all pages in the folder again."""
+    (folder / "config.md").write_text(page(), encoding="utf-8")
+    for name, blocks in blocks_of().items():
+        path = folder / name
+        path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    write(Path(sys.argv[1]))

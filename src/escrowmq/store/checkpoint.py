@@ -30,24 +30,35 @@ MAGIC = b"EMQC1"
 class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     """Everything below ``log_end`` is flushed and in the files named here."""
 
+    #: The last store time.
     at_ms: int
+    #: Where the log begins, and up to where this checkpoint holds it.
     log_start: int
     log_end: int
+    #: The first row that files hold, and the next half offset.
     rows_start: int
     rows_end: int
+    #: The state table's files: base, generation, rows, log offset of the first row.
     chunks: list[ChunkFile]
     #: Bases of the chunks that are in memory.
     live: list[int]
+    #: Which file holds the survivors, and how many.
     survivors_generation: int
     survivors_count: int
+    #: The key index's files.
     key_runs: list[str]
     #: By queue number: start and end.
     queue_bounds: list[tuple[int, int]]
+    #: Every name that the log has given, in the order of the numbers.
     queues: list[NamedQueue]
     origins: list[NamedOrigin]
+    #: By head: undecided transactions of several requests.
     parts: dict[int, Parts]
+    #: By half offset: how long after the commit it becomes visible.
     delays: dict[int, int]
+    #: By head: when a transaction that was parked was resumed.
     resumed_at_ms: dict[int, int]
+    #: By app id: the decided Spark batches.
     batches: dict[str, AppBatches]
     #: The highest ``store.copy_after_ms`` that any entry in a queue was made with.
     copy_after_ms: int
@@ -56,7 +67,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 
-    def with_files(self, **files: Any) -> Checkpoint:
+    def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
         """The same, with the files that hold it."""
         return msgspec.structs.replace(self, **files)
 

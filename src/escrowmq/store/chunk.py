@@ -53,6 +53,7 @@ _SINGLES = tuple(name for name, _ in COLUMNS if name not in ("part", "state", "c
 # As plain numbers: comparing with an enum takes several times as long.
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
+_UNDECIDED = (_PREPARED, _PARKED)
 
 
 class Chunk:
@@ -222,7 +223,7 @@ class Chunk:
 
     def _is_needed(self, at: int) -> bool:
         state = self.state[at]
-        return state == _PREPARED or state == _PARKED or self.next_at_ms[at] != NEVER
+        return state in _UNDECIDED or self.next_at_ms[at] != NEVER
 
     def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
         """Consume queue entries of rows [at, end)."""

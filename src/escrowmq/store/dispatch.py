@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns, Entry
+from escrowmq.store.entries import columns_of, entry_of
 from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
     BatchDecided,
@@ -123,7 +124,7 @@ class Dispatcher:
         self._waiting.extend(_by_queue(columns, array("I", queues), firsts))
 
     def _entry(self, row: int, where: Where) -> Entry:
-        entry = self._table.entry(row, where.at_ms)
+        entry = entry_of(self._table, row, where.at_ms)
         # Of a row that is gone only the place is left, and it goes with this frame.
         return entry if entry.size else Entry(where.frame, where.at_ms, 0, 0, 0)
 
@@ -159,7 +160,7 @@ class Dispatcher:
         ends = {span.queue: span.first for span in given}
         for first, count in ranges:
             at = first
-            for columns, queues in self._table.columns(first, count, where.at_ms):
+            for columns, queues in columns_of(self._table, first, count, where.at_ms):
                 after = at + len(queues)
                 if len(given) == 1 and not waiting:
                     queue = given[0].queue

@@ -28,9 +28,11 @@ DIRECTORIES = (
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Chosen once, when the store is made."""
 
+    #: Of all files of the store, but for those that state one of their own.
     version: int
     #: Goes into every frame's checksum, so that no other store's frame passes for ours.
     seed: int
+    #: Rows in a file of the state table.
     chunk_rows: int
     #: CRC-32 of the above: a store that is read by wrong numbers looks damaged all over.
     check: int

@@ -153,11 +153,7 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
         report.log_end = found.frame.end
         _count_frame(segments[found.segment.start], found)
         records = found.frame.records
-        report.lost.extend(
-            Span(first=offset, count=record.length)
-            for record in records
-            if isinstance(record, Lost)
-        )
+        _note_lost(report, found)
         messages.read(found)
         sequence.read(records, offset)
         tally.read(records)
@@ -182,6 +178,12 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
 def _date(report: Report, at_ms: int) -> None:
     """Bad ranges before the first intact frame are as old as that one."""
     report.ranges = [msgspec.structs.replace(one, stored_at_ms=at_ms) for one in report.ranges]
+
+
+def _note_lost(report: Report, found: FoundFrame) -> None:
+    for record in found.frame.records:
+        if type(record) is Lost:
+            report.lost.append(Span(first=found.frame.log_offset, count=record.length))
 
 
 def _count_frame(segment: SegmentFound, found: FoundFrame) -> None:

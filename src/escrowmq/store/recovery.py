@@ -24,9 +24,12 @@ from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rew
 from escrowmq.transaction.core import Where
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.config import StoreConfig
     from escrowmq.store.disk import Disk
+    from escrowmq.store.frames import Frame
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
 
@@ -174,32 +177,44 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
     flushed = checkpoint.log_end if checkpoint else 0
     spilled = offset
     replayer = Replayer(store)
+    for frame in frames_from(commit, store.seed, offset):
+        replayer.feed(frame)
+        store.last_at_ms = frame.stored_at_ms
+        flushed = max(flushed, frame.flushed)
+        offset = frame.end
+        found.frames += 1
+        if offset - spilled >= store.config.checkpoint_bytes:
+            replayer.flush()
+            spill(store)
+            spilled = offset
+    replayer.flush()
+    if checkpoint is not None:
+        store.table.end_at_least(checkpoint.rows_end)
+    settle_end(store, found, offset, flushed)
+    if checkpoint is None or found.frames or found.rebuilt_because:
+        store.checkpoint()
+    else:
+        store.checkpointed = offset
+
+
+def frames_from(commit: CommitLog, seed: int, offset: int) -> Iterator[Frame]:
+    """Intact frames from this offset on, up to the first that is bad or missing."""
     for segment in commit.segments:
         if segment.end <= offset:
             continue
         if segment.start > offset:
-            break
-        frames = read_frames(
-            segment, store.seed, from_offset=max(offset, segment.start), end=segment.end
-        )
-        for frame in frames:
-            replayer.feed(frame)
-            store.last_at_ms = frame.stored_at_ms
-            if frame.flushed > flushed:
-                flushed = frame.flushed
+            return
+        start = max(offset, segment.start)
+        for frame in read_frames(segment, seed, from_offset=start, end=segment.end):
+            yield frame
             offset = frame.end
-            found.frames += 1
-            if offset - spilled >= store.config.checkpoint_bytes:
-                replayer.flush()
-                publish_all(store)
-                spill(store)
-                spilled = offset
         if offset < segment.end:
-            break
-    replayer.flush()
-    publish_all(store)
-    if checkpoint is not None:
-        store.table.end_at_least(checkpoint.rows_end)
+            return
+
+
+def settle_end(store: Store, found: Found, offset: int, flushed: int) -> None:
+    """Cut what is torn, write again what may never have reached the disk, and go on from there."""
+    commit = store.log
     if commit.segments and offset < commit.segments[-1].end:
         judge(commit, store.seed, offset, flushed)
         found.cut_bytes = cut_tail(store.disk, commit, offset)
@@ -208,12 +223,9 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         rewrite_tail(store.disk, commit, flushed, offset)
     found.log_end = offset
     commit.begin_at(offset)
+    publish_all(store)
     store.publish()
     note_times(store)
-    if checkpoint is None or found.frames or found.rebuilt_because:
-        store.checkpoint()
-    else:
-        store.checkpointed = offset
 
 
 def spill(store: Store) -> None:
@@ -221,6 +233,7 @@ def spill(store: Store) -> None:
 
     No checkpoint names them yet: if this replay is cut short the next one starts over.
     """
+    publish_all(store)
     job = CheckpointJob(store)
     job.write()
     job.install()

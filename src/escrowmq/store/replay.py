@@ -10,7 +10,7 @@ other record is applied as it always is, after what was gathered before it.
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from escrowmq.store.consume_queue import Columns
 from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.store.rows import STATE_ROW
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import Decided, Prepared
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from escrowmq.store.frames import Frame
     from escrowmq.store.rows import Rows
+    from escrowmq.store.state_table import StateTable
     from escrowmq.store.store import Store
 
 GATHERED_MAX = 4_096
@@ -160,14 +162,14 @@ class Replayer:
         publish_all(store)
         if gathered.halves:
             columns = gathered.half_columns()
-            store.table.insert_singles(self._first, columns)
+            insert_singles(store.table, self._first, columns)
             store.keys.extend(columns.unique, array("Q", columns.log_offset))
             if gathered.keys:
                 store.keys.extend(*zip(*gathered.keys, strict=True))
             self._first = store.table.end
         if gathered.decisions:
             rows, op_offsets, at_ms, states, queues, offsets = gathered.decision_columns()
-            store.table.decide_singles(rows, states, op_offsets)
+            decide_singles(store.table, rows, states, op_offsets)
             self._show(rows, at_ms, queues, offsets)
 
     def _show(self, rows: Rows, at_ms: Rows, queues: Rows, offsets: Rows) -> None:
@@ -175,7 +177,7 @@ class Replayer:
         order = shown[np.argsort(queues[shown], kind="stable")]
         if not len(order):
             return
-        entries = self._store.table.gather(rows[order])
+        entries = gather(self._store.table, rows[order])
         at_ms, offsets, queues = at_ms[order], offsets[order], queues[order]
         borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
         for start, end in pairwise([0, *borders.tolist(), len(queues)]):
@@ -190,6 +192,47 @@ class Replayer:
             queue = int(queues[start])
             self._store.queues[queue].extend(int(offsets[start]), columns)
             self._store.core.queue_ends[queue] = int(offsets[end - 1]) + 1
+
+
+def insert_singles(table: StateTable, first: int, columns: HalfColumns) -> None:
+    """Add many requests of one row each."""
+    assert first == table.end, "rows are added in order"
+    done = 0
+    while done < len(columns.size):
+        done += table.chunk_for(first + done).insert_singles(columns, done)
+    table.end += done
+    table.ids.add_many(np.frombuffer(columns.id_hash, dtype=np.uint32))
+    if table.ids.is_full:
+        table.rebuild_filter()
+
+
+def decide_singles(table: StateTable, rows: Rows, states: Rows, op_offsets: Rows) -> None:
+    """Set the state of many live rows for good."""
+    bases = rows - rows % table.chunk_rows
+    for base in np.unique(bases).tolist():
+        here = np.flatnonzero(bases == base)
+        table.chunks[base].decide_rows(rows[here] - base, states[here])
+    table.ops.update(
+        zip(rows.tolist(), zip(repeat(1), op_offsets.tolist(), strict=False), strict=True)
+    )
+
+
+def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
+    """What consume queue entries need of these live rows, in their order."""
+    bases = rows - rows % table.chunk_rows
+    columns = {
+        name: np.zeros(len(rows), dtype=STATE_ROW[name])
+        for name in ("log_offset", "size", "tags", "crc")
+    }
+    for base in np.unique(bases).tolist():
+        chunk = table.chunks[base]
+        here = np.flatnonzero(bases == base)
+        at = rows[here] - base
+        for name, column in columns.items():
+            column[here] = chunk.view(name)[at]
+        for row, location in chunk.locations.items():
+            columns["log_offset"][rows == row] = location
+    return columns
 
 
 def publish_all(store: Store) -> None:

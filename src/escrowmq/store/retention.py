@@ -6,6 +6,7 @@ start; only then are files removed.  A crash at any point leaves a store that op
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,7 @@ def removable_below(store: Store, now_ms: int) -> int:
     config = store.config
     below = segments[0].start if segments else 0
     total = store.log.written - below
-    for segment, after in zip(segments, segments[1:], strict=False):
+    for segment, after in pairwise(segments):
         # Store times never go back, so the next segment's first is the latest of this one's.
         # One without a frame yet says nothing.
         is_old = 0 < after.first_at_ms <= now_ms - config.retention_ms

@@ -49,9 +49,7 @@ QUEUE_ENTRY = np.dtype(
     ]
 )
 
-assert STATE_ROW.itemsize == 72
-assert SURVIVOR_ROW.itemsize == 80
-assert QUEUE_ENTRY.itemsize == 32
+assert (STATE_ROW.itemsize, SURVIVOR_ROW.itemsize, QUEUE_ENTRY.itemsize) == (72, 80, 32)
 
 _ODD = np.array([2 * (i * 0x9E3779B1 % 2**31) + 1 for i in range(1, 33)], dtype=np.uint32)
 

@@ -9,8 +9,6 @@ map, and decided rows are read from the file when somebody asks.
 from __future__ import annotations
 
 import heapq
-from array import array
-from itertools import repeat
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,9 +16,8 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.chunk import Chunk
-from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.id_filter import IdFilter
-from escrowmq.store.rows import STATE_ROW, Rows
+from escrowmq.store.rows import Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors, is_needed
 from escrowmq.transaction.records import NEVER
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 
     from escrowmq.model.message import Message
     from escrowmq.store.disk import Disk
-    from escrowmq.store.replay import HalfColumns
     from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Moved, MovedRow
 
@@ -69,7 +65,7 @@ class StateTable:
         self.survivors = Survivors()
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
-        self._ids = IdFilter()
+        self.ids = IdFilter()
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
 
@@ -110,7 +106,7 @@ class StateTable:
     def find(self, transaction_id: str) -> int | None:
         """The newest request's first row with exactly this transaction id, if still known."""
         wanted = crc32(transaction_id.encode())
-        if not self._ids.may_hold(wanted):
+        if not self.ids.may_hold(wanted):
             return None
         for candidate in self._candidates(wanted):
             half = self.get(candidate)
@@ -202,41 +198,6 @@ class StateTable:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
 
-    def entry(self, row: int, visible_at_ms: int) -> Entry:
-        """The consume queue's entry for this row."""
-        chunk, at = self._place(row)
-        if chunk is None:
-            half = self.get(row)
-            if half is None:
-                # Its message was deleted, and the queue starts after it.
-                return Entry(0, visible_at_ms, 0, 0, 0)
-            return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
-        location = chunk.log_offset[at]
-        if chunk.locations:
-            location = chunk.locations.get(row, location)
-        return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
-
-    def columns(
-        self, first: int, count: int, visible_at_ms: int
-    ) -> Iterator[tuple[Columns, array[int]]]:
-        """Consume queue entries of these rows, and their queues, chunk by chunk."""
-        if not self.lacks_rows and self._is_in_chunks(first, count):
-            for chunk, at, end in self._slices(first, count):
-                yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
-            return
-        entries = [self.entry(row, visible_at_ms) for row in range(first, first + count)]
-        halves = [self.get(row) for row in range(first, first + count)]
-        yield (
-            Columns(
-                log_offsets=array("q", [entry.log_offset for entry in entries]),
-                sizes=array("I", [entry.size for entry in entries]),
-                tags=array("i", [entry.tags for entry in entries]),
-                crcs=array("I", [entry.crc for entry in entries]),
-                visible_at_ms=array("q", (visible_at_ms,)) * count,
-            ),
-            array("I", [half.queue if half else 0 for half in halves]),
-        )
-
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
@@ -253,20 +214,20 @@ class StateTable:
         assert rows.first == self.end, "rows are added in order"
         count = len(rows.placed.sizes)
         if rows.transaction_id:
-            self._ids.add(crc32(rows.transaction_id.encode()))
-        chunk = self._chunk_for(self.end)
+            self.ids.add(crc32(rows.transaction_id.encode()))
+        chunk = self.chunk_for(self.end)
         if count == 1:
             chunk.insert_one(rows)
         else:
             done = min(count, self.chunk_rows - chunk.count)
             chunk.insert_many(rows, 0, done)
             while done < count:
-                chunk = self._chunk_for(self.end + done)
+                chunk = self.chunk_for(self.end + done)
                 more = min(count - done, self.chunk_rows)
                 chunk.insert_many(rows, done, more)
                 done += more
         self.end += count
-        if self._ids.is_full:
+        if self.ids.is_full:
             self.rebuild_filter()
 
     def skip_to(self, end: int, where: Where) -> None:
@@ -276,52 +237,14 @@ class StateTable:
         if not self.end and not self.chunks:
             self.start = self.end = max(end, 0)
         while self.end < end:
-            chunk = self._chunk_for(self.end)
+            chunk = self.chunk_for(self.end)
             count = min(end - self.end, self.chunk_rows - chunk.count)
             chunk.skip(count, where.frame, where.at_ms)
             self.end += count
 
-    def insert_singles(self, first: int, columns: HalfColumns) -> None:
-        """Add many requests of one row each."""
-        assert first == self.end, "rows are added in order"
-        done = 0
-        while done < len(columns.size):
-            done += self._chunk_for(first + done).insert_singles(columns, done)
-        self.end += done
-        self._ids.add_many(np.frombuffer(columns.id_hash, dtype=np.uint32))
-        if self._ids.is_full:
-            self.rebuild_filter()
-
     def is_live(self, row: int) -> bool:
         """Whether the row is in memory, in a chunk."""
-        return self._place(row)[0] is not None
-
-    def decide_singles(self, rows: Rows, states: Rows, op_offsets: Rows) -> None:
-        """Set the state of many live rows for good."""
-        bases = rows - rows % self.chunk_rows
-        for base in np.unique(bases).tolist():
-            here = np.flatnonzero(bases == base)
-            self.chunks[base].decide_rows(rows[here] - base, states[here])
-        self.ops.update(
-            zip(rows.tolist(), zip(repeat(1), op_offsets.tolist(), strict=False), strict=True)
-        )
-
-    def gather(self, rows: Rows) -> dict[str, Rows]:
-        """What consume queue entries need of these live rows, in their order."""
-        bases = rows - rows % self.chunk_rows
-        columns = {
-            name: np.zeros(len(rows), dtype=STATE_ROW[name])
-            for name in ("log_offset", "size", "tags", "crc")
-        }
-        for base in np.unique(bases).tolist():
-            chunk = self.chunks[base]
-            here = np.flatnonzero(bases == base)
-            at = rows[here] - base
-            for name, column in columns.items():
-                column[here] = chunk.view(name)[at]
-            for row, location in chunk.locations.items():
-                columns["log_offset"][rows == row] = location
-        return columns
+        return self.place(row)[0] is not None
 
     def end_at_least(self, end: int) -> None:
         """All rows below were given, though none of them need be left."""
@@ -329,7 +252,8 @@ class StateTable:
             assert not self.chunks, "rows that are left reach the end"
             self.start = self.end = end
 
-    def _chunk_for(self, row: int) -> Chunk:
+    def chunk_for(self, row: int) -> Chunk:
+        """The chunk that a new row goes to."""
         base = row - row % self.chunk_rows
         chunk = self.chunks.get(base)
         if chunk is None:
@@ -350,7 +274,7 @@ class StateTable:
 
     def _set(self, first: int, count: int, state: State) -> None:
         settled = state in _DECIDED
-        for chunk, at, end in self._slices(first, count):
+        for chunk, at, end in self.slices(first, count):
             chunk.set_state(at, end, state, settled=settled)
         if self.survivors.rows:
             changes: dict[str, object] = {"state": state}
@@ -361,7 +285,7 @@ class StateTable:
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when to look at this row next; NEVER when there is nothing more to do."""
-        chunk, at = self._place(half_offset)
+        chunk, at = self.place(half_offset)
         if chunk is not None:
             chunk.set_next(at, at_ms)
         # A chunk that is about to leave is in both places.
@@ -369,7 +293,7 @@ class StateTable:
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent and when to look next."""
-        chunk, at = self._place(half_offset)
+        chunk, at = self.place(half_offset)
         if chunk is not None:
             chunk.checks_sent[at] = checks_sent
             chunk.set_next(at, next_at_ms)
@@ -379,7 +303,7 @@ class StateTable:
         """Set whole rows as they were carried forward; the first one's bytes are at location."""
         placed = moved.placed
         for index, row in enumerate(moved.rows):
-            chunk, at = self._place(row.half_offset)
+            chunk, _ = self.place(row.half_offset)
             if chunk is not None:
                 chunk.locations[row.half_offset] = location
                 chunk.is_dirty = True
@@ -411,7 +335,7 @@ class StateTable:
         )
         id_hash = crc32(row.transaction_id.encode())
         self.survivors.keep(half, id_hash)
-        self._ids.add(id_hash)
+        self.ids.add(id_hash)
 
     # Files.
 
@@ -467,7 +391,7 @@ class StateTable:
         columns = [chunk.view("id_hash") for chunk in self.chunks.values()]
         hashes = self.survivors.rows_by_hash
         columns.append(np.fromiter(hashes, dtype=np.uint32, count=len(hashes)))
-        self._ids.rebuild(columns, sum(map(len, columns)))
+        self.ids.rebuild(columns, sum(map(len, columns)))
 
     def open(self, start: int, end: int, live: list[int]) -> None:
         """Take the rows as of a checkpoint from the files."""
@@ -497,17 +421,19 @@ class StateTable:
     def _kept(self) -> Iterator[Half]:
         """Rows of the map, but for those of a chunk that is about to leave."""
         for row, half in self.survivors.rows.items():
-            if self._place(row)[0] is None:
+            if self.place(row)[0] is None:
                 yield half
 
-    def _place(self, half_offset: int) -> tuple[Chunk | None, int]:
+    def place(self, half_offset: int) -> tuple[Chunk | None, int]:
+        """Where in memory a row is; None if it is not in a chunk."""
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
         at = half_offset % self.chunk_rows
         if chunk is None or not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return None, 0
         return chunk, at
 
-    def _slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
+    def slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
+        """Where in memory these rows are, as far as they are in chunks."""
         row = first
         while row < first + count:
             base = row - row % self.chunk_rows
@@ -519,8 +445,9 @@ class StateTable:
                     yield chunk, at, stop
             row = end
 
-    def _is_in_chunks(self, first: int, count: int) -> bool:
-        return sum(end - at for _, at, end in self._slices(first, count)) == count
+    def is_in_chunks(self, first: int, count: int) -> bool:
+        """Whether all these rows are."""
+        return sum(end - at for _, at, end in self.slices(first, count)) == count
 
     def _halves(self, first: int, count: int) -> Iterator[Half]:
         for row in range(first, first + count):

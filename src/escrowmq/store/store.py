@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 class Store:
     """An open store.  ``open_store`` in recovery.py makes one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - called in one place only
         self,
         disk: Disk,
         log: CommitLog,

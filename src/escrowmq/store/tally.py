@@ -38,6 +38,7 @@ class Undecided:
     def __init__(self) -> None:
         self._chunks: dict[int, bytearray] = {}
         self._open: dict[int, int] = {}
+        self._newest = -1
         self.counts = [0, 0, 0]
 
     def set(self, head: int, state: int) -> None:
@@ -49,11 +50,17 @@ class Undecided:
                 return
             chunk = self._chunks[number] = bytearray(_CHUNK_ROWS)
             self._open[number] = 0
-        before, chunk[at] = chunk[at], state
-        self.counts[before] -= 1
+            before, self._newest = self._newest, max(self._newest, number)
+            self._drop(before)
+        was, chunk[at] = chunk[at], state
+        self.counts[was] -= 1
         self.counts[state] += 1
-        self._open[number] += bool(state) - bool(before)
-        if not self._open[number]:
+        self._open[number] += bool(state) - bool(was)
+        self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        # The newest is about to be used again.
+        if number != self._newest and self._open.get(number) == 0:
             del self._chunks[number], self._open[number]
 
     def is_open(self, head: int) -> bool:

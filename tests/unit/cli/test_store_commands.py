@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -251,3 +254,34 @@ def test_long_lists_are_cut() -> None:
     assert f"file-{SHOWN_MAX - 1} " in printed
     assert f"file-{SHOWN_MAX} " not in printed
     assert "and 5 more" in printed
+
+
+@contextmanager
+def no_byte_can_be_written() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_directory_that_cannot_be_written_can_be_checked_but_not_repaired(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = DiskImage.from_directory(bad / "store")
+    with no_byte_can_be_written():
+        assert exit_code("store", "check", bad) == 1
+        assert exit_code("store", "repair", bad, "--yes") == 2
+    assert "data_directory_read_only" in capsys.readouterr().err
+    assert DiskImage.from_directory(bad / "store") == before
+
+
+def test_a_store_of_another_version_cannot_be_looked_at(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = good / "store" / "format"
+    path.write_text(path.read_text().replace('"version":1', '"version":2'))
+    for command in ("check", "repair"):
+        assert exit_code("store", command, good) == 2
+        assert "store_version_unknown" in capsys.readouterr().err

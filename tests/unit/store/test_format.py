@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import json
 
+import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.format import PATH, TEMPORARY, VERSION, Format, read_or_make
+from escrowmq.store.format import PATH, TEMPORARY, VERSION, chosen, read_or_make
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 
@@ -100,5 +101,6 @@ def test_a_damaged_file_is_not_taken_for_an_empty_directory(content: bytes) -> N
 
 
 def test_a_fixed_format_is_taken_as_it_is() -> None:
-    disk = stated(version=1, seed=7, chunk_rows=9)
-    assert read_or_make(disk, 8) == Format(version=1, seed=7, chunk_rows=9)
+    made = chosen(7, 9)
+    disk = stated(**msgspec.structs.asdict(made))
+    assert read_or_make(disk, 8) == made

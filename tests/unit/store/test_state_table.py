@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.replay import HalfColumns
+from escrowmq.store.replay import HalfColumns, insert_singles
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import Resolution, State
@@ -252,7 +252,7 @@ def test_the_filter_of_ids_grows_with_the_rows() -> None:
     for number in range(3):
         driver.hold(f"bulk {number}", *[message("")] * 4096)
     for number in range(1, 9_000):
-        driver.store.table._ids.add(crc32(b"%d" % number))
+        driver.store.table.ids.add(crc32(b"%d" % number))
     driver.hold("last")
     assert driver.store.table.find("last") == 3 * 4096
     assert driver.store.table.find("bulk 1") == 4096
@@ -275,10 +275,10 @@ def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
         unique=hashes,
     )
     table = Driver(chunk_rows=1024).store.table
-    table.insert_singles(0, columns)
+    insert_singles(table, 0, columns)
     assert table.end == count
-    assert not table._ids.is_full
-    assert all(table._ids.may_hold(id_hash) for id_hash in hashes)
+    assert not table.ids.is_full
+    assert all(table.ids.may_hold(id_hash) for id_hash in hashes)
     assert table.row_at(8_999) == 8_999
 
 

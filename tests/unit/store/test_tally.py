@@ -54,3 +54,11 @@ def test_of_what_was_carried_forward_only_undecided_heads_count() -> None:
 def test_a_decision_on_what_nobody_has_seen_counts_as_a_decision_only() -> None:
     rollback = Decided(70_000, State.ROLLED_BACK, "x", [(70_000, 1)], [], [])
     assert counted(rollback, Parked(70_000, ""), Resumed(70_000, 0, "x")) == (0, 0, 0, 1)
+
+
+def test_what_is_decided_takes_no_memory() -> None:
+    tally = Tally()
+    for row in range(0, 400_000, 1_000):
+        tally.read([prepared(row), Decided(row, State.COMMITTED, "x", [(row, 1)], [], [])])
+    assert len(tally._undecided._chunks) == 1
+    assert (tally.counts().prepared, tally.counts().committed) == (0, 400)

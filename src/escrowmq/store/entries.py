@@ -1,0 +1,50 @@
+"""From rows of the state table to the consume queue's entries for them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+from escrowmq.store.consume_queue import Columns, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.state_table import StateTable
+
+
+def entry_of(table: StateTable, row: int, visible_at_ms: int) -> Entry:
+    """The entry for this row."""
+    chunk, at = table.place(row)
+    if chunk is None:
+        half = table.get(row)
+        if half is None:
+            # Its message was deleted, and the queue starts after it.
+            return Entry(0, visible_at_ms, 0, 0, 0)
+        return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
+    location = chunk.log_offset[at]
+    if chunk.locations:
+        location = chunk.locations.get(row, location)
+    return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+
+
+def columns_of(
+    table: StateTable, first: int, count: int, visible_at_ms: int
+) -> Iterator[tuple[Columns, array[int]]]:
+    """Entries for these rows, and their queues, chunk by chunk."""
+    if not table.lacks_rows and table.is_in_chunks(first, count):
+        for chunk, at, end in table.slices(first, count):
+            yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
+        return
+    entries = [entry_of(table, row, visible_at_ms) for row in range(first, first + count)]
+    halves = [table.get(row) for row in range(first, first + count)]
+    yield (
+        Columns(
+            log_offsets=array("q", [entry.log_offset for entry in entries]),
+            sizes=array("I", [entry.size for entry in entries]),
+            tags=array("i", [entry.tags for entry in entries]),
+            crcs=array("I", [entry.crc for entry in entries]),
+            visible_at_ms=array("q", (visible_at_ms,)) * count,
+        ),
+        array("I", [half.queue if half else 0 for half in halves]),
+    )
