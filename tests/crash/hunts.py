@@ -54,8 +54,8 @@ def birth(seed: int) -> Mapping[str, int]:
 def day(seed: int) -> Mapping[str, int]:
     """A day drawn from the seed, cut at some operations."""
     rng = Random(seed)
-    durability = rng.choice(("fsync", "fsync", "os"))
-    driver = Driver(FaultyDisk(BORN), replace(CONFIG, durability=durability))
+    config = rng.choice((CONFIG, CONFIG, replace(CONFIG, durability="os")))
+    driver = Driver(FaultyDisk(BORN), config)
     random_day(driver, rng, DAY_STEPS)
     points = range(len(driver.disk.journal) + 1)
     some = sorted(rng.sample(points, min(DAY_POINTS, len(points))))
