@@ -31,10 +31,8 @@ ADR_WORDS_MAX = 600
 #: Modules that may be longer, each with the reason.
 LONG_MODULES: dict[str, str] = {
     "src/escrowmq/store/state_table.py": "one adapter of one port; its parts are modules already",
-    "tests/unit/protocol/test_stored_message.py": "one layout, all of its promises",
     "tests/unit/store/test_key_index.py": "one index, all of its promises",
     "tests/unit/store/test_meta.py": "one file, all of its promises",
-    "tests/unit/transaction/test_holding.py": "one command, all of its promises",
 }
 
 ADR_SECTIONS = [
