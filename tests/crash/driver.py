@@ -100,6 +100,8 @@ class Driver:
         self.history = history or History(policy)
         self.starts: list[Starts] = [{}]
         self.acked = 0
+        #: So many commands are known to be flushed by what was written after them.
+        self.confirmed = 0
         self._messages = 0
         self.store, self.found = self._open()
 
@@ -123,6 +125,8 @@ class Driver:
     def sync(self) -> None:
         """Flush and answer everything executed so far."""
         self.disk.mark(Tried(len(self.history)))
+        if self.config.durability == "fsync" and self.store.log.end > self.store.log.written:
+            self.confirmed = self.acked
         self.store.sync()
         self.acked = len(self.history)
         self.disk.mark(Acked(self.acked))
@@ -132,6 +136,7 @@ class Driver:
     def checkpoint(self) -> None:
         """Take a checkpoint; nothing may be waiting for ``sync``."""
         self.store.checkpoint()
+        self.confirmed = len(self.history)
         self.disk.mark(Flushed(len(self.history)))
 
     def retain(self) -> None:
@@ -165,12 +170,17 @@ class Driver:
         if not self.acked <= count <= len(self.history):
             raise Wrong(f"{count} commands are left, {self.acked} were answered")
         self.history = self.history.until(count)
-        self.acked = count
+        self.acked = self.confirmed = count
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Take the time from the store: what a lost command had carried forward may be there."""
+        self.world.at_ms = max(self.world.at_ms, self.store.last_at_ms)
 
     def close(self) -> None:
         """Stop in good order, and start again."""
         self.store.close()
-        self.acked = len(self.history)
+        self.acked = self.confirmed = len(self.history)
         self.store, self.found = self._open()
 
     def judge(self) -> None:

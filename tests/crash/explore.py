@@ -185,7 +185,7 @@ class Exploration:
             if not path.startswith(PROJECTIONS)
         }
         other, _ = self.open(FaultyDisk(DiskImage(files, case.image.directories)))
-        judge(other, self.history.worlds[count], [starts_of(store)])
+        judge(other, self.history.worlds[count], [starts_of(store)], rebuilt=True)
 
     def _judge_going_on(self, case: Case, count: int) -> None:
         """A recovered store works: it takes commands, keeps them and recovers again."""
@@ -197,6 +197,7 @@ class Exploration:
         )
         driver.starts = [starts_of(driver.store)]
         driver.acked = count
+        driver.catch_up()
         driver.clock.set(max(driver.world.at_ms, driver.clock.now_ms()))
         live_on(driver)
 

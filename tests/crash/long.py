@@ -23,9 +23,12 @@ Hunt = Callable[[int], Mapping[str, int]]
 
 #: Name -> the module and function that hunt.
 HUNTS = {
+    "whole": ("tests.crash.hunts", "whole"),
+    "whole-os": ("tests.crash.hunts", "whole_os"),
+    "birth": ("tests.crash.hunts", "birth"),
+    "day": ("tests.crash.hunts", "day"),
     "kill": ("tests.crash.long", "kill"),
-    "explore": ("tests.crash.explore", "hunt"),
-    "machine": ("tests.crash.machine", "hunt"),
+    "machine": ("tests.crash.hunts", "machine"),
 }
 DEFAULT_SECONDS = 600
 KILLS = 12

@@ -91,6 +91,11 @@ class Row(NamedTuple):
     is_shown: bool = False
 
     @property
+    def is_undecided(self) -> bool:
+        """Prepared or parked."""
+        return self.state in (State.PREPARED, State.PARKED)
+
+    @property
     def is_waiting(self) -> bool:
         """Committed, but its time has not come."""
         return self.state is State.COMMITTED and not self.is_shown
@@ -98,7 +103,7 @@ class Row(NamedTuple):
     @property
     def is_needed(self) -> bool:
         """Nothing of it may be forgotten."""
-        return self.state in (State.PREPARED, State.PARKED) or self.is_waiting
+        return self.is_undecided or self.is_waiting
 
     def held(self) -> Seen:
         """How its own bytes must look while it is held."""
@@ -267,7 +272,9 @@ class History:
     def until(self, count: int) -> History:
         """Another history that begins with the first ``count`` commands."""
         other = copy.copy(self)
-        other.steps, other.worlds = self.steps[:count], self.worlds[: count + 1]
+        other.steps = self.steps[:count]
+        # The last one is its own: time may be set in it.
+        other.worlds = [*self.worlds[:count], self.worlds[count].copy()]
         return other
 
 

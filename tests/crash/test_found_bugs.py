@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from escrowmq.model.errors import StoreCorrupt
 from escrowmq.testing.faulty_disk import FaultyDisk
 from tests.crash.driver import BORN, Driver
 
@@ -79,3 +82,16 @@ def test_the_newest_request_is_found_by_id_wherever_its_row_is() -> None:
     assert {old, young} - driver.store.table.survivors.rows.keys() == {old}
     assert rest == 0
     driver.judge()
+
+
+def test_a_transaction_whose_id_is_damaged_is_not_taken_for_a_new_one() -> None:
+    driver = Driver(FaultyDisk(BORN))
+    message = driver.message()
+    driver.prepare(message, transaction_id="damaged-id", number=0)
+    driver.sync()
+    driver.checkpoint()
+    segment = "commitlog/00000000000000000000"
+    at = driver.disk.snapshot()[segment].index(b"damaged-id")
+    driver.disk.flip_bit(segment, at, 0)
+    with pytest.raises(StoreCorrupt, match="frame_damaged"):
+        driver.prepare(message, transaction_id="damaged-id", number=0)

@@ -13,17 +13,20 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.store import commit_log, replay, tail
+from escrowmq.store import commit_log, recovery, replay, tail
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import ConsumeQueue
 from escrowmq.store.disk import Bytes
 from escrowmq.store.frames import Frame, decode_records, stated_head
 from escrowmq.store.recovery import Found
+from escrowmq.store.replay import Replayer
 from escrowmq.store.state_table import StateTable
 from escrowmq.store.store import Store
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import Flush, Operation
 from escrowmq.transaction import copying, settling
+from escrowmq.transaction.core import Transactions, Where
+from escrowmq.transaction.records import Answered, Asked, Decided, Parked, Resumed
 from escrowmq.transaction.states import State
 from tests.crash.driver import BORN, CONFIG, Acked, Driver, Tried
 from tests.crash.explore import Exploration
@@ -167,15 +170,52 @@ def test_a_segment_deleted_around_a_needed_half_is_caught(monkeypatch: Patch) ->
     assert complaint(Driver(FaultyDisk(BORN))) != ""
 
 
+class Stutterer(Replayer):
+    """Replays some frames twice: records hold absolute values, so this changes nothing."""
+
+    twice: tuple[type, ...] = (Asked, Answered, Parked, Resumed)
+
+    def feed(self, frame: Frame) -> None:
+        """Once more, if it is one of those."""
+        super().feed(frame)
+        if isinstance(frame.records[-1], self.twice):
+            super().feed(frame)
+
+
+def stuttering(replayer: type[Replayer] = Stutterer) -> Callable[[], _undone]:
+    """Replay so while recovering."""
+
+    def patched() -> _undone:
+        patch = Patch()
+        patch.setattr(recovery, "Replayer", replayer)
+        return _undone(patch)
+
+    return patched
+
+
+def count_up(core: Transactions, record: Asked, _where: Where) -> None:
+    """One check more than there were, however many the record says."""
+    half = core.table.get(record.head)
+    sent = half.checks_sent if half else 0
+    core.table.count_check(record.head, sent + 1, record.next_check_at_ms)
+
+
+def test_replaying_a_check_twice_changes_nothing() -> None:
+    assert complaint(Driver(FaultyDisk(BORN)), stuttering()) == ""
+
+
 def test_a_check_that_is_counted_by_increment_is_caught(monkeypatch: Patch) -> None:
-    right = StateTable.count_check
+    monkeypatch.setattr(Transactions, "_apply_asked", count_up)
+    assert "'checks_sent': 2" in complaint(Driver(FaultyDisk(BORN)), stuttering())
 
-    def one_more(table: StateTable, row: int, _sent: int, next_at_ms: int) -> None:
-        half = table.get(row)
-        right(table, row, half.checks_sent + 1 if half else 0, next_at_ms)
 
-    monkeypatch.setattr(StateTable, "count_check", one_more)
-    assert complaint(Driver(FaultyDisk(BORN))) != ""
+def test_a_decision_that_is_replayed_twice_is_caught() -> None:
+    class Decisive(Stutterer):
+        """Shows what was committed a second time."""
+
+        twice = (Decided,)
+
+    assert complaint(Driver(FaultyDisk(BORN)), stuttering(Decisive)) != ""
 
 
 def commit_late(driver: Driver) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from escrowmq.model.errors import StoreCorrupt
 from escrowmq.protocol.stored_message import decode, record_crc
-from escrowmq.store.frames import HEAD_BYTES, decode_records, read_frame, stated_head
+from escrowmq.store.frames import HEAD_BYTES, read_frame, stated_head
 from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
+from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
     from escrowmq.model.message import Message
@@ -58,22 +57,14 @@ class LogReading:
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number of a request, by its first row.
 
-        The frame is not checked as a whole, it may be large: a wrong id is only not found.  Nor is
-        that of a decided request whose frame retention has deleted.
+        The whole frame is checked: a damaged id would be taken for one never seen, and what its
+        sender repeats would be held twice.  Of a decided request whose frame retention has deleted,
+        or damage has taken, nothing is known.
         """
-        if half.location < self._log.start:
-            return "", UNNUMBERED
         start = half.location - HEAD_BYTES
-        head = stated_head(self._log.read(start, HEAD_BYTES))
-        if head is None:
+        if start < self._log.start or not half.part & FIRST or self._lost.hold(start):
             return "", UNNUMBERED
-        try:
-            records = decode_records(
-                self._log.read(start + head.records_at, head.length - head.records_at)
-            )
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return "", UNNUMBERED
-        for record in records:
+        for record in self.frame(start).records:
             if isinstance(record, Prepared) and record.first == half.half_offset:
                 return record.transaction_id, record.number
             if isinstance(record, Moved) and record.rows[0].half_offset == half.half_offset:
