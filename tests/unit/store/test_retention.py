@@ -8,6 +8,7 @@ import pytest
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.store.commit_log import segment_path
+from escrowmq.store.key_index import key_hash
 from escrowmq.store.reader import Status
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
@@ -195,6 +196,35 @@ def test_a_lower_age_for_copies_does_not_uncover_entries_of_before() -> None:
     after = driver.closed_and_opened(copy_after_ms=1).closed_and_opened(copy_after_ms=1)
     assert after.retain().segments == 1
     assert after.bodies() == ["new"]
+
+
+def test_the_index_of_keys_forgets_what_is_deleted() -> None:
+    driver = Driver()
+    driver.append(message("old", keys="k"))
+    driver.store.checkpoint()
+    before = driver.disk.list("keyindex")
+    assert before
+    driver.roll_segment()
+    driver.append(message("new", keys="k"))
+    driver.clock.advance(ms=RETENTION)
+    assert driver.retain().segments == 1
+    driver.store.checkpoint()
+    driver.store.checkpoint()
+    assert not set(before) & set(driver.disk.list("keyindex"))
+    assert len(driver.reader.find("orders", "k", limit=9)) == 1
+
+
+def test_a_run_of_keys_that_begins_in_deleted_log_shows_only_the_rest_of_it() -> None:
+    driver = Driver()
+    driver.append(message("old", keys="k"))
+    driver.roll_segment()
+    new = driver.append(message("new", keys="k")).log_offsets
+    driver.store.checkpoint()
+    driver.clock.advance(ms=RETENTION)
+    assert driver.retain().segments == 1
+    for _ in range(2):
+        assert driver.store.keys.find(key_hash("k")) == new
+        driver = driver.closed_and_opened()
 
 
 # Batches

@@ -207,6 +207,15 @@ def test_a_table_that_is_rebuilt_never_writes_to_a_file_that_is_there(
     assert again.read_survivors() == [survivor(2)]
 
 
+def test_what_a_crash_left_under_the_next_name_is_written_over(
+    disk: FaultyDisk, files: StateFiles
+) -> None:
+    path = f"{DIRECTORY}/{ChunkFile(0, 0, 1, 0).name}"
+    disk.open(path, create=True).write_at(0, bytes(50 * ROW_BYTES))
+    files.write(snapshot({0: rows_from(0, 2)}))
+    assert len(disk.snapshot()[path]) == 2 * ROW_BYTES
+
+
 # Damage
 
 
