@@ -26,7 +26,7 @@ from escrowmq.testing.survivors import (
     random_subset,
 )
 from tests.crash.driver import Acked, Driver, Flushed, Retained, Retaining, Tried
-from tests.crash.judge import Starts, judge, picture, starts_of
+from tests.crash.judge import Starts, judge, must_look_alike, picture, starts_of
 from tests.crash.model import HOST, Wrong
 
 PROJECTIONS = ("statetable/", "consumequeue/", "keyindex/")
@@ -171,8 +171,7 @@ class Exploration:
         before = picture(store)
         for again in (disk, disk.crash(nothing_survives)):
             other, found = self.open(again)
-            if (after := picture(other)) != before:
-                raise Wrong(f"recovered once {before}\nand again {after}")
+            must_look_alike(before, picture(other))
             judge(other, self.history.worlds[count], [starts_of(store)])
             if found.cut_bytes:
                 raise Wrong(f"the second recovery cut {found.cut_bytes} bytes of {case!r}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.reader import Reader, Status
 from escrowmq.store.store import Store
@@ -222,36 +224,37 @@ def judge_batches(store: Store, world: World) -> None:
             raise Wrong(f"batch {app}/{query}/{batch} is {verdicts}")
 
 
-def picture(store: Store) -> object:
-    """Everything that can be read, as one value."""
-    table = store.table
-    rows = [
-        (half, store.reading.record_of(half) if needs_bytes(half) else b"")
+def picture(store: Store) -> dict[str, object]:
+    """Everything that can be read, by name, as values that can be compared."""
+    table, core = store.table, store.core
+    found: dict[str, object] = {
+        f"row {half.half_offset}": (
+            without_op(half),
+            store.reading.record_of(half) if needs_bytes(half) else b"",
+        )
         for half in map(table.get, range(table.end))
         if half is not None
-    ]
-    queues = {
-        (queue.topic, queue.queue_id): (
-            queue.start,
-            queue.end,
-            pulled(store, (queue.topic, queue.queue_id), queue.start),
-        )
-        for queue in store.queues
     }
-    core = store.core
-    small = (core.parts, core.heads, core.delays, core.resumed_at_ms, core.batches.apps)
-    # The op offset of a row is in memory or in a file; ``decided_by`` finds it in both.
-    return (
-        [(without_op(half), data) for half, data in rows],
-        queues,
-        repr(small),
-        store.last_at_ms,
-        store.log.end,
-        store.log_start,
-    )
+    for queue in store.queues:
+        place = (queue.topic, queue.queue_id)
+        found[f"queue {place}"] = (queue.start, queue.end, pulled(store, place, queue.start))
+    for name in ("parts", "heads", "delays", "resumed_at_ms"):
+        # As a dict, not as text: in which order small facts are kept does not matter.
+        found[name] = msgspec.to_builtins(getattr(core, name))
+    found["batches"] = msgspec.to_builtins(core.batches.apps)
+    found["log"] = (store.last_at_ms, store.log.end, store.log_start)
+    return found
+
+
+def must_look_alike(one: dict[str, object], other: dict[str, object]) -> None:
+    """Complain about the first thing in which two pictures differ."""
+    for name in one.keys() | other.keys():
+        if one.get(name) != other.get(name):
+            raise Wrong(f"{name} was {one.get(name)} and is {other.get(name)}")
 
 
 def without_op(half: Half) -> tuple[object, ...]:
+    """All but the op offset: it is in memory or in a file, and ``decided_by`` looks in both."""
     return tuple(getattr(half, name) for name in Half.__struct_fields__ if name != "op_offset")
 
 

@@ -30,6 +30,10 @@ Queue = tuple[str, int]
 class Wrong(AssertionError):
     """The store answered, or holds, something that must not be."""
 
+    def __init__(self, what: str) -> None:
+        # Messages are long; both ends tell more than one.
+        super().__init__(what if len(what) < 2_000 else f"{what[:1_000]} ... {what[-900:]}")
+
 
 class Seen(NamedTuple):
     """Every field of a message that a reader can see."""

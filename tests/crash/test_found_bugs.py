@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.faulty_disk import FaultyDisk
-from tests.crash.driver import BORN, Driver
+from escrowmq.testing.survivors import interesting_survivors
+from tests.crash.driver import BORN, CONFIG, Driver
+from tests.crash.explore import Exploration
 
 
 def test_a_late_commit_named_by_its_youngest_half_copies_the_oldest() -> None:
@@ -95,3 +100,20 @@ def test_a_transaction_whose_id_is_damaged_is_not_taken_for_a_new_one() -> None:
     driver.disk.flip_bit(segment, at, 0)
     with pytest.raises(StoreCorrupt, match="frame_damaged"):
         driver.prepare(message, transaction_id="damaged-id", number=0)
+
+
+def test_a_crash_while_a_tail_of_several_segments_is_rewritten_loses_nothing() -> None:
+    driver = Driver(FaultyDisk(BORN), replace(CONFIG, checkpoint_bytes=100_000))
+    driver.append(driver.message())
+    driver.sync()
+    # One batch, one flush, three segments: no frame says yet that it was flushed.
+    for _ in range(3):
+        driver.append(driver.message(size=3_500))
+    driver.sync()
+    exploration = Exploration(driver)
+    case = exploration.case(len(driver.disk.journal))
+    recovered = exploration.judge(case)
+    assert recovered is not None
+    for point in CrashExplorer(tuple(recovered.journal), recovered.start):
+        for survivors in interesting_survivors(point.pending):
+            exploration.judge(replace(case, image=point.crash_image(survivors)))

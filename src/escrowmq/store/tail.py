@@ -46,6 +46,12 @@ def open_segments(disk: Disk, log: CommitLog, log_start: int) -> None:
             continue
         file = disk.open(segment_path(start))
         segment = Segment(start, file, file.size())
+        if log.segments and log.segments[-1].end > segment.end:
+            # The tail was rewritten into the segment before, over this one.  To cut that one would
+            # lose what comes after this one, if a crash kept this removal and not another.
+            file.close()
+            disk.remove(segment_path(start))
+            continue
         if log.segments and log.segments[-1].end > start:
             # The tail was rewritten into this segment; the old copy is of no use.
             _cut(log.segments[-1], start)
