@@ -86,20 +86,17 @@ def alternate(
     )
 
 
-def prepared(store: Store, one: Message, transaction_id: str | None = None) -> int:
-    """Hold a transaction of one message; its half offset."""
-    return held(store, (one,), transaction_id or one.unique_key)
-
-
-def held(store: Store, messages: tuple[Message, ...], transaction_id: str) -> int:
+def held(
+    store: Store, messages: tuple[Message, ...], transaction_id: str, now_ms: int = NOW_MS
+) -> int:
     """Hold a transaction; its half offset."""
     prepare = Prepare(group="orders", transaction_id=transaction_id, messages=messages)
-    reply = store.execute(prepare, NOW_MS).reply
+    reply = store.execute(prepare, now_ms).reply
     assert isinstance(reply, Held)
     return reply.half_offset
 
 
-def commit(store: Store, half_offset: int) -> None:
+def commit(store: Store, half_offset: int, now_ms: int = NOW_MS) -> None:
     """Commit a transaction."""
     ending = End(half_offset=half_offset, resolution=Resolution.COMMIT, by="bench")
-    store.execute(ending, NOW_MS)
+    store.execute(ending, now_ms)

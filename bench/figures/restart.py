@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench.figures.common import commit, message, opened, prepared, report, scratch
+from bench.figures.common import NOW_MS, commit, held, message, opened, report, scratch
 
 
 def run() -> None:
@@ -61,7 +61,8 @@ def fill(path: Path, gib: int) -> None:
         for _ in range(500):
             number += 1
             one = message(number, body, queue_id=number % 4)
-            commit(store, prepared(store, one))
+            now_ms = NOW_MS + number
+            commit(store, held(store, (one,), one.unique_key, now_ms), now_ms)
         store.sync()
         if store.checkpoint_due:
             store.checkpoint()

@@ -14,9 +14,9 @@ from bench.figures.common import (
     NOW_MS,
     alternate,
     commit,
+    held,
     message,
     opened,
-    prepared,
     report,
     scratch,
 )
@@ -35,7 +35,7 @@ def disk_bytes() -> None:
         for number in range(transactions):
             one = message(number, os.urandom(1024))
             own += encoded_size(one, len(HOST))
-            commit(store, prepared(store, one))
+            commit(store, held(store, (one,), one.unique_key))
             store.sync()
         report("disk_bytes_per_commit_ratio", store.log.end / own, "x", bytes=store.log.end)
         store.log.close()
