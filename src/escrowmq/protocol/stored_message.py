@@ -32,6 +32,7 @@ another broker may have been set up with other limits.  Nothing here does I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 from zlib import crc32
@@ -181,19 +182,19 @@ def encode_many(
     """Lay out messages one after the other, from log offset and time ``at`` on.
 
     Returns pieces that joined are the records, and each record's size, checksum (see
-    ``record_crc``) and log offset.  This is
-    ``encode`` in a loop, with what does not change looked up once and joined once: it is what a
-    broker spends most of a batch on.
+    ``record_crc``) and log offset.  This is ``encode`` in a loop, with what does not change looked
+    up once and joined once: it is what a broker spends most of a batch on.
     """
-    log_offset, stored_at_ms = at
+    log_offset, stored_at_ms = first_offset, _ = at
     is_ipv4_store = len(store_host) == IPV4_HOST_BYTES
     same = _SAME.pack(stored_at_ms, store_host[:IPV4_HOST_BYTES], 0, 0)
     pieces: list[bytes] = []
-    sizes, crcs, log_offsets = [], [], []
+    sizes: list[int] = []
+    crcs: list[int] = []
     topic, magic, fixed_bytes = "", 0, 0
     #: By the size of the properties: what stands between body and properties.
     middles: dict[int, bytes] = {}
-    pack_head = _FIRST_SENT_HEAD.pack
+    pack_head, kept, masked, crc_of = _FIRST_SENT_HEAD.pack, _SYS_SENT, _CRC_MASK, crc32
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
         born_host = message.born_host
         if is_ipv4_store and len(born_host) == IPV4_HOST_BYTES and not message.reconsume_times:
@@ -206,12 +207,12 @@ def encode_many(
             head = pack_head(
                 size,
                 magic,
-                crc32(body) & _CRC_MASK,
+                crc_of(body) & masked,
                 message.queue_id,
                 message.flag,
                 queue_offset,
                 log_offset,
-                message.sys_flag & _SYS_SENT | transaction_bits,
+                message.sys_flag & kept | transaction_bits,
                 message.born_at_ms,
                 born_host,
                 same,
@@ -223,7 +224,7 @@ def encode_many(
                 middles[properties_bytes] = middle
             rest = middle + properties
             pieces += (head, body, rest)
-            crcs.append(crc32(rest, crc32(head)))
+            crcs.append(crc_of(rest, crc_of(head)))
         else:
             record = encode(
                 message, queue_offset, log_offset, stored_at_ms, store_host, transaction_bits
@@ -234,9 +235,8 @@ def encode_many(
             assert crc is not None
             crcs.append(crc)
         sizes.append(size)
-        log_offsets.append(log_offset)
         log_offset += size
-    return pieces, sizes, crcs, log_offsets
+    return pieces, sizes, crcs, list(accumulate(sizes[:-1], initial=first_offset))
 
 
 def record_crc(record: bytes | bytearray | memoryview) -> int | None:

@@ -138,7 +138,8 @@ class Chunk:
             self.part[at] = FIRST | len(placed.sizes)
         self.stored_at_ms[at:end] = array("q", (rows.stored_at_ms,)) * count
         self.origin[at:end] = array("I", (rows.origin,)) * count
-        self.state[at:end] = array("B", (rows.state,)) * count
+        if rows.state != _PREPARED:
+            self.state[at:end] = array("B", (rows.state,)) * count
         self.id_hash[at:end] = array("I", (crc32(rows.transaction_id.encode()),)) * count
         self.next_at_ms[at:end] = array("q", (NEVER,)) * count
         # Shorter than the rows: the others are never due.

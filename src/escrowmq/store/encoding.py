@@ -6,6 +6,7 @@ applied or written when a message is refused here.
 
 from __future__ import annotations
 
+from itertools import chain
 from struct import error as StructError  # noqa: N812 - it is a class, whatever its case
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -64,12 +65,17 @@ class MessageEncoder:
             messages, queue_offsets, at, self._store_host, bits
         )
         frame = open_frame(pieces)
-        placed.tags = [tags_code(message.tags) for message in messages]
-        placed.unique = list(map(crc32, map(str.encode, [m.unique_key for m in messages])))
-        keys, keyed = [], []
-        for number, message in enumerate(messages):
-            for key in message.keys:
-                keys.append(key)
-                keyed.append(number)
-        placed.keys, placed.keyed = list(map(crc32, map(str.encode, keys))), keyed
+        tags = [message.tags for message in messages]
+        if tags.count(tags[0]) == len(tags):
+            placed.tags = [tags_code(tags[0])] * len(tags)
+        else:
+            placed.tags = list(map(tags_code, tags))
+        placed.unique = _hashes([message.unique_key for message in messages])
+        keys = [message.keys for message in messages]
+        placed.keys = _hashes(chain.from_iterable(keys))
+        placed.keyed = [number for number, its_keys in enumerate(keys) for _ in its_keys]
         return frame, log_offsets
+
+
+def _hashes(keys: Iterable[str]) -> list[int]:
+    return list(map(crc32, map(str.encode, keys)))

@@ -89,7 +89,9 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     queues = number_queues(core, command.messages, records)
     delays = [message.deliver_after_ms for message in command.messages]
-    if min(delays) < 0 or max(delays) > DELAY_MS_MAX:
+    if delays.count(0) == len(delays):
+        delays = []
+    elif min(delays) < 0 or max(delays) > DELAY_MS_MAX:
         return delay_illegal()
     after_ms = core.policy.check_after_ms
     if command.check_after_ms is not None:
@@ -104,7 +106,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
             transaction_id=command.transaction_id,
             number=UNNUMBERED if command.number is None else command.number,
             next_check_at_ms=now_ms + after_ms,
-            deliver_after_ms=delays if any(delays) else [],
+            deliver_after_ms=delays,
             placed=Placed(queues),
         )
     )
@@ -255,10 +257,9 @@ def number_queues(
     topic = messages[0].topic
     known = core.names.queues_of.get(topic, {})
     # Nearly always one topic whose queues are known: then nothing is built per message.
-    if len({message.topic for message in messages}) == 1:
-        queues = [known.get(message.queue_id, -1) for message in messages]
-        if -1 not in queues:
-            return queues
+    queues = [known.get(message.queue_id, -1) for message in messages if message.topic == topic]
+    if len(queues) == len(messages) and -1 not in queues:
+        return queues
     new: dict[tuple[str, int], NamedQueue] = {}
     queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
     records.extend(new.values())
