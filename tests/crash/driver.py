@@ -150,7 +150,8 @@ class Driver:
         removed = retain(self.store, now_ms)
         if removed.carried:
             self.world.at_ms = max(self.world.at_ms, now_ms)
-        self._refuse_greed(until_ms + self.config.copy_after_ms)
+        # The clock may have gone back since retention took what it was allowed to.
+        self._refuse_greed(self.world.deleted_until_ms + self.config.copy_after_ms)
         self.starts.append(starts_of(self.store))
         self.disk.mark(Retained(number))
         if removed.segments:

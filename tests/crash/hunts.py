@@ -30,6 +30,10 @@ RUNS = 400
 RUN_STEPS = 60
 
 
+#: A torn tail is nothing to tell when it is the thousandth.
+logging.getLogger("escrowmq").setLevel(logging.ERROR)
+
+
 def whole(seed: int) -> Mapping[str, int]:
     """The scripted day, cut at every operation, in every interesting way and some drawn ones."""
     driver = Driver(FaultyDisk(BORN))
@@ -91,8 +95,6 @@ def explored(
     subsets: int,
 ) -> Mapping[str, int]:
     """Judge every case of a day; some also twice, rebuilt, going on and cut again."""
-    # A torn tail is nothing to tell when it is the thousandth.
-    logging.getLogger("escrowmq").setLevel(logging.ERROR)
     exploration = Exploration(driver, seed=seed)
     rng = Random(seed)
     for case in exploration.cases(positions, most=most, subsets=subsets):

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from escrowmq.testing.crash_explorer import CrashExplorer
+from escrowmq.testing.disk_image import EMPTY
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives, random_subset
 from tests.crash.driver import BORN, CONFIG, Driver
@@ -99,3 +100,14 @@ def test_a_random_day_survives_power_cuts(seed: int) -> None:
     exploration = Exploration(driver, seed=SEED + seed)
     for case in exploration.cases(positions(exploration, 13, seed), most=2, subsets=1):
         exploration.judge(case)
+
+
+def test_a_store_that_is_being_made_survives_power_cuts() -> None:
+    driver = Driver(FaultyDisk(EMPTY))
+    driver.append(driver.message())
+    driver.sync()
+    driver.checkpoint()
+    exploration = Exploration(driver, seed=SEED)
+    for case in exploration.cases(subsets=2):
+        exploration.judge(case, go_on=True)
+    assert exploration.tally.points == len(driver.disk.journal) + 1
