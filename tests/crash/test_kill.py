@@ -26,8 +26,8 @@ PLANTS = {
     "reply_before_write": r"gone|are left|can only be|was \d+-\d+|is lost",
     # A message has a second place, or the place of another.
     "decide_twice": r"is in .* at \d+ and at \d+|, and now ",
-    # The bytes of a half message that is still needed were deleted.
-    "forget_the_needed": r"cannot be read|are left|was answered|was forgotten",
+    # The bytes of a half message that is still needed were deleted; sent again, it is held again.
+    "forget_the_needed": r"cannot be read|are left|was answered|was forgotten|was held at",
 }
 
 
