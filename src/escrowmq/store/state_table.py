@@ -19,7 +19,7 @@ from escrowmq.store.chunk import Chunk
 from escrowmq.store.id_filter import IdFilter
 from escrowmq.store.rows import Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
-from escrowmq.store.survivors import Survivors, is_needed
+from escrowmq.store.survivors import Survivors
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
@@ -189,7 +189,7 @@ class StateTable:
         rows = [
             half.half_offset
             for half in self._kept()
-            if half.location < log_offset and is_needed(half)
+            if half.location < log_offset and half.is_needed
         ]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
@@ -201,7 +201,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(map(is_needed, self._kept()))
+        kept = sum(half.is_needed for half in self._kept())
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
@@ -409,7 +409,7 @@ class StateTable:
         needed = {
             row - row % self.chunk_rows
             for row, half in self.survivors.rows.items()
-            if is_needed(half)
+            if half.is_needed
         }
         self.files.remove_below(log_offset, needed | self.chunks.keys())
         if self.files.chunks:

@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from escrowmq.store.state_files import Survivor
-from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.transaction.table import Half
-
-
-def is_needed(half: Half) -> bool:
-    """Whether a row is undecided, parked, or committed but not yet visible."""
-    if half.state is State.COMMITTED:
-        return half.next_at_ms != NEVER
-    return half.state is not State.ROLLED_BACK
 
 
 class Survivors:
@@ -63,7 +54,7 @@ class Survivors:
         gone = [
             row
             for row, half in self.rows.items()
-            if row < row_start and half.op_offset < log_offset and not is_needed(half)
+            if row < row_start and half.op_offset < log_offset and not half.is_needed
         ]
         for row in gone:
             half = self.rows.pop(row)

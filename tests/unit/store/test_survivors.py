@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from escrowmq.store.survivors import Survivors, is_needed
+from escrowmq.store.survivors import Survivors
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, Half
@@ -45,7 +45,7 @@ def row(number: int, **fields: object) -> Half:
 def test_what_can_still_become_visible_is_needed(
     state: State, next_at_ms: int, *, needed: bool
 ) -> None:
-    assert is_needed(row(1, state=state, next_at_ms=next_at_ms)) is needed
+    assert row(1, state=state, next_at_ms=next_at_ms).is_needed is needed
 
 
 def test_rows_are_found_by_every_name() -> None:
