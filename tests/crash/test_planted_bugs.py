@@ -5,7 +5,7 @@ They are planted through doubles and patches of this test, never in the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.store import commit_log, recovery, replay, tail
+from escrowmq.store import frames, recovery, replay
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import ConsumeQueue
 from escrowmq.store.disk import Bytes
-from escrowmq.store.frames import Frame, decode_records, stated_head
+from escrowmq.store.frames import Vouched, decode_records, stated_head
 from escrowmq.store.recovery import Found
 from escrowmq.store.replay import Replayer
 from escrowmq.store.state_table import StateTable
@@ -26,7 +26,7 @@ from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import Flush, Operation
 from escrowmq.transaction import copying, settling
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.records import Answered, Asked, Decided, Parked, Resumed
+from escrowmq.transaction.records import Answered, Asked, Decided, Parked, Record, Resumed
 from escrowmq.transaction.states import State
 from tests.crash.driver import BORN, CONFIG, Acked, Driver, Tried
 from tests.crash.explore import Exploration
@@ -113,23 +113,24 @@ def test_a_directory_that_is_never_flushed_is_caught() -> None:
     assert complaint(Driver(disk)) != ""
 
 
-def credulous(data: Bytes, at: int, log_offset: int, _seed: int) -> Frame | None:
+def credulous(data: Bytes, at: int, log_offset: int, _seed: int) -> Iterator[Vouched]:
     """Take any bytes for a frame that look like one."""
-    head = stated_head(data, at)
-    if head is None or at + head.length > len(data):
-        return None
-    try:
-        records = decode_records(data[at + head.records_at : at + head.length])
-    except msgspec.MsgspecError:
-        return None
-    return Frame(log_offset, head.length, head.records_at, 0, 0, records)
+    while (head := stated_head(data, at)) is not None and at + head.length <= len(data):
+        try:
+            records = decode_records(data[at + head.records_at : at + head.length])
+        except msgspec.MsgspecError:
+            return
+        yield log_offset, head.length, head.records_at, 0, 0, records
+        at += head.length
+        log_offset += head.length
 
 
 def test_an_ignored_checksum_is_caught() -> None:
     def believing() -> AbstractContextManager[object]:
         patch = Patch()
-        patch.setattr(commit_log, "read_frame", credulous)
-        patch.setattr(tail, "read_frame", credulous)
+        for module in (frames, replay):
+            patch.setattr(module, "each_vouched", credulous)
+            patch.setattr(module, "are_intact", lambda *_: True)
         return _undone(patch)
 
     assert complaint(Driver(FaultyDisk(BORN)), believing, step=2) != ""
@@ -175,11 +176,11 @@ class Stutterer(Replayer):
 
     twice: tuple[type, ...] = (Asked, Answered, Parked, Resumed)
 
-    def feed(self, frame: Frame) -> None:
+    def apply(self, records: list[Record], where: Where) -> None:
         """Once more, if it is one of those."""
-        super().feed(frame)
-        if isinstance(frame.records[-1], self.twice):
-            super().feed(frame)
+        super().apply(records, where)
+        if isinstance(records[-1], self.twice):
+            super().apply(records, where)
 
 
 def stuttering(replayer: type[Replayer] = Stutterer) -> Callable[[], _undone]:
@@ -214,6 +215,9 @@ def test_a_decision_that_is_replayed_twice_is_caught() -> None:
         """Shows what was committed a second time."""
 
         twice = (Decided,)
+
+        def _add_decision(self, *_: object) -> bool:
+            return False
 
     assert complaint(Driver(FaultyDisk(BORN)), stuttering(Decisive)) != ""
 

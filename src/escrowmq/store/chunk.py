@@ -21,7 +21,6 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
-    from escrowmq.store.replay import HalfColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -160,18 +159,17 @@ class Chunk:
         self.count = end
         self.is_dirty = True
 
-    def insert_singles(self, columns: HalfColumns, skip: int) -> int:
-        """Add rows from the ``skip``-th on, each a request of its own; how many found room."""
+    def insert_singles(self, halves: Rows) -> int:
+        """Add rows, each a request of its own, as far as there is room; how many that were."""
         at = self.count
-        count = min(len(columns.size) - skip, self.rows_max - at)
+        count = min(len(halves), self.rows_max - at)
         end = at + count
         for name in _SINGLES:
-            getattr(self, name)[at:end] = getattr(columns, name)[skip : skip + count]
-        self.part[at:end] = array("H", (FIRST | 1,)) * count
-        self.state[at:end] = array("B", (_PREPARED,)) * count
+            self._views[name][at:end] = halves[name][:count]
+        self._views["part"][at:end] = FIRST | 1
         self.count = end
         self.needed += count
-        self.due_from_ms = min(self.due_from_ms, int(self._views["next_at_ms"][at:end].min()))
+        self.due_from_ms = min(self.due_from_ms, int(halves["next_at_ms"][:count].min()))
         self.is_dirty = True
         return count
 

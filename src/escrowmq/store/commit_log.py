@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DIRECTORY = "commitlog"
 TEMPORARY = ".tmp"
-_BLOCK_BYTES = 4 * 1024 * 1024
+BLOCK_BYTES = 1 * 1024 * 1024
 _JOINED_BYTES_MAX = 16 * 1024
 
 
@@ -175,27 +175,27 @@ class CommitLog:
         self.segments = []
 
 
+def block_at(segment: Segment, log_offset: int, end: int, size: int = BLOCK_BYTES) -> memoryview:
+    """About ``size`` bytes of a segment from a frame on: all of it, if it ends before ``end``."""
+    at = log_offset - segment.start
+    block = segment.file.read_at(at, min(size, end - log_offset))
+    head = stated_head(block)
+    if head is not None and len(block) < head.length <= end - log_offset:
+        block = segment.file.read_at(at, head.length)
+    return memoryview(block)
+
+
 def read_frames(segment: Segment, seed: int, *, from_offset: int, end: int) -> Iterator[Frame]:
     """Intact frames of a segment.
 
     Stops at the first bad frame; the caller sees that it did not reach ``end``.
     """
-    offset = from_offset
+    offset = before = from_offset
     while offset < end:
-        block = segment.file.read_at(offset - segment.start, min(_BLOCK_BYTES, end - offset))
-        view = memoryview(block)
-        at = 0
-        while (frame := read_frame(view, at, offset, seed)) is not None:
-            yield frame
-            at += frame.length
-            offset += frame.length
-        if at == 0:
-            head = stated_head(block)
-            if head is None or head.length <= len(block) or offset + head.length > end:
-                return
-            block = segment.file.read_at(offset - segment.start, head.length)
-            frame = read_frame(block, 0, offset, seed)
-            if frame is None:
-                return
+        block = block_at(segment, offset, end)
+        while (frame := read_frame(block, offset - before, offset, seed)) is not None:
             yield frame
             offset = frame.end
+        if offset == before:
+            return
+        before = offset

@@ -25,7 +25,7 @@ ours.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from zlib import crc32
 
 import msgspec
@@ -45,10 +45,10 @@ FRAME_BYTES_MAX = 64 * 1024 * 1024
 _HEAD = struct.Struct("<4sHHIIQQQ")
 _START = struct.Struct("<4sHHII")
 _CHECKSUM = struct.Struct("<I")
-_WHOLE_HEAD = struct.Struct("<4sHHIIQQQI")
 
 _NO_HEAD = bytes(HEAD_BYTES)
 _encode_records = msgspec.msgpack.Encoder().encode
+_unpack_head = struct.Struct("<4sH2xIIQQQI").unpack_from
 decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
@@ -92,45 +92,62 @@ def close_frame(
     _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
 
 
+#: Log offset, length, where the records start, store time, what was known as flushed, records.
+Vouched = tuple[int, int, int, int, int, list[Record]]
+
+
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
     """The intact frame at ``data[at:]``, which is ``log_offset`` in the log; None if it is bad.
 
-    A frame that ends beyond ``data`` is bad too: the caller brings enough bytes.  Reading many
-    frames from one block, a memoryview of it is fastest.
+    A frame that ends beyond ``data`` is bad too: the caller brings enough bytes.
+    """
+    for vouched in each_vouched(data, at, log_offset, seed):
+        frame = Frame(*vouched)
+        end = at + frame.records_at
+        return frame if are_intact(data, at + HEAD_BYTES, end, frame.records) else None
+    return None
+
+
+def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[Vouched]:
+    """Frames that follow each other, up to the first bad one.
+
+    Only heads and records were looked at: ``are_intact`` tells about the messages.  A memoryview
+    is fastest.
     """
     room = len(data) - at
-    if room < HEAD_BYTES:
-        return None
-    magic, version, _, length, records_at, stated, stored_at_ms, flushed, checksum = (
-        _WHOLE_HEAD.unpack_from(data, at)
-    )
-    if (
-        magic != MAGIC
-        or version != VERSION
-        or stated != log_offset
-        or not HEAD_BYTES <= records_at <= length <= room
-        or flushed > log_offset
-    ):
-        return None
-    tail = data[at + records_at : at + length]
-    if crc32(tail, crc32(data[at : at + CHECKSUM_AT], seed)) != checksum:
-        return None
-    try:
-        records = decode_records(tail)
-    except msgspec.MsgspecError as error:
-        # The checksum is right, so this is what was written.
-        raise StoreUnusable(
-            "records_unknown",
-            "a newer EscrowMQ wrote this log; use that one",
-            log_offset=log_offset,
-            cause=str(error),
-        ) from None
-    if not _are_intact(data, at + HEAD_BYTES, at + records_at, records):
-        return None
-    return Frame(log_offset, length, records_at, stored_at_ms, flushed, records)
+    unpack, crc_of, decode = _unpack_head, crc32, decode_records
+    while room >= HEAD_BYTES:
+        magic, version, length, records_at, stated, stored_at_ms, flushed, checksum = unpack(
+            data, at
+        )
+        if (
+            magic != MAGIC
+            or version != VERSION
+            or stated != log_offset
+            or not HEAD_BYTES <= records_at <= length <= room
+            or flushed > log_offset
+        ):
+            return
+        tail = data[at + records_at : at + length]
+        if crc_of(tail, crc_of(data[at : at + CHECKSUM_AT], seed)) != checksum:
+            return
+        try:
+            records = decode(tail)
+        except msgspec.MsgspecError as error:
+            # The checksum is right, so this is what was written.
+            raise StoreUnusable(
+                "records_unknown",
+                "a newer EscrowMQ wrote this log; use that one",
+                log_offset=log_offset,
+                cause=str(error),
+            ) from None
+        yield log_offset, length, records_at, stored_at_ms, flushed, records
+        at += length
+        log_offset += length
+        room -= length
 
 
-def _are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
+def are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
     """Whether the messages in ``data[at:end]`` are those that the records vouch for."""
     for record in records:
         if type(record) is Lost:

@@ -15,7 +15,7 @@ from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
 from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.commit_log import CommitLog, read_frames
+from escrowmq.store.commit_log import BLOCK_BYTES, CommitLog, block_at, read_frames
 from escrowmq.store.config import COPY_AFTER_MAX_MS
 from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.replay import Replayer, publish_all
@@ -24,12 +24,9 @@ from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rew
 from escrowmq.transaction.core import Where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.config import StoreConfig
     from escrowmq.store.disk import Disk
-    from escrowmq.store.frames import Frame
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
 
@@ -172,23 +169,12 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
 
 def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
     """Apply the log from where the projections are, and settle its end."""
-    commit = store.log
-    offset = found.replayed_from = commit.end
-    flushed = checkpoint.log_end if checkpoint else 0
-    spilled = offset
+    found.replayed_from = store.log.end
     replayer = Replayer(store)
-    for frame in frames_from(commit, store.seed, offset):
-        replayer.feed(frame)
-        store.last_at_ms = frame.stored_at_ms
-        if frame.flushed > flushed:  # noqa: PLR1730 - max() would take longer than the rest
-            flushed = frame.flushed
-        offset += frame.length
-        found.frames += 1
-        if offset - spilled >= store.config.checkpoint_bytes:
-            replayer.flush()
-            spill(store)
-            spilled = offset
+    offset = replay_segments(store, replayer)
     replayer.flush()
+    found.frames = replayer.frames
+    flushed = max(replayer.flushed, checkpoint.log_end if checkpoint else 0)
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
     settle_end(store, found, offset, flushed)
@@ -198,19 +184,21 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
         store.checkpointed = offset
 
 
-def frames_from(commit: CommitLog, seed: int, offset: int) -> Iterator[Frame]:
-    """Intact frames from this offset on, up to the first that is bad or missing."""
-    for segment in commit.segments:
-        if segment.end <= offset:
-            continue
-        if segment.start > offset:
-            return
-        start = max(offset, segment.start)
-        for frame in read_frames(segment, seed, from_offset=start, end=segment.end):
-            yield frame
-            offset += frame.length
-        if offset < segment.end:
-            return
+def replay_segments(store: Store, replayer: Replayer) -> int:
+    """Replay up to the first frame that is bad or missing; where that is."""
+    offset = spilled = store.log.end
+    size = min(BLOCK_BYTES, store.config.checkpoint_bytes)
+    for segment in store.log.segments:
+        while segment.start <= offset < segment.end:
+            done = replayer.feed(block_at(segment, offset, segment.end, size), offset)
+            if not done:
+                return offset
+            offset += done
+            if offset - spilled >= store.config.checkpoint_bytes:
+                replayer.flush()
+                spill(store)
+                spilled = offset
+    return offset
 
 
 def settle_end(store: Store, found: Found, offset: int, flushed: int) -> None:

@@ -10,71 +10,58 @@ other record is applied as it always is, after what was gathered before it.
 from __future__ import annotations
 
 from array import array
-from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 
+from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.consume_queue import Columns
-from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.store.frames import HEAD_BYTES, are_intact, each_vouched
 from escrowmq.store.rows import STATE_ROW
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import Decided, Prepared
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from escrowmq.store.frames import Frame
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
     from escrowmq.store.store import Store
+    from escrowmq.transaction.records import Record
 
 GATHERED_MAX = 4_096
 
-
-class Gathered:
-    """Half messages and decisions that wait to be applied together.
-
-    Tuples on the way in, columns on the way out: the order of the fields is the same.
-    """
-
-    def __init__(self) -> None:
-        #: Log offset, size, crc, queue, tags, store time, next check, origin, id, unique key.
-        self.halves: list[tuple[int, int, int, int, int, int, int, int, str, int]] = []
-        #: Hash and log offset of further keys.
-        self.keys: list[tuple[int, int]] = []
-        #: Row, op offset, time, state, queue (-1 if rolled back), queue offset.
-        self.decisions: list[tuple[int, int, int, int, int, int]] = []
-
-    def half_columns(self) -> HalfColumns:
-        """The half messages, a column per field."""
-        *numbers, ids, unique = zip(*self.halves, strict=True)
-        columns = [
-            array(typecode, column) for typecode, column in zip("qIIIiqqI", numbers, strict=True)
-        ]
-        id_hashes = array("I", map(crc32, map(str.encode, ids)))
-        return HalfColumns._make([*columns, id_hashes, array("I", unique)])
-
-    def decision_columns(self) -> list[npt.NDArray[np.int64]]:
-        """The decisions, a column per field."""
-        table = np.array(self.decisions, dtype=np.int64)
-        return [np.ascontiguousarray(column) for column in table.T]
-
-
-class HalfColumns(NamedTuple):
-    """Rows of one request each, a column per field."""
-
-    log_offset: array[int]
-    size: array[int]
-    crc: array[int]
-    queue: array[int]
-    tags: array[int]
-    stored_at_ms: array[int]
-    next_at_ms: array[int]
-    origin: array[int]
-    id_hash: array[int]
-    unique: array[int]
+#: A half message that came alone.
+HALF = np.dtype(
+    [
+        ("log_offset", "<i8"),
+        ("stored_at_ms", "<i8"),
+        ("next_at_ms", "<i8"),
+        ("size", "<u4"),
+        ("crc", "<u4"),
+        ("origin", "<u4"),
+        ("queue", "<u4"),
+        ("tags", "<i4"),
+        ("id_hash", "<u4"),
+        ("unique", "<u4"),
+    ]
+)
+#: Its decision; a queue of -1 if it was rolled back.
+DECISION = np.dtype(
+    [
+        ("row", "<i8"),
+        ("op_offset", "<i8"),
+        ("at_ms", "<i8"),
+        ("queue_offset", "<i8"),
+        ("queue", "<i8"),
+        ("state", "u1"),
+    ]
+)
+_pack_half = Struct("<qqqIIIIiII").pack
+_pack_decision = Struct("<qqqqqB").pack
+assert HALF.itemsize == len(_pack_half(*[0] * 10))
+assert DECISION.itemsize == len(_pack_decision(*[0] * 6))
 
 
 class Replayer:
@@ -82,9 +69,16 @@ class Replayer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._gathered = Gathered()
-        self._first = store.table.end
+        #: Rows of ``HALF`` and of ``DECISION``, and further keys with their log offsets.
+        self._halves = bytearray()
+        self._decisions = bytearray()
+        self._keys: list[int] = []
+        #: The row of the first half message that is gathered, and of the next one that will be.
+        self._first = self._next = store.table.end
         self._is_simple = False
+        #: What the frames so far said was flushed, and how many they were.
+        self.flushed = 0
+        self.frames = 0
         self._look_around()
 
     def _look_around(self) -> None:
@@ -92,129 +86,143 @@ class Replayer:
         core, table = self._store.core, self._store.table
         known = (core.parts, core.delays, core.moved_at_ms, core.resumed_at_ms)
         self._is_simple = not (any(known) or table.survivors.rows or table.lacks_rows)
-        self._first = table.end
+        self._first = self._next = table.end
 
-    def feed(self, frame: Frame) -> None:
-        """Apply a frame, or keep it for later."""
-        records = frame.records
-        if len(records) == 1 and self._is_simple:
-            record = records[0]
-            if type(record) is Prepared:
-                if self._add_half(record, frame):
-                    return
-            elif type(record) is Decided and self._add_decision(record, frame):
-                return
-        self.flush()
-        where = Where(frame.log_offset, frame.messages, frame.stored_at_ms)
+    def feed(self, block: memoryview, log_offset: int) -> int:
+        """Apply the frames at the start of a block, or keep them for later; how long they are."""
+        at = 0
+        for place, length, records_at, at_ms, flushed, records in each_vouched(
+            block, 0, log_offset, self._store.seed
+        ):
+            record = records[0] if self._is_simple and len(records) == 1 else None
+            if type(record) is Decided and records_at == HEAD_BYTES:
+                is_gathered = self._add_decision(record, place, at_ms)
+            elif type(record) is Prepared:
+                message = block[at + HEAD_BYTES : at + records_at]
+                is_gathered = self._add_half(record, place + HEAD_BYTES, at_ms, message)
+            else:
+                is_gathered = False
+            if not is_gathered:
+                if not are_intact(block, at + HEAD_BYTES, at + records_at, records):
+                    break
+                self.flush()
+                self.apply(records, Where(place, place + HEAD_BYTES, at_ms))
+            at += length
+            self.frames += 1
+            self._store.last_at_ms = at_ms
+            if flushed > self.flushed:  # noqa: PLR1730 - max() would take longer than the rest
+                self.flushed = flushed
+        return at
+
+    def apply(self, records: list[Record], where: Where) -> None:
+        """Apply the records of a frame that cannot be gathered."""
         self._store.apply(records, where)
         self._look_around()
 
-    def _add_half(self, record: Prepared, frame: Frame) -> bool:
-        placed = record.placed
-        halves = self._gathered.halves
-        first = record.first
+    def _add_half(self, record: Prepared, log_offset: int, at_ms: int, message: memoryview) -> bool:
+        placed, first = record.placed, record.first
+        sizes = placed.sizes
         if (
-            len(placed.sizes) != 1
+            first != self._next
             or record.head != first
-            or first != self._first + len(halves)
+            or len(sizes) != 1
+            or sizes[0] != len(message)
             or record.deliver_after_ms
+            or record_crc(message) != placed.crcs[0]
         ):
             return False
-        log_offset = frame.log_offset + HEAD_BYTES
-        halves.append(
-            (
-                log_offset,
-                placed.sizes[0],
-                placed.crcs[0],
-                placed.queues[0],
-                placed.tags[0],
-                frame.stored_at_ms,
-                record.next_check_at_ms,
-                record.origin,
-                record.transaction_id,
-                placed.unique[0],
-            )
+        self._halves += _pack_half(
+            log_offset,
+            at_ms,
+            record.next_check_at_ms,
+            sizes[0],
+            placed.crcs[0],
+            record.origin,
+            placed.queues[0],
+            placed.tags[0],
+            crc32(record.transaction_id.encode()),
+            placed.unique[0],
         )
         for key in placed.keys:
-            self._gathered.keys.append((key, log_offset))
-        if len(halves) >= GATHERED_MAX:
+            self._keys += (key, log_offset)
+        self._next = first + 1
+        if self._next - self._first >= GATHERED_MAX:
             self.flush()
         return True
 
-    def _add_decision(self, record: Decided, frame: Frame) -> bool:
+    def _add_decision(self, record: Decided, op_offset: int, at_ms: int) -> bool:
         row, ranges, given = record.head, record.ranges, record.given
         if len(ranges) != 1 or ranges[0][1] != 1 or record.waiting:
             return False
-        is_gathered = self._first <= row < self._first + len(self._gathered.halves)
         # A row that outlived its chunk, when the replay last put what it had into files.
-        if not (is_gathered or self._store.table.is_live(row)):
+        if not (self._first <= row < self._next or self._store.table.is_live(row)):
             return False
         queue, queue_offset = (given[0].queue, given[0].first) if given else (-1, -1)
-        self._gathered.decisions.append(
-            (row, frame.log_offset, frame.stored_at_ms, record.state, queue, queue_offset)
-        )
+        self._decisions += _pack_decision(row, op_offset, at_ms, queue_offset, queue, record.state)
         return True
 
     def flush(self) -> None:
         """Apply what was gathered: rows, then decisions, then what they make visible."""
-        gathered, self._gathered = self._gathered, Gathered()
         store = self._store
         publish_all(store)
-        if gathered.halves:
-            columns = gathered.half_columns()
-            insert_singles(store.table, self._first, columns)
-            store.keys.extend(columns.unique, array("Q", columns.log_offset))
-            if gathered.keys:
-                store.keys.extend(*zip(*gathered.keys, strict=True))
-            self._first = store.table.end
-        if gathered.decisions:
-            rows, op_offsets, at_ms, states, queues, offsets = gathered.decision_columns()
-            decide_singles(store.table, rows, states, op_offsets)
-            self._show(rows, at_ms, queues, offsets)
-
-    def _show(self, rows: Rows, at_ms: Rows, queues: Rows, offsets: Rows) -> None:
-        shown = np.flatnonzero(queues >= 0)
-        order = shown[np.argsort(queues[shown], kind="stable")]
-        if not len(order):
-            return
-        entries = gather(self._store.table, rows[order])
-        at_ms, offsets, queues = at_ms[order], offsets[order], queues[order]
-        borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
-        for start, end in pairwise([0, *borders.tolist(), len(queues)]):
-            here = slice(start, end)
-            columns = Columns(
-                log_offsets=array("q", entries["log_offset"][here].tobytes()),
-                sizes=array("I", entries["size"][here].tobytes()),
-                tags=array("i", entries["tags"][here].tobytes()),
-                crcs=array("I", entries["crc"][here].tobytes()),
-                visible_at_ms=array("q", at_ms[here].tobytes()),
+        if self._halves:
+            halves = np.frombuffer(bytes(self._halves), dtype=HALF)
+            insert_singles(store.table, halves)
+            store.keys.extend(
+                array("I", halves["unique"].tobytes()), array("Q", halves["log_offset"].tobytes())
             )
-            queue = int(queues[start])
-            self._store.queues[queue].extend(int(offsets[start]), columns)
-            self._store.core.queue_ends[queue] = int(offsets[end - 1]) + 1
+            store.keys.extend(self._keys[::2], self._keys[1::2])
+            self._halves.clear()
+            self._keys.clear()
+            self._first = store.table.end
+        if self._decisions:
+            decisions = np.frombuffer(bytes(self._decisions), dtype=DECISION)
+            decide_singles(store.table, decisions)
+            show(store, decisions[decisions["queue"] >= 0])
+            self._decisions.clear()
 
 
-def insert_singles(table: StateTable, first: int, columns: HalfColumns) -> None:
+def insert_singles(table: StateTable, halves: Rows) -> None:
     """Add many requests of one row each."""
-    assert first == table.end, "rows are added in order"
     done = 0
-    while done < len(columns.size):
-        done += table.chunk_for(first + done).insert_singles(columns, done)
+    while done < len(halves):
+        done += table.chunk_for(table.end + done).insert_singles(halves[done:])
     table.end += done
-    table.ids.add_many(np.frombuffer(columns.id_hash, dtype=np.uint32))
+    table.ids.add_many(halves["id_hash"])
     if table.ids.is_full:
         table.rebuild_filter()
 
 
-def decide_singles(table: StateTable, rows: Rows, states: Rows, op_offsets: Rows) -> None:
+def decide_singles(table: StateTable, decisions: Rows) -> None:
     """Set the state of many live rows for good."""
+    rows, states = decisions["row"], decisions["state"]
     bases = rows - rows % table.chunk_rows
     for base in np.unique(bases).tolist():
         here = np.flatnonzero(bases == base)
         table.chunks[base].decide_rows(rows[here] - base, states[here])
-    table.ops.update(
-        zip(rows.tolist(), zip(repeat(1), op_offsets.tolist(), strict=False), strict=True)
-    )
+    table.replayed_ops.append((rows, decisions["op_offset"]))
+
+
+def show(store: Store, decisions: Rows) -> None:
+    """Hand the entries of committed rows to their queues."""
+    decisions = decisions[np.argsort(decisions["queue"], kind="stable")]
+    entries = gather(store.table, decisions["row"])
+    queues = decisions["queue"]
+    borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
+    for start, end in pairwise([0, *borders.tolist(), len(queues)]):
+        if start == end:
+            break
+        here = slice(start, end)
+        columns = Columns(
+            log_offsets=array("q", entries["log_offset"][here].tobytes()),
+            sizes=array("I", entries["size"][here].tobytes()),
+            tags=array("i", entries["tags"][here].tobytes()),
+            crcs=array("I", entries["crc"][here].tobytes()),
+            visible_at_ms=array("q", decisions["at_ms"][here].tobytes()),
+        )
+        queue, first = int(queues[start]), int(decisions["queue_offset"][start])
+        store.queues[queue].extend(first, columns)
+        store.core.queue_ends[queue] = first + end - start
 
 
 def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:

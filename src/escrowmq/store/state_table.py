@@ -65,6 +65,9 @@ class StateTable:
         self.survivors = Survivors()
         #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
         self.ops: dict[int, tuple[int, int]] = {}
+        #: The same of requests of one row, by the column: a replay decides them by the thousand,
+        #: and ends with a checkpoint before anybody asks.
+        self.replayed_ops: list[tuple[Rows, Rows]] = []
         self.ids = IdFilter()
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
@@ -364,9 +367,14 @@ class StateTable:
         )
 
     def _op_columns(self) -> tuple[Rows, Rows, Rows]:
+        """First rows, numbers of rows and op offsets of what was decided since the last time."""
         firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
         values = np.array(list(self.ops.values()), dtype=np.int64).reshape(-1, 2)
-        return firsts, values[:, 0], values[:, 1]
+        replayed, self.replayed_ops = self.replayed_ops, []
+        rows = np.concatenate([firsts, *(rows for rows, _ in replayed)])
+        counts = np.ones(len(rows), dtype=np.int64)
+        counts[: len(firsts)] = values[:, 0]
+        return rows, counts, np.concatenate([values[:, 1], *(offsets for _, offsets in replayed)])
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from array import array
 from zlib import crc32
 
+import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.replay import HalfColumns, insert_singles
+from escrowmq.store.replay import HALF, insert_singles
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import Resolution, State
@@ -261,24 +261,15 @@ def test_the_filter_of_ids_grows_with_the_rows() -> None:
 
 def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
     count = 9_000
-    hashes = array("I", [crc32(b"%d" % number) for number in range(count)])
-    columns = HalfColumns(
-        log_offset=array("q", range(count)),
-        size=array("I", [1]) * count,
-        crc=array("I", [0]) * count,
-        queue=array("I", [0]) * count,
-        tags=array("i", [0]) * count,
-        stored_at_ms=array("q", [0]) * count,
-        next_at_ms=array("q", [0]) * count,
-        origin=array("I", [0]) * count,
-        id_hash=hashes,
-        unique=hashes,
-    )
+    halves = np.zeros(count, dtype=HALF)
+    halves["log_offset"] = range(count)
+    halves["size"] = 1
+    halves["id_hash"] = [crc32(b"%d" % number) for number in range(count)]
     table = Driver(chunk_rows=1024).store.table
-    insert_singles(table, 0, columns)
+    insert_singles(table, halves)
     assert table.end == count
     assert not table.ids.is_full
-    assert all(table.ids.may_hold(id_hash) for id_hash in hashes)
+    assert all(table.ids.may_hold(id_hash) for id_hash in halves["id_hash"].tolist())
     assert table.row_at(8_999) == 8_999
 
 
