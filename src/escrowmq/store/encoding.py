@@ -73,7 +73,10 @@ class MessageEncoder:
         placed.unique = _hashes([message.unique_key for message in messages])
         keys = [message.keys for message in messages]
         placed.keys = _hashes(chain.from_iterable(keys))
-        placed.keyed = [number for number, its_keys in enumerate(keys) for _ in its_keys]
+        if len(placed.keys) == len(keys) and () not in keys:
+            placed.keyed = list(range(len(keys)))
+        else:
+            placed.keyed = [number for number, its_keys in enumerate(keys) for _ in its_keys]
         return frame, log_offsets
 
 

@@ -129,8 +129,9 @@ class KeyIndex:
     def extend(self, hashes: Sequence[int], offsets: Sequence[int]) -> None:
         """``add`` many; fastest with arrays of type "I" and "Q"."""
         assert len(hashes) == len(offsets), "a hash without its offset"
-        self._hashes.extend(hashes)
-        self._offsets.extend(offsets)
+        # An array takes over another one, and is made of a list, twice as fast as item by item.
+        self._hashes.extend(array("I", hashes))
+        self._offsets.extend(array("Q", offsets))
 
     def find(
         self, key_hash: int, *, low: int = 0, high: int = OFFSET_END, limit: int = 1_000
