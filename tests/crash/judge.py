@@ -86,9 +86,6 @@ def judge_lookups(store: Store, messages: Sequence[Seen]) -> None:
     """A visible message is found by where it is and by its key."""
     reader = Reader(store)
     for message in messages:
-        if message.log_offset < store.log_start:
-            # Carried forward: only its queue, and its row while it is needed, lead to it.
-            continue
         located = reader.at(message.log_offset)
         if located is None or not located.is_visible or seen(decode(located.message)) != message:
             raise Wrong(f"by log offset: expected {message}, got {located}")

@@ -19,6 +19,7 @@ from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
+    Moved,
     Prepared,
     Record,
     Released,
@@ -83,6 +84,8 @@ class Dispatcher:
             self._decided(record, where)  # type: ignore[arg-type]
         elif kind is Stored:
             self._stored(record, where)  # type: ignore[arg-type]
+        elif isinstance(record, Moved):
+            self._index(record, where)
         elif isinstance(record, Released):
             self._released(record, where)
         elif isinstance(record, BatchDecided):
@@ -93,7 +96,7 @@ class Dispatcher:
         """Queue offsets ``[first, end)`` were given by frames that are lost."""
         self._waiting.append(skipped(queue, first, end, where))
 
-    def _index(self, record: Prepared | Scheduled | Stored, where: Where) -> None:
+    def _index(self, record: Prepared | Scheduled | Stored | Moved, where: Where) -> None:
         placed = record.placed
         offsets = list(accumulate(placed.sizes[:-1], initial=where.messages))
         self._keys.extend(placed.unique, offsets)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from escrowmq.protocol.limits import BODY_BYTES_MAX, validate
-from escrowmq.protocol.properties import tags_code
-from escrowmq.protocol.stored_message import encode_many
+from escrowmq.protocol.properties import index_facts, tags_code
+from escrowmq.protocol.stored_message import encode_many, skim
 from escrowmq.store.frames import open_frame
 
 if TYPE_CHECKING:
@@ -70,14 +70,35 @@ class MessageEncoder:
             placed.tags = [tags_code(tags[0])] * len(tags)
         else:
             placed.tags = list(map(tags_code, tags))
-        placed.unique = _hashes([message.unique_key for message in messages])
-        keys = [message.keys for message in messages]
-        placed.keys = _hashes(chain.from_iterable(keys))
-        if len(placed.keys) == len(keys) and () not in keys:
-            placed.keyed = list(range(len(keys)))
-        else:
-            placed.keyed = [number for number, its_keys in enumerate(keys) for _ in its_keys]
+        _note_keys(
+            placed,
+            [message.unique_key for message in messages],
+            [message.keys for message in messages],
+        )
         return frame, log_offsets
+
+
+def note_copied(placed: Placed, records: Iterable[bytes]) -> None:
+    """Fill in the keys of messages that are copied as they were stored."""
+    facts = [index_facts(skim(record)[-1]) for record in records]
+    _note_keys(placed, [unique_key for unique_key, _, _ in facts], [keys for _, keys, _ in facts])
+
+
+def note_transaction(placed: Placed, transaction_id: str) -> None:
+    """Let the first message be found by its transaction's id too."""
+    hashed = crc32(transaction_id.encode())
+    if hashed != placed.unique[0]:
+        placed.keys.append(hashed)
+        placed.keyed.append(0)
+
+
+def _note_keys(placed: Placed, unique_keys: list[str], keys: list[tuple[str, ...]]) -> None:
+    placed.unique = _hashes(unique_keys)
+    placed.keys = _hashes(chain.from_iterable(keys))
+    if len(placed.keys) == len(keys) and () not in keys:
+        placed.keyed = list(range(len(keys)))
+    else:
+        placed.keyed = [number for number, its_keys in enumerate(keys) for _ in its_keys]
 
 
 def _hashes(keys: Iterable[str]) -> list[int]:

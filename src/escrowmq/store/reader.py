@@ -33,6 +33,8 @@ RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
 #: Messages that are looked at for one key, and how many at a time: keys may share a hash.
 CANDIDATES_MAX = 10_240
 _PAGE = 64
+#: Where a record states its own log offset.
+_STATED = slice(28, 36)
 
 
 class Status(StrEnum):
@@ -168,7 +170,7 @@ class Reader:
         head = store.log.peek(log_offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
         # A copy of a half message still states where the half was.
-        is_here = int.from_bytes(head[28:36], "big") == log_offset
+        is_here = int.from_bytes(head[_STATED], "big") == log_offset
         if not (is_here and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX):
             return None
         try:
@@ -221,10 +223,17 @@ class Reader:
         """Messages that may have this key, newest first."""
         store = self._store
         high = store.settled
+        seen: set[int] = set()
         # The empty key is the hash of all messages without one.
         for _ in range(CANDIDATES_MAX // _PAGE if key else 0):
             offsets = store.keys.find(key_hash(key), low=0, high=high, limit=_PAGE)
-            yield from filter(None, map(self.at, offsets))
+            for offset in offsets:
+                # A copy states where the half message was; the log may have both.
+                stated = int.from_bytes(store.log.peek(offset, RECORD_BYTES_MIN)[_STATED], "big")
+                located = None if stated in seen else self.at(stated)
+                if located is not None:
+                    seen.add(stated)
+                    yield located
             if len(offsets) < _PAGE:
                 break
             high = offsets[-1]

@@ -39,6 +39,8 @@ class ChunkFile(msgspec.Struct, frozen=True, array_like=True):
     count: int
     #: The identity of its first row, to find rows by log offset.
     log_offset: int
+    #: The highest log offset at which bytes of its rows are, carried forward or not.
+    location_max: int = 0
 
     @property
     def name(self) -> str:
@@ -175,6 +177,7 @@ class StateFiles:
                 old.generation + 1 if old else self._first_generation,
                 len(rows),
                 int(rows["log_offset"][np.argmax(rows["size"] > 0)]),
+                int(rows["location"].max()),
             )
             self._write(new.name, sealed(rows))
             by_base[base] = new
@@ -209,7 +212,7 @@ class StateFiles:
     def remove_below(self, log_offset: int, pinned: AbstractSet[int]) -> None:
         """Forget chunks, oldest first, all of whose messages lie below this log offset."""
         while len(self.chunks) > 1 and self.chunks[1].log_offset <= log_offset:
-            if self.chunks[0].base in pinned:
+            if self.chunks[0].base in pinned or self.chunks[0].location_max >= log_offset:
                 break
             self.chunks.pop(0)
 

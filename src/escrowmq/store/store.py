@@ -9,7 +9,6 @@ everything, and a restart recovers from the log.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.limits import validate_queue
@@ -18,7 +17,7 @@ from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
-from escrowmq.store.encoding import MessageEncoder
+from escrowmq.store.encoding import MessageEncoder, note_copied, note_transaction
 from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
@@ -32,7 +31,7 @@ from escrowmq.transaction.commands import (
     Held,
 )
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.records import Lost, NamedQueue, Prepared, Scheduled, Stored
+from escrowmq.transaction.records import Lost, Moved, NamedQueue, Prepared, Scheduled, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,7 +121,7 @@ class Store:
                         validate_queue(named.topic, named.queue_id)
             frame = self._encode(decision, messages_at, at_ms)
         else:
-            frame = open_frame(self.reading.record_of(self.row(row)) for row in decision.copies)
+            frame = open_frame(self._copies(decision))
         close_frame(frame, records, (frame_offset, at_ms, log.flushed), self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
@@ -171,10 +170,18 @@ class Store:
         frame, reply.log_offsets = self._encoder.encode(
             decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
         )
-        if type(record) is Prepared and record.transaction_id != decision.messages[0].unique_key:
-            record.placed.keys.append(crc32(record.transaction_id.encode()))
-            record.placed.keyed.append(0)
+        if type(record) is Prepared:
+            note_transaction(record.placed, record.transaction_id)
         return frame
+
+    def _copies(self, decision: Decision) -> list[bytes]:
+        copies = [self.reading.record_of(self.row(row)) for row in decision.copies]
+        if copies:
+            record = decision.records[-1]
+            assert isinstance(record, Moved)
+            note_copied(record.placed, copies)
+            note_transaction(record.placed, record.rows[0].transaction_id)
+        return copies
 
     # Durability.
 

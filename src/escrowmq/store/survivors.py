@@ -50,11 +50,13 @@ class Survivors:
         return self._row_by_log_offset.get(log_offset)
 
     def forget_below(self, row_start: int, log_offset: int) -> None:
-        """Let go of rows that nobody needs, no file holds and no op record is left of."""
+        """Let go of rows that nobody needs, no file holds and the log has nothing of."""
         gone = [
             row
             for row, half in self.rows.items()
-            if row < row_start and half.op_offset < log_offset and not half.is_needed
+            if row < row_start
+            and max(half.op_offset, half.location) < log_offset
+            and not half.is_needed
         ]
         for row in gone:
             half = self.rows.pop(row)

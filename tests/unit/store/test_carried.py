@@ -316,3 +316,67 @@ def test_copies_that_are_always_due_are_made_once() -> None:
     driver.decide_batch(1, ("a", 0, 1))
     driver.commit(1)
     assert driver.bodies() == ["a", "b"]
+
+
+# Found again
+
+
+def found(driver: Driver, key: str) -> list[bytes]:
+    return [decode(one).body for one in driver.reader.find("orders", key, limit=10)]
+
+
+def test_a_carried_message_is_found_by_all_its_names(later: str) -> None:
+    driver = Driver()
+    bodies = (
+        message("one", keys="red blue", unique_key="u1"),
+        message("two", keys="blue", unique_key="u2"),
+    )
+    held = driver.hold("t", *bodies)
+    driver = after(driver, later)
+    undecided = driver.reader.find_transaction("t")
+    assert undecided is not None
+    assert undecided.half_offset == 0
+    assert found(driver, "red") == []
+    driver.commit(0)
+    # Long after its chunk has left memory, but before the log with its copy has gone.
+    settle_a_chunk(driver)
+    driver = driver.closed_and_opened()
+    driver.roll_segment()
+    driver.clock.advance(ms=RETENTION - 2 * MINUTE - SECOND)
+    driver.retain()
+    assert [found(driver, key) for key in ("red", "u1", "u2")] == [[b"one"], [b"one"], [b"two"]]
+    assert found(driver, "blue") == [b"two", b"one"]
+    for log_offset, body in zip(held.log_offsets, ("one", "two"), strict=True):
+        located = driver.reader.at(log_offset)
+        assert located is not None
+        assert located.is_visible
+        assert decode(located.message).body.decode() == body
+    decided = driver.reader.find_transaction("t")
+    assert decided is not None
+    assert decided.state is State.COMMITTED
+    driver.clock.advance(ms=2 * RETENTION)
+    driver.append(message("new"))
+    driver.roll_segment()
+    driver.retain()
+    assert found(driver, "blue") == []
+    assert driver.reader.at(held.log_offsets[0]) is None
+
+
+def settle_a_chunk(driver: Driver) -> None:
+    """Fill up the chunk with what is rolled back, and let it leave memory."""
+    for number in range(16):
+        driver.roll_back(driver.hold(f"other {number}").half_offset)
+    driver.clock.advance(ms=2 * MINUTE)
+    driver.append(message("time passes", topic="clock"))
+    driver.store.checkpoint()
+    assert driver.store.table.place(0)[0] is None
+
+
+def test_a_late_commit_is_found_by_its_key_once_though_the_log_has_it_twice() -> None:
+    driver = Driver()
+    held = driver.hold("t", message("late", keys="k"))
+    driver.clock.advance(ms=2 * HOUR)
+    driver.commit(0)
+    assert driver.half(0).location > held.log_offsets[0]
+    assert found(driver, "k") == [b"late"]
+    assert found(driver, "t") == []

@@ -135,7 +135,7 @@ def test_a_chunk_that_begins_with_unknown_rows_is_found_by_its_first_known_one(
         rows[name][:3] = 0
     files.write(snapshot({8: rows, 16: rows_from(16, 2)}))
     again = opened(disk, files)
-    assert again.chunks[0] == ChunkFile(8, 0, 6, 1_100)
+    assert again.chunks[0] == ChunkFile(8, 0, 6, 1_100, 1_300)
     assert again.row_at(1_100) == 11
     assert again.row_at(1_300) == 13
     assert again.row_at(0) is None

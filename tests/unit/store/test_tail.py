@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store import recovery
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.testing.crash_explorer import CrashExplorer
@@ -87,6 +88,28 @@ def test_an_intact_frame_behind_a_torn_one_is_cut_with_it() -> None:
     after = driver.opened_again()
     assert after.bodies() == ["one", "two", "three"]
     assert after.store.log.end == offsets[-1]
+
+
+def a_gap_is_filled() -> list[str]:
+    """A frame is torn, the one behind it is not; then one as long as the torn one is written."""
+    driver, offsets = three_in_one_segment()
+    # Without it the three would be written again, to a new segment, and leave the rest behind.
+    driver.store.checkpoint()
+    written(driver, "fourth")
+    written(driver, "fifth")
+    faulty(driver).flip_bit(FIRST, offsets[-1] + 50, 0)
+    after = driver.opened_again()
+    after.append(message("4th!!!"))
+    return after.crashed().bodies()
+
+
+def test_what_was_cut_does_not_come_back_when_its_gap_is_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert a_gap_is_filled() == ["one", "two", "three", "4th!!!"]
+    # What the cut is for: without it a message that nobody was promised is there.
+    monkeypatch.setattr(recovery, "cut_tail", lambda *_: 0)
+    assert a_gap_is_filled() == ["one", "two", "three", "4th!!!", "fifth"]
 
 
 def test_whole_segments_of_a_torn_tail_are_removed() -> None:
