@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-import msgspec
 import pytest
 
 from escrowmq.model.errors import EscrowError
@@ -116,11 +115,12 @@ def test_a_directory_that_is_never_flushed_is_caught() -> None:
 def credulous(data: Bytes, at: int, log_offset: int, _seed: int) -> Iterator[Vouched]:
     """Take any bytes for a frame that look like one."""
     while (head := stated_head(data, at)) is not None and at + head.length <= len(data):
+        tail = data[at + head.records_at : at + head.length]
         try:
-            records = decode_records(data[at + head.records_at : at + head.length])
-        except msgspec.MsgspecError:
+            decode_records(tail, log_offset)
+        except EscrowError:
             return
-        yield log_offset, head.length, head.records_at, 0, 0, records
+        yield log_offset, head.length, head.records_at, 0, 0, tail
         at += head.length
         log_offset += head.length
 
@@ -131,6 +131,7 @@ def test_an_ignored_checksum_is_caught() -> None:
         for module in (frames, replay):
             patch.setattr(module, "each_vouched", credulous)
             patch.setattr(module, "are_intact", lambda *_: True)
+        patch.setattr(Replayer, "_gather", lambda *_: False)
         return _undone(patch)
 
     assert complaint(Driver(FaultyDisk(BORN)), believing, step=2) != ""
@@ -216,7 +217,7 @@ def test_a_decision_that_is_replayed_twice_is_caught() -> None:
 
         twice = (Decided,)
 
-        def _add_decision(self, *_: object) -> bool:
+        def _gather(self, *_: object) -> bool:
             return False
 
     assert complaint(Driver(FaultyDisk(BORN)), stuttering(Decisive)) != ""

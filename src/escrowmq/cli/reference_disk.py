@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from escrowmq.cli.reference import describe
 from escrowmq.protocol import stored_message
-from escrowmq.store import checkpoint, format, frames, key_run, rows  # noqa: A004 - our module
+from escrowmq.store import checkpoint, format, frames, key_run, lone, rows  # noqa: A004 - our module
 from escrowmq.transaction import records
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def blocks() -> dict[str, str]:
     return {
         "frame": _drawing(frames.__doc__),
         "message": _drawing(stored_message.__doc__),
+        "lone records": _drawing(lone.__doc__),
         "records": records_table(),
         "parts": parts_table(),
         "state rows": columns_table(rows.STATE_ROW, {}),

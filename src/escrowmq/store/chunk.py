@@ -47,8 +47,8 @@ def _column(typecode: str, rows: int) -> array[int]:
 
 #: What ``part`` holds in the rows after a request's first one.
 _DISTANCES = array("H", range(SPAN_MAX + 1))
-#: Columns that half messages which came alone bring with them.
-_SINGLES = tuple(name for name, _ in COLUMNS if name not in ("part", "state", "checks_sent"))
+#: Columns that the record of a half message which came alone has.
+_SINGLES = ("next_at_ms", "size", "crc", "origin", "queue", "tags", "id_hash")
 # As plain numbers: comparing with an enum takes several times as long.
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
@@ -159,13 +159,15 @@ class Chunk:
         self.count = end
         self.is_dirty = True
 
-    def insert_singles(self, halves: Rows) -> int:
+    def insert_singles(self, halves: Rows, log_offsets: Rows, stored_at_ms: Rows) -> int:
         """Add rows, each a request of its own, as far as there is room; how many that were."""
         at = self.count
         count = min(len(halves), self.rows_max - at)
         end = at + count
         for name in _SINGLES:
             self._views[name][at:end] = halves[name][:count]
+        self._views["log_offset"][at:end] = log_offsets[:count]
+        self._views["stored_at_ms"][at:end] = stored_at_ms[:count]
         self._views["part"][at:end] = FIRST | 1
         self.count = end
         self.needed += count

@@ -13,7 +13,7 @@ A frame is one command's doing: the messages it brings, then the records that sa
           32     8  log offset below which everything was known to be flushed when this was written
           40     4  checksum: CRC-32 of bytes 0 to 40 and of the records, seeded by the store
           44     -  messages in RocketMQ's stored layout, one after the other
-           -     -  records: one MessagePack array of arrays
+           -     -  records: one MessagePack array of arrays, or a lone one in fixed layout
 
 Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The records hold the
 size and a checksum of every message, so the one checksum vouches for the whole frame, and a single
@@ -26,12 +26,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from struct import error as StructError  # noqa: N812 - a class, whatever its case
 from zlib import crc32
 
 import msgspec
 
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.protocol.stored_message import record_crc
+from escrowmq.store import lone
 from escrowmq.store.disk import Bytes
 from escrowmq.transaction.records import BRINGS_MESSAGES, Lost, Record
 
@@ -49,7 +51,7 @@ _CHECKSUM = struct.Struct("<I")
 _NO_HEAD = bytes(HEAD_BYTES)
 _encode_records = msgspec.msgpack.Encoder().encode
 _unpack_head = struct.Struct("<4sH2xIIQQQI").unpack_from
-decode_records = msgspec.msgpack.Decoder(list[Record]).decode
+_decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ def close_frame(
     frame: bytearray, records: tuple[Record, ...], place: tuple[int, int, int], seed: int
 ) -> None:
     """Add records and head; ``place`` is log offset, store time and what is known as flushed."""
-    tail = _encode_records(records)
+    tail = encode_records(records)
     records_at = len(frame)
     frame += tail
     length = len(frame)
@@ -92,8 +94,9 @@ def close_frame(
     _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
 
 
-#: Log offset, length, where the records start, store time, what was known as flushed, records.
-Vouched = tuple[int, int, int, int, int, list[Record]]
+#: Log offset, length, where the records start, store time, what was known as flushed, and the
+#: bytes of the records.
+Vouched = tuple[int, int, int, int, int, Bytes]
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
@@ -101,11 +104,14 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
 
     A frame that ends beyond ``data`` is bad too: the caller brings enough bytes.
     """
-    for vouched in each_vouched(data, at, log_offset, seed):
-        frame = Frame(*vouched)
-        end = at + frame.records_at
-        return frame if are_intact(data, at + HEAD_BYTES, end, frame.records) else None
-    return None
+    vouched = next(each_vouched(data, at, log_offset, seed), None)
+    if vouched is None:
+        return None
+    _, length, records_at, stored_at_ms, flushed, tail = vouched
+    records = decode_records(tail, log_offset)
+    if not are_intact(data, at + HEAD_BYTES, at + records_at, records):
+        return None
+    return Frame(log_offset, length, records_at, stored_at_ms, flushed, records)
 
 
 def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[Vouched]:
@@ -115,7 +121,7 @@ def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[V
     is fastest.
     """
     room = len(data) - at
-    unpack, crc_of, decode = _unpack_head, crc32, decode_records
+    unpack, crc_of = _unpack_head, crc32
     while room >= HEAD_BYTES:
         magic, version, length, records_at, stated, stored_at_ms, flushed, checksum = unpack(
             data, at
@@ -131,20 +137,35 @@ def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[V
         tail = data[at + records_at : at + length]
         if crc_of(tail, crc_of(data[at : at + CHECKSUM_AT], seed)) != checksum:
             return
-        try:
-            records = decode(tail)
-        except msgspec.MsgspecError as error:
-            # The checksum is right, so this is what was written.
-            raise StoreUnusable(
-                "records_unknown",
-                "a newer EscrowMQ wrote this log; use that one",
-                log_offset=log_offset,
-                cause=str(error),
-            ) from None
-        yield log_offset, length, records_at, stored_at_ms, flushed, records
+        yield log_offset, length, records_at, stored_at_ms, flushed, tail
         at += length
         log_offset += length
         room -= length
+
+
+def encode_records(records: tuple[Record, ...]) -> bytes:
+    """The bytes of a frame's records."""
+    return lone.encode(records) or _encode_records(records)
+
+
+def decode_records(tail: Bytes, log_offset: int) -> list[Record]:
+    """The records of the frame at this offset, whose checksum is right."""
+    try:
+        if not tail or tail[0] != lone.MARK:
+            return _decode_records(tail)
+        record = lone.decode(tail)
+        cause = f"kind {tail[1]}"
+    except (msgspec.MsgspecError, StructError, IndexError, UnicodeDecodeError) as error:
+        record, cause = None, str(error)
+    if record is None:
+        # This is what was written.
+        raise StoreUnusable(
+            "records_unknown",
+            "a newer EscrowMQ wrote this log; use that one",
+            log_offset=log_offset,
+            cause=cause,
+        )
+    return [record]
 
 
 def are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:

@@ -191,8 +191,8 @@ def _says(segment: Segment, offset: int, end: int) -> Iterator[str]:
         if head is None:
             return
         try:
-            records = decode_records(data[head.records_at : head.length])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            records = decode_records(data[head.records_at : head.length], offset)
+        except (StoreUnusable, UnicodeDecodeError):
             records = []
         for record in records:
             if not isinstance(record, NamedQueue | NamedOrigin):

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+#: How many checkpoints' worth of log a replay keeps in memory: writing files takes its time.
+SPILLED_CHECKPOINTS = 4
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
 
 
@@ -194,7 +196,7 @@ def replay_segments(store: Store, replayer: Replayer) -> int:
             if not done:
                 return offset
             offset += done
-            if offset - spilled >= store.config.checkpoint_bytes:
+            if offset - spilled >= SPILLED_CHECKPOINTS * store.config.checkpoint_bytes:
                 replayer.flush()
                 spill(store)
                 spilled = offset

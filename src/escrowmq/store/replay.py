@@ -1,30 +1,39 @@
 """Applying a log that was written before, many frames at a time.
 
 Most of a log is transactions of one message: a half message, then its commit.  Applied one by one
-they would cost a restart ten times what reading them costs, so runs of them are gathered and
-applied as columns: first all rows, then all decisions, then all queue entries.  That gives the
-same state, because records hold absolute values and a decision follows its half message.  Every
-other record is applied as it always is, after what was gathered before it.
+they would cost a restart ten times what reading them costs, so runs of them are gathered as they
+stand in the log and applied as columns: first all rows, then all decisions, then all queue
+entries.  That gives the same state, because records hold absolute values and a decision follows
+its half message.  Every other record is applied as it always is, after what was gathered before it.
 """
 
 from __future__ import annotations
 
 from array import array
 from itertools import pairwise
-from struct import Struct
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import numpy as np
 
 from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.consume_queue import Columns
-from escrowmq.store.frames import HEAD_BYTES, are_intact, each_vouched
+from escrowmq.store.frames import HEAD_BYTES, are_intact, decode_records, each_vouched
+from escrowmq.store.lone import (
+    DECISION,
+    DECISION_BYTES,
+    DECISION_KIND,
+    HALF,
+    HALF_BYTES,
+    HALF_KIND,
+    MARK,
+    unpack_vouched,
+)
 from escrowmq.store.rows import STATE_ROW
 from escrowmq.transaction.core import Where
-from escrowmq.transaction.records import Decided, Prepared
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
+    from escrowmq.store.disk import Bytes
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
     from escrowmq.store.store import Store
@@ -32,36 +41,24 @@ if TYPE_CHECKING:
 
 GATHERED_MAX = 4_096
 
-#: A half message that came alone.
-HALF = np.dtype(
-    [
-        ("log_offset", "<i8"),
-        ("stored_at_ms", "<i8"),
-        ("next_at_ms", "<i8"),
-        ("size", "<u4"),
-        ("crc", "<u4"),
-        ("origin", "<u4"),
-        ("queue", "<u4"),
-        ("tags", "<i4"),
-        ("id_hash", "<u4"),
-        ("unique", "<u4"),
-    ]
-)
-#: Its decision; a queue of -1 if it was rolled back.
-DECISION = np.dtype(
-    [
-        ("row", "<i8"),
-        ("op_offset", "<i8"),
-        ("at_ms", "<i8"),
-        ("queue_offset", "<i8"),
-        ("queue", "<i8"),
-        ("state", "u1"),
-    ]
-)
-_pack_half = Struct("<qqqIIIIiII").pack
-_pack_decision = Struct("<qqqqqB").pack
-assert HALF.itemsize == len(_pack_half(*[0] * 10))
-assert DECISION.itemsize == len(_pack_decision(*[0] * 6))
+
+class Gathered:
+    """Records of one kind as they stand in the log, and where and when each was written."""
+
+    def __init__(self) -> None:
+        self.records: list[Bytes] = []
+        self.offsets = array("q")
+        self.at_ms = array("q")
+        #: Further keys of the records, as many as each says.
+        self.keys: list[Bytes] = []
+
+    def columns(self, kind: np.dtype[np.void]) -> tuple[Rows, Rows, Rows]:
+        """The records, their offsets and their times."""
+        return (
+            np.frombuffer(b"".join(self.records), dtype=kind),
+            np.frombuffer(self.offsets, dtype=np.int64),
+            np.frombuffer(self.at_ms, dtype=np.int64),
+        )
 
 
 class Replayer:
@@ -69,143 +66,127 @@ class Replayer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: Rows of ``HALF`` and of ``DECISION``, and further keys with their log offsets.
-        self._halves = bytearray()
-        self._decisions = bytearray()
-        self._keys: list[int] = []
-        #: The row of the first half message that is gathered, and of the next one that will be.
-        self._first = self._next = store.table.end
-        self._is_simple = False
+        self._halves = Gathered()
+        self._decisions = Gathered()
         #: What the frames so far said was flushed, and how many they were.
         self.flushed = 0
         self.frames = 0
-        self._look_around()
-
-    def _look_around(self) -> None:
-        """Whether all that is known is rows in chunks; only other records can change that."""
-        core, table = self._store.core, self._store.table
-        known = (core.parts, core.delays, core.moved_at_ms, core.resumed_at_ms)
-        self._is_simple = not (any(known) or table.survivors.rows or table.lacks_rows)
-        self._first = self._next = table.end
 
     def feed(self, block: memoryview, log_offset: int) -> int:
         """Apply the frames at the start of a block, or keep them for later; how long they are."""
-        at = 0
-        for place, length, records_at, at_ms, flushed, records in each_vouched(
-            block, 0, log_offset, self._store.seed
+        store = self._store
+        end, at_ms, flushed, frames = log_offset, store.last_at_ms, self.flushed, 0
+        is_whole = self._is_whole()
+        for place, length, records_at, stored_at_ms, known_flushed, tail in each_vouched(
+            block, 0, log_offset, store.seed
         ):
-            record = records[0] if self._is_simple and len(records) == 1 else None
-            if type(record) is Decided and records_at == HEAD_BYTES:
-                is_gathered = self._add_decision(record, place, at_ms)
-            elif type(record) is Prepared:
-                message = block[at + HEAD_BYTES : at + records_at]
-                is_gathered = self._add_half(record, place + HEAD_BYTES, at_ms, message)
-            else:
-                is_gathered = False
-            if not is_gathered:
-                if not are_intact(block, at + HEAD_BYTES, at + records_at, records):
+            messages = block[end - log_offset + HEAD_BYTES : end - log_offset + records_at]
+            if not (is_whole and self._gather(tail, messages, place, stored_at_ms)):
+                records = decode_records(tail, place)
+                if not are_intact(messages, 0, len(messages), records):
                     break
                 self.flush()
-                self.apply(records, Where(place, place + HEAD_BYTES, at_ms))
-            at += length
-            self.frames += 1
-            self._store.last_at_ms = at_ms
-            if flushed > self.flushed:  # noqa: PLR1730 - max() would take longer than the rest
-                self.flushed = flushed
-        return at
+                self.apply(records, Where(place, place + HEAD_BYTES, stored_at_ms))
+                is_whole = self._is_whole()
+            end += length
+            frames += 1
+            at_ms, flushed = stored_at_ms, known_flushed
+        store.last_at_ms = at_ms
+        self.flushed = max(self.flushed, flushed)
+        self.frames += frames
+        return end - log_offset
+
+    def _is_whole(self) -> bool:
+        # Where rows are missing each record is looked at alone.
+        return not (self._store.table.lacks_rows or self._store.lost.ranges)
 
     def apply(self, records: list[Record], where: Where) -> None:
         """Apply the records of a frame that cannot be gathered."""
         self._store.apply(records, where)
-        self._look_around()
 
-    def _add_half(self, record: Prepared, log_offset: int, at_ms: int, message: memoryview) -> bool:
-        placed, first = record.placed, record.first
-        sizes = placed.sizes
-        if (
-            first != self._next
-            or record.head != first
-            or len(sizes) != 1
-            or sizes[0] != len(message)
-            or record.deliver_after_ms
-            or record_crc(message) != placed.crcs[0]
-        ):
+    def _gather(self, tail: Bytes, message: memoryview, place: int, at_ms: int) -> bool:
+        """Keep a record for later; False if it is none that can be, or is not intact."""
+        if len(tail) < DECISION_BYTES or tail[0] != MARK:
             return False
-        self._halves += _pack_half(
-            log_offset,
-            at_ms,
-            record.next_check_at_ms,
-            sizes[0],
-            placed.crcs[0],
-            record.origin,
-            placed.queues[0],
-            placed.tags[0],
-            crc32(record.transaction_id.encode()),
-            placed.unique[0],
-        )
-        for key in placed.keys:
-            self._keys += (key, log_offset)
-        self._next = first + 1
-        if self._next - self._first >= GATHERED_MAX:
+        kind = tail[1]
+        if kind == DECISION_KIND and not message:
+            gathered = self._decisions
+            gathered.records.append(tail[:DECISION_BYTES])
+        elif kind == HALF_KIND and len(tail) >= HALF_BYTES:
+            key_count, size, crc = unpack_vouched(tail)
+            if size != len(message) or record_crc(message) != crc:
+                return False
+            gathered = self._halves
+            gathered.records.append(tail[:HALF_BYTES])
+            if key_count:
+                gathered.keys.append(tail[HALF_BYTES : HALF_BYTES + 4 * key_count])
+            place += HEAD_BYTES
+        else:
+            return False
+        gathered.offsets.append(place)
+        gathered.at_ms.append(at_ms)
+        if len(gathered.offsets) >= GATHERED_MAX:
             self.flush()
-        return True
-
-    def _add_decision(self, record: Decided, op_offset: int, at_ms: int) -> bool:
-        row, ranges, given = record.head, record.ranges, record.given
-        if len(ranges) != 1 or ranges[0][1] != 1 or record.waiting:
-            return False
-        # A row that outlived its chunk, when the replay last put what it had into files.
-        if not (self._first <= row < self._next or self._store.table.is_live(row)):
-            return False
-        queue, queue_offset = (given[0].queue, given[0].first) if given else (-1, -1)
-        self._decisions += _pack_decision(row, op_offset, at_ms, queue_offset, queue, record.state)
         return True
 
     def flush(self) -> None:
         """Apply what was gathered: rows, then decisions, then what they make visible."""
         store = self._store
         publish_all(store)
-        if self._halves:
-            halves = np.frombuffer(bytes(self._halves), dtype=HALF)
-            insert_singles(store.table, halves)
-            store.keys.extend(
-                array("I", halves["unique"].tobytes()), array("Q", halves["log_offset"].tobytes())
-            )
-            store.keys.extend(self._keys[::2], self._keys[1::2])
-            self._halves.clear()
-            self._keys.clear()
-            self._first = store.table.end
-        if self._decisions:
-            decisions = np.frombuffer(bytes(self._decisions), dtype=DECISION)
-            decide_singles(store.table, decisions)
-            show(store, decisions[decisions["queue"] >= 0])
-            self._decisions.clear()
+        if self._halves.records:
+            halves, offsets, at_ms = self._halves.columns(HALF)
+            insert_singles(store.table, halves, offsets, at_ms)
+            keys = np.frombuffer(b"".join(self._halves.keys), dtype=np.uint32)
+            for hashes, places in (
+                (halves["unique"], offsets),
+                (keys, np.repeat(offsets, halves["key_count"])),
+            ):
+                store.keys.extend(array("I", hashes.tobytes()), array("Q", places.tobytes()))
+            self._halves = Gathered()
+        if self._decisions.records:
+            decisions, op_offsets, at_ms = self._decisions.columns(DECISION)
+            decide_singles(store, decisions, op_offsets)
+            is_shown = decisions["queue"] >= 0
+            show(store, decisions[is_shown], at_ms[is_shown])
+            self._decisions = Gathered()
 
 
-def insert_singles(table: StateTable, halves: Rows) -> None:
+def insert_singles(table: StateTable, halves: Rows, log_offsets: Rows, at_ms: Rows) -> None:
     """Add many requests of one row each."""
+    rows = halves["row"]
+    assert rows[0] == table.end, "rows are added in order"
+    assert rows[-1] - rows[0] == len(rows) - 1, "rows are added in order"
     done = 0
     while done < len(halves):
-        done += table.chunk_for(table.end + done).insert_singles(halves[done:])
+        chunk = table.chunk_for(table.end + done)
+        done += chunk.insert_singles(halves[done:], log_offsets[done:], at_ms[done:])
     table.end += done
     table.ids.add_many(halves["id_hash"])
     if table.ids.is_full:
         table.rebuild_filter()
 
 
-def decide_singles(table: StateTable, decisions: Rows) -> None:
-    """Set the state of many live rows for good."""
+def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:
+    """Set the state of many rows for good, and forget what was known of them while undecided."""
+    table, core = store.table, store.core
     rows, states = decisions["row"], decisions["state"]
-    bases = rows - rows % table.chunk_rows
-    for base in np.unique(bases).tolist():
-        here = np.flatnonzero(bases == base)
+    is_live = np.zeros(len(rows), dtype=np.bool_)
+    for base, here in by_chunk(table, rows):
         table.chunks[base].decide_rows(rows[here] - base, states[here])
-    table.replayed_ops.append((rows, decisions["op_offset"]))
+        is_live[here] = True
+    table.replayed_ops.append((rows[is_live], op_offsets[is_live]))
+    for index in np.flatnonzero(~is_live).tolist():
+        table.decide(int(rows[index]), 1, State(int(states[index])), int(op_offsets[index]))
+    for known in (core.parts, core.delays, core.resumed_at_ms, core.moved_at_ms):
+        if known:
+            for row in rows.tolist():
+                known.pop(row, None)
 
 
-def show(store: Store, decisions: Rows) -> None:
+def show(store: Store, decisions: Rows, at_ms: Rows) -> None:
     """Hand the entries of committed rows to their queues."""
-    decisions = decisions[np.argsort(decisions["queue"], kind="stable")]
+    order = np.argsort(decisions["queue"], kind="stable")
+    decisions, at_ms = decisions[order], at_ms[order]
     entries = gather(store.table, decisions["row"])
     queues = decisions["queue"]
     borders = np.flatnonzero(queues[1:] != queues[:-1]) + 1
@@ -218,7 +199,7 @@ def show(store: Store, decisions: Rows) -> None:
             sizes=array("I", entries["size"][here].tobytes()),
             tags=array("i", entries["tags"][here].tobytes()),
             crcs=array("I", entries["crc"][here].tobytes()),
-            visible_at_ms=array("q", decisions["at_ms"][here].tobytes()),
+            visible_at_ms=array("q", at_ms[here].tobytes()),
         )
         queue, first = int(queues[start]), int(decisions["queue_offset"][start])
         store.queues[queue].extend(first, columns)
@@ -226,21 +207,35 @@ def show(store: Store, decisions: Rows) -> None:
 
 
 def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
-    """What consume queue entries need of these live rows, in their order."""
-    bases = rows - rows % table.chunk_rows
+    """What consume queue entries need of these rows, in their order."""
     columns = {
         name: np.zeros(len(rows), dtype=STATE_ROW[name])
         for name in ("log_offset", "size", "tags", "crc")
     }
-    for base in np.unique(bases).tolist():
+    for base, here in by_chunk(table, rows):
         chunk = table.chunks[base]
-        here = np.flatnonzero(bases == base)
         at = rows[here] - base
         for name, column in columns.items():
             column[here] = chunk.view(name)[at]
         for row, location in chunk.locations.items():
             columns["log_offset"][rows == row] = location
+    for index in np.flatnonzero(columns["size"] == 0).tolist():
+        half = table.get(int(rows[index]))
+        assert half is not None, "no row is missing"
+        values = (half.location, half.size, half.tags, half.crc)
+        for column, value in zip(columns.values(), values, strict=True):
+            column[index] = value
     return columns
+
+
+def by_chunk(table: StateTable, rows: Rows) -> list[tuple[int, Rows]]:
+    """Bases of chunks in memory, and the indices of those of the rows that each has."""
+    bases = rows - rows % table.chunk_rows
+    return [
+        (base, np.flatnonzero((bases == base) & (rows >= base + table.chunks[base].skipped)))
+        for base in np.unique(bases).tolist()
+        if base in table.chunks
+    ]
 
 
 def publish_all(store: Store) -> None:

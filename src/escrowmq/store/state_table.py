@@ -245,10 +245,6 @@ class StateTable:
             chunk.skip(count, where.frame, where.at_ms)
             self.end += count
 
-    def is_live(self, row: int) -> bool:
-        """Whether the row is in memory, in a chunk."""
-        return self.place(row)[0] is not None
-
     def end_at_least(self, end: int) -> None:
         """All rows below were given, though none of them need be left."""
         if self.end < end:

@@ -14,7 +14,7 @@ import msgspec
 
 from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import encoded_size
-from escrowmq.store.frames import HEAD_BYTES, decode_records
+from escrowmq.store.frames import HEAD_BYTES, decode_records, encode_records
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import (
     UNNUMBERED,
@@ -66,9 +66,9 @@ class MemoryLog:
         for record in records:
             if isinstance(record, Stored | Scheduled | Prepared) and not record.placed.sizes:
                 _place(record, messages)
-        encoded = msgspec.msgpack.encode(records)
+        encoded = encode_records(tuple(records))
         where = Where(self.end, self.end + HEAD_BYTES, at_ms)
-        frame = MemoryFrame(where, decode_records(encoded), tuple(messages))
+        frame = MemoryFrame(where, decode_records(encoded, self.end), tuple(messages))
         self.take(frame)
         self.end += HEAD_BYTES + sum(map(_size, messages)) + len(encoded)
         return frame

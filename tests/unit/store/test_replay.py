@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
+from zlib import crc32
 
 import pytest
 
+from escrowmq.model.errors import StoreUnusable
 from escrowmq.model.message import Message
 from escrowmq.store import replay
+from escrowmq.store.commit_log import segment_path
+from escrowmq.store.frames import HEAD_BYTES, MAGIC, VERSION, open_frame
+from escrowmq.store.lone import DECISION_BYTES, MARK
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import CheckSent, End, Park, Prepare, Resume
 from escrowmq.transaction.records import NEVER
@@ -194,7 +200,7 @@ def test_a_row_that_outlives_its_chunk_during_a_replay_is_decided_where_it_is() 
         driver.hold(f"t{row}")
         driver.roll_back(row)
     driver.clock.advance(ms=2 * MINUTE)
-    driver.append(message(bytes(5000), topic="filler"))
+    driver.append(message(bytes(20_000), topic="filler"))
     driver.commit(0, by="late")
     after = driver.crashed(checkpoint_bytes=4096)
     assert list(after.store.table.survivors.rows) == [0]
@@ -254,3 +260,33 @@ def test_a_decision_on_deleted_rows_leaves_the_others_in_their_places(
     assert rebuilt.store.table.end == driver.store.table.end
     assert rebuilt.crashed().picture() == rebuilt.picture()
     assert rebuilt.append(message("next")).queue_offsets == driver.append().queue_offsets
+
+
+def test_a_half_message_whose_bytes_are_torn_is_cut_though_its_record_is_whole() -> None:
+    driver = Driver()
+    for name in ("names its group", "whole"):
+        driver.hold(name)
+    torn_at = driver.store.log.end
+    torn = Prepare(group="pay", transaction_id="torn", messages=(message("torn"),))
+    driver.store.execute(torn, driver.clock.now_ms())
+    driver.store.write()
+    faulty(driver).flip_bit(segment_path(0), torn_at + HEAD_BYTES + 95, 0)
+    after = driver.opened_again()
+    assert after.store.table.end == 2
+    assert after.found.cut_bytes > 0
+
+
+def test_a_lone_record_of_a_kind_to_come_is_refused() -> None:
+    driver = Driver()
+    driver.hold("known")
+    start = driver.store.log.end
+    frame = open_frame(())
+    frame += bytes((MARK, 3)) + bytes(DECISION_BYTES)
+    place = (start, driver.clock.now_ms(), start)
+    head = struct.pack("<4sHHIIQQQ", MAGIC, VERSION, 0, len(frame), HEAD_BYTES, *place)
+    checksum = crc32(frame[HEAD_BYTES:], crc32(head, driver.store.seed))
+    frame[:HEAD_BYTES] = head + struct.pack("<I", checksum)
+    driver.store.log.append(frame, driver.clock.now_ms())
+    driver.store.sync()
+    with pytest.raises(StoreUnusable, match="kind 3"):
+        driver.opened_again()

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.replay import HALF, insert_singles
+from escrowmq.store.lone import HALF
+from escrowmq.store.replay import insert_singles
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import Resolution, State
@@ -262,11 +263,11 @@ def test_the_filter_of_ids_grows_with_the_rows() -> None:
 def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
     count = 9_000
     halves = np.zeros(count, dtype=HALF)
-    halves["log_offset"] = range(count)
+    halves["row"] = range(count)
     halves["size"] = 1
     halves["id_hash"] = [crc32(b"%d" % number) for number in range(count)]
     table = Driver(chunk_rows=1024).store.table
-    insert_singles(table, halves)
+    insert_singles(table, halves, halves["row"], halves["row"])
     assert table.end == count
     assert not table.ids.is_full
     assert all(table.ids.may_hold(id_hash) for id_hash in halves["id_hash"].tolist())
