@@ -25,6 +25,22 @@ class WriterConfig:
         check_order("writer", self, "messages_max", "inbox_max")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsConfig:
+    """Section ``[topics]``."""
+
+    #: Whether a message to a topic that does not exist makes it.
+    auto_create: bool = True
+    #: Queues of such a topic; a client may ask for fewer.
+    queue_count: int = 8
+    #: Whether a message that is not of its topic's type is refused.  Stock 4.x clients make
+    #: ordinary topics only, so their transactions would be.
+    enforce_type: bool = False
+
+    def __post_init__(self) -> None:
+        check_bounds("topics", self, (("queue_count", 1, 1_024),))
+
+
 _BOUNDS = (
     ("inbox_max", 1, 1_000_000),
     ("messages_max", 1, 1_000_000),

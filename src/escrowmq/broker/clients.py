@@ -1,0 +1,253 @@
+"""Who is online: producers by group, for back-checks, and consumers by group, to share queues.
+
+A client is known by its heartbeats, under its own id and the connection that brought them; sending
+a message makes nobody known.  It is forgotten when it says goodbye, when its connection closes, or
+when it has been silent for too long.  Nothing here knows a socket: a connection is whatever the
+server uses for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from escrowmq.model.errors import RequestRefused
+
+SILENT_MS_MAX = 120_000
+"""A client that was not heard of for so long is taken for dead, as RocketMQ does."""
+
+PRODUCER = "producer"
+CONSUMER = "consumer"
+
+Connection = TypeVar("Connection", bound=Hashable)
+
+
+class Place(NamedTuple):
+    """One client's membership in one group."""
+
+    group: str
+    role: str
+    client_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """What a consumer group wants of one topic."""
+
+    topic: str
+    #: Tags, "*" for all.
+    expression: str = "*"
+    #: Hash codes of the tags; empty for all.
+    codes: frozenset[int] = frozenset()
+    #: The client's clock when it subscribed: the newest one holds.
+    version: int = 0
+    kind: str = "TAG"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consuming:
+    """What one client says of one consumer group that it belongs to."""
+
+    group: str
+    #: Each message to one member, or to all.
+    is_broadcast: bool = False
+    consume_type: str = "CONSUME_PASSIVELY"
+    from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: tuple[Subscription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client(Generic[Connection]):
+    """One member of one group."""
+
+    client_id: str
+    connection: Connection
+    language: str = "OTHER"
+    version: int = 0
+    heard_at_ms: int = 0
+
+
+@dataclass(slots=True)
+class ConsumerGroup(Generic[Connection]):
+    """The members of a consumer group that are online, and what they agreed on last."""
+
+    said: Consuming
+    members: dict[str, Client[Connection]] = field(default_factory=dict)
+    #: By topic.
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def subscribe(self, said: Consuming) -> bool:
+        """Take what a member says; whether that changes what the group consumes."""
+        self.said = said
+        changed = False
+        for subscription in said.subscriptions:
+            known = self.subscriptions.get(subscription.topic)
+            if known is None or known.version < subscription.version:
+                changed = changed or known is None or known.expression != subscription.expression
+                self.subscriptions[subscription.topic] = subscription
+        # A topic that the newest word leaves out is no longer consumed.
+        left = self.subscriptions.keys() - {one.topic for one in said.subscriptions}
+        for topic in left:
+            del self.subscriptions[topic]
+        return changed or bool(left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """How many may be known at a time; whoever would be one too many is refused."""
+
+    groups_max: int = 20_000
+    #: Producers and consumers, each counted once per group.
+    clients_max: int = 100_000
+    subscriptions_max: int = 1_000
+
+
+class Clients(Generic[Connection]):
+    """Every client that is online."""
+
+    def __init__(self, limits: ClientLimits | None = None) -> None:
+        self._limits = limits or ClientLimits()
+        self._producers: dict[str, dict[str, Client[Connection]]] = {}
+        self._consumers: dict[str, ConsumerGroup[Connection]] = {}
+        #: The groups that each connection brought clients to, so that closing it is quick.
+        self._places: dict[Connection, set[Place]] = {}
+        self._count = 0
+        #: Where the next round through a producer group begins.
+        self._turns: dict[str, int] = {}
+
+    # What clients say.  Each returns the consumer groups that must share out their queues anew.
+
+    def hear(
+        self,
+        client: Client[Connection],
+        producer_groups: Iterable[str],
+        consuming: Iterable[Consuming],
+    ) -> set[str]:
+        """Take a heartbeat."""
+        for group in producer_groups:
+            if group not in self._producers:
+                self._refuse_group(len(self._producers), group)
+            self._join(self._producers.setdefault(group, {}), client, Place(group, PRODUCER))
+        return {said.group for said in consuming if self._hear_consumer(client, said)}
+
+    def _hear_consumer(self, client: Client[Connection], said: Consuming) -> bool:
+        if len(said.subscriptions) > self._limits.subscriptions_max:
+            raise RequestRefused(
+                "too_many_subscriptions",
+                f"a group subscribes to at most {self._limits.subscriptions_max} topics",
+                consumer_group=said.group,
+            )
+        group = self._consumers.get(said.group)
+        if group is None:
+            self._refuse_group(len(self._consumers), said.group)
+            group = self._consumers[said.group] = ConsumerGroup(said)
+        has_joined = self._join(group.members, client, Place(said.group, CONSUMER))
+        return group.subscribe(said) or has_joined
+
+    def _join(
+        self, members: dict[str, Client[Connection]], client: Client[Connection], place: Place
+    ) -> bool:
+        known = members.get(client.client_id)
+        if known is None:
+            if self._count >= self._limits.clients_max:
+                raise RequestRefused(
+                    "too_many_clients",
+                    f"at most {self._limits.clients_max} clients can be online",
+                    group=place.group,
+                )
+            self._count += 1
+        elif known.connection != client.connection:
+            # It came back on a new connection before the old one was seen to be closed.
+            self._places[known.connection].discard(place._replace(client_id=client.client_id))
+        members[client.client_id] = client
+        places = self._places.setdefault(client.connection, set())
+        places.add(place._replace(client_id=client.client_id))
+        return known is None or known.connection != client.connection
+
+    def _refuse_group(self, count: int, group: str) -> None:
+        if count >= self._limits.groups_max:
+            raise RequestRefused(
+                "too_many_groups",
+                f"at most {self._limits.groups_max} groups can be online",
+                group=group,
+            )
+
+    def leave(self, client_id: str, producer_group: str, consumer_group: str) -> set[str]:
+        """Somebody says goodbye to these groups; an empty name is none."""
+        places = [
+            Place(producer_group, PRODUCER, client_id),
+            Place(consumer_group, CONSUMER, client_id),
+        ]
+        return self._forget(place for place in places if self._at(place) is not None)
+
+    def drop(self, connection: Connection) -> set[str]:
+        """A connection is closed."""
+        changed = self._forget(list(self._places.get(connection, ())))
+        self._places.pop(connection, None)
+        return changed
+
+    def expire(self, now_ms: int) -> set[str]:
+        """Forget who was silent for too long."""
+        return self._forget(
+            [
+                place
+                for places in self._places.values()
+                for place in places
+                if (client := self._at(place)) and now_ms - client.heard_at_ms > SILENT_MS_MAX
+            ]
+        )
+
+    def _at(self, place: Place) -> Client[Connection] | None:
+        return self._members(place).get(place.client_id)
+
+    def _members(self, place: Place) -> dict[str, Client[Connection]]:
+        if place.role == PRODUCER:
+            return self._producers.get(place.group, {})
+        group = self._consumers.get(place.group)
+        return {} if group is None else group.members
+
+    def _forget(self, places: Iterable[Place]) -> set[str]:
+        changed = set()
+        for place in places:
+            members = self._members(place)
+            client = members.pop(place.client_id)
+            self._count -= 1
+            self._places[client.connection].discard(place)
+            if place.role == CONSUMER:
+                changed.add(place.group)
+                if not members:
+                    del self._consumers[place.group]
+            elif not members:
+                del self._producers[place.group]
+                self._turns.pop(place.group, None)
+        return changed
+
+    # Questions.
+
+    def producers(self, group: str) -> list[Client[Connection]]:
+        """The producers of a group, the longest known first."""
+        return list(self._producers.get(group, {}).values())
+
+    def consumers(self, group: str) -> ConsumerGroup[Connection] | None:
+        """A consumer group, if a member is online."""
+        return self._consumers.get(group)
+
+    def producer_groups(self) -> list[str]:
+        """Groups with a producer online."""
+        return list(self._producers)
+
+    def consumer_groups(self) -> list[str]:
+        """Groups with a consumer online."""
+        return list(self._consumers)
+
+    def askable(self, group: str, origin: str) -> Iterator[Client[Connection]]:
+        """Producers to ask about a transaction: the one that sent it, then the others in turn."""
+        members = self._producers.get(group, {})
+        first = members.get(origin)
+        if first is not None:
+            yield first
+        others = [client for client in members.values() if client is not first]
+        if others:
+            turn = self._turns[group] = (self._turns.get(group, -1) + 1) % len(others)
+            yield from others[turn:] + others[:turn]

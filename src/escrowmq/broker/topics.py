@@ -1,0 +1,171 @@
+"""Which topics there are, who may send to them, and how one comes to be.
+
+The owner's topics are in ``meta.db``.  Some are always there, as in RocketMQ: the one that lends
+its settings to topics made by sending, and those of the system, which nobody may send to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import validate_queue
+from escrowmq.protocol.message_views import HALF_TOPIC
+from escrowmq.store.meta import MessageType, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.broker.config import TopicsConfig
+    from escrowmq.store.meta import Meta
+
+DEFAULT_TOPIC = "TBW102"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+#: Bits of a topic's permission.
+READ = 4
+WRITE = 2
+INHERIT = 1
+READ_WRITE = READ | WRITE
+
+#: Nobody may send to these.
+SYSTEM_TOPICS = frozenset(
+    {HALF_TOPIC, OP_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)
+_DELAY_LEVELS = 18
+
+
+def retry_topic(group: str) -> str:
+    """Where messages wait that this consumer group could not handle."""
+    return f"{RETRY_PREFIX}{group}"
+
+
+def dlq_topic(group: str) -> str:
+    """Where messages go that this consumer group could never handle."""
+    return f"{DLQ_PREFIX}{group}"
+
+
+def _system_topic(name: str, queue_count: int = 1, perm: int = READ_WRITE) -> Topic:
+    return Topic(
+        name=name,
+        read_queue_count=queue_count,
+        write_queue_count=queue_count,
+        perm=perm,
+        message_type=MessageType.UNSPECIFIED,
+    )
+
+
+class Topics:
+    """The owner's topics and the system's."""
+
+    def __init__(self, meta: Meta, config: TopicsConfig) -> None:
+        self._meta = meta
+        self._config = config
+        self._system = {name: _system_topic(name) for name in sorted(SYSTEM_TOPICS)}
+        self._system[SCHEDULE_TOPIC] = _system_topic(SCHEDULE_TOPIC, _DELAY_LEVELS)
+        if config.auto_create:
+            self._system[DEFAULT_TOPIC] = _system_topic(
+                DEFAULT_TOPIC, config.queue_count, READ_WRITE | INHERIT
+            )
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, if it is there."""
+        return self._meta.topics.get(name) or self._system.get(name)
+
+    def all(self) -> Iterator[Topic]:
+        """Every topic, the system's first."""
+        yield from self._system.values()
+        yield from self._meta.topics.values()
+
+    def named(self, name: str) -> Topic:
+        """The topic; refused if it is not there."""
+        topic = self.get(name)
+        if topic is None:
+            raise RequestRefused("topic_unknown", "create the topic first", topic=name)
+        return topic
+
+    def to_read(self, name: str, queue_id: int) -> Topic:
+        """The topic of a queue that somebody wants to read."""
+        topic = self.named(name)
+        if not topic.perm & READ:
+            raise RequestRefused("topic_not_readable", "its owner forbids it", topic=name)
+        _refuse_queue(topic, queue_id, topic.read_queue_count)
+        return topic
+
+    def to_send(
+        self, name: str, queue_id: int, *, template: str, queue_count: int, now_ms: int
+    ) -> Topic:
+        """The topic of a queue that somebody sends to; made of the template if that is allowed."""
+        if name in SYSTEM_TOPICS:
+            raise RequestRefused("topic_of_system", "send to a topic of your own", topic=name)
+        topic = self.get(name)
+        if topic is None:
+            topic = self._make(name, template, queue_count, now_ms)
+        if not topic.perm & WRITE:
+            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
+        _refuse_queue(topic, queue_id, max(topic.read_queue_count, topic.write_queue_count))
+        return topic
+
+    def _make(self, name: str, template: str, queue_count: int, now_ms: int) -> Topic:
+        validate_queue(name, 0)
+        like = self.get(template) if self._config.auto_create else None
+        if like is None or not like.perm & INHERIT:
+            raise RequestRefused("topic_unknown", "create the topic first", topic=name)
+        count = max(1, min(queue_count, like.write_queue_count))
+        return self.put(
+            Topic(
+                name=name,
+                read_queue_count=count,
+                write_queue_count=count,
+                perm=like.perm & ~INHERIT,
+                created_at_ms=now_ms,
+            )
+        )
+
+    def for_group(self, name: str, now_ms: int) -> Topic:
+        """The topic that the broker keeps for a consumer group: retries or dead letters."""
+        return self.get(name) or self.put(
+            Topic(name=name, read_queue_count=1, write_queue_count=1, created_at_ms=now_ms)
+        )
+
+    def put(self, topic: Topic) -> Topic:
+        """Make the topic, or change it."""
+        validate_queue(topic.name, 0)
+        if topic.name in self._system:
+            raise RequestRefused("topic_of_system", "choose another name", topic=topic.name)
+        self._meta.put_topic(topic)
+        return topic
+
+    def remove(self, name: str) -> None:
+        """Forget the topic and its consumers' offsets; what it held goes with retention."""
+        if name in self._system:
+            raise RequestRefused("topic_of_system", "it cannot be removed", topic=name)
+        self._meta.remove_topic(name)
+
+    def check_type(self, topic: Topic, sent: MessageType) -> None:
+        """Refuse a message that is not of its topic's type, if that is asked for."""
+        if not self._config.enforce_type or topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return
+        if topic.message_type not in (sent, MessageType.MIXED, MessageType.UNSPECIFIED):
+            raise RequestRefused(
+                "message_type_wrong",
+                "send it to a topic of its type, or change the topic's",
+                topic=topic.name,
+                topic_type=topic.message_type.value,
+                message_type=sent.value,
+            )
+
+
+def _refuse_queue(topic: Topic, queue_id: int, queue_count: int) -> None:
+    if queue_id >= queue_count:
+        raise RequestRefused(
+            "queue_id_illegal",
+            f"the topic has {queue_count} queues",
+            topic=topic.name,
+            queue_id=queue_id,
+            max=queue_count - 1,
+        )
