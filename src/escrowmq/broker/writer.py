@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -23,8 +24,6 @@ from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.transaction.commands import Append, Command, Decision, Prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from escrowmq.model.clock import Clock
     from escrowmq.store.checkpoint_job import CheckpointJob
     from escrowmq.store.store import Store
@@ -32,11 +31,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+Tell = Callable[[Decision | BaseException], None]
+"""Is told how a command ended."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     command: Command
-    answer: asyncio.Future[Decision]
+    tell: Tell
     size: int
+    is_wanted: bool = True
 
 
 class Writer:
@@ -72,24 +76,42 @@ class Writer:
     async def submit(self, command: Command) -> Decision:
         """The decision on a command, once it is durable.  Waits while the inbox is full."""
         self._refuse_if_closed()
-        config = self._config
-        if isinstance(command, Prepare | Append):
-            size = sum([len(m.body) + len(m.properties) for m in command.messages])
-            while self._queued >= config.messages_max or (
-                self._bytes and self._bytes + size > config.bytes_max
-            ):
-                await self._room(self._slowed_messages)
-            lane = self._messages
-        else:
-            size = 0
-            while self._queued >= config.inbox_max:
-                await self._room(self._slowed_decisions)
-            lane = self._decisions
+        size = _size(command)
+        slowed = self._slowed_decisions if size is None else self._slowed_messages
+        while not self._has_room(size):
+            await self._room(slowed)
         answer: asyncio.Future[Decision] = self._loop.create_future()
-        self._bytes += size
-        lane.append(_Waiting(command, answer, size))
+        waiting = self._enqueue(command, size, lambda end: _resolve(answer, end))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            waiting.is_wanted = False
+            raise
+
+    def put(self, command: Command, tell: Tell) -> None:
+        """Have ``tell`` called with the decision once it is durable, or with what went wrong.
+
+        For whoever cannot wait: Unavailable if there is no room.
+        """
+        self._refuse_if_closed()
+        size = _size(command)
+        if not self._has_room(size):
+            raise Unavailable("inbox_full", "the broker has more to write than it can")
+        self._enqueue(command, size, tell)
+
+    def _has_room(self, size: int | None) -> bool:
+        config = self._config
+        if size is None:
+            return self._queued < config.inbox_max
+        is_heavy = self._bytes > 0 and self._bytes + size > config.bytes_max
+        return self._queued < config.messages_max and not is_heavy
+
+    def _enqueue(self, command: Command, size: int | None, tell: Tell) -> _Waiting:
+        waiting = _Waiting(command, tell, size or 0)
+        self._bytes += waiting.size
+        (self._decisions if size is None else self._messages).append(waiting)
         self._schedule()
-        return await answer
+        return waiting
 
     async def alone(self, work: Callable[[Store], T]) -> T:
         """Run something between two batches, when memory holds exactly what is durable."""
@@ -210,7 +232,7 @@ class Writer:
             while lane and len(batch) < room:
                 waiting = lane.popleft()
                 self._bytes -= waiting.size
-                if not waiting.answer.cancelled():
+                if waiting.is_wanted:
                     batch.append(waiting)
         self._let_in()
         return batch
@@ -236,8 +258,7 @@ class Writer:
     def _answer(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
         grown = self._store.publish()
         for waiting, decision in zip(batch, decisions, strict=True):
-            if not waiting.answer.done():
-                waiting.answer.set_result(decision)
+            waiting.tell(decision)
         if grown:
             self.on_visible(grown)
         self._after()
@@ -284,15 +305,29 @@ class Writer:
             self._store.failure = error
         for lane in (self._messages, self._decisions):
             while lane:
-                answer = lane.popleft().answer
-                if not answer.done():
-                    answer.set_exception(self._store.finished())
+                lane.popleft().tell(self._store.finished())
         for slowed in (self._slowed_messages, self._slowed_decisions):
             while slowed:
                 _wake(slowed.popleft())
         if not self.failed.done():
             self.failed.set_result(error)
         self._tell_if_quiet()
+
+
+def _size(command: Command) -> int | None:
+    """Bytes that a command brings; None for one that brings no messages."""
+    if not isinstance(command, Prepare | Append):
+        return None
+    return sum([len(message.body) + len(message.properties) for message in command.messages])
+
+
+def _resolve(answer: asyncio.Future[Decision], end: Decision | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(end, Decision):
+        answer.set_result(end)
+    else:
+        answer.set_exception(end)
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:
@@ -305,11 +340,10 @@ def _wake(waiting: asyncio.Future[None]) -> bool:
 def _tell(batch: list[_Waiting], error: BaseException) -> None:
     """These may be on disk or not: only a restart will tell."""
     for waiting in batch:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(
-                OutcomeUnknown(
-                    "write_failed",
-                    "the store failed; ask again after it has restarted",
-                    cause=repr(error),
-                )
+        waiting.tell(
+            OutcomeUnknown(
+                "write_failed",
+                "the store failed; ask again after it has restarted",
+                cause=repr(error),
             )
+        )

@@ -108,7 +108,11 @@ def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
         # No such thing.
         ("store.durabilty=os", "no such key, did you mean durability?", "store.durabilty"),
         ("stor.durability=os", "no such section, did you mean store?", "stor"),
-        ("zzz.durability=os", "no such section, there are store, topics, transaction, writer", "zzz"),
+        (
+            "zzz.durability=os",
+            "no such section, there are store, topics, transaction, writer",
+            "zzz",
+        ),
         # Not a setting at all.
         ("store.durability", "write it as section.key=value", "store.durability"),
         ("durability=os", "write it as section.key=value", "durability"),
