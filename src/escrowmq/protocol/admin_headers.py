@@ -1,0 +1,190 @@
+"""What tools send, to look at topics, groups and messages and to change them."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.headers import Header, Int32, Int64
+
+#: Topic attribute that says which kind of messages a topic is for.
+MESSAGE_TYPE = "message.type"
+ATTRIBUTES_MAX = 64
+
+
+class TopicHeader(Header, frozen=True, kw_only=True):
+    """Requests about one topic that say nothing else.
+
+    GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, QUERY_TOPIC_CONSUME_BY_WHO, DELETE_TOPIC_IN_BROKER.
+    """
+
+    topic: str
+
+
+class RouteHeader(Header, frozen=True, kw_only=True):
+    """GET_ROUTEINFO_BY_TOPIC.  We always answer in standard JSON."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+class CreateTopicHeader(Header, frozen=True, kw_only=True):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    default_topic: str
+    read_queue_count: Int32 = field(name="readQueueNums")
+    write_queue_count: Int32 = field(name="writeQueueNums")
+    permissions: Int32 = field(name="perm")
+    filter_type: str = field(name="topicFilterType")
+    sys_flag: Int32 = field(name="topicSysFlag", default=0)
+    is_ordered: bool = field(name="order", default=False)
+    #: See ``parse_attributes``.
+    attributes: str = ""
+    is_forced: bool = field(name="force", default=False)
+
+
+class DeleteRouteHeader(Header, frozen=True, kw_only=True):
+    """DELETE_TOPIC_IN_NAMESRV."""
+
+    topic: str
+    cluster: str = field(name="clusterName", default="")
+
+
+class ClusterHeader(Header, frozen=True, kw_only=True):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str
+
+
+class QueryMessageHeader(Header, frozen=True, kw_only=True):
+    """QUERY_MESSAGE: by key, or by unique key."""
+
+    topic: str
+    key: str
+    messages_max: Int32 = field(name="maxNum")
+    begin_at_ms: Int64 = field(name="beginTimestamp")
+    end_at_ms: Int64 = field(name="endTimestamp")
+    is_unique_key: bool = field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
+class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
+    """How far the key index goes."""
+
+    indexed_at_ms: Int64 = field(name="indexLastUpdateTimestamp")
+    indexed_log_offset: Int64 = field(name="indexLastUpdatePhyoffset")
+
+
+class ViewMessageHeader(Header, frozen=True, kw_only=True):
+    """VIEW_MESSAGE_BY_ID; the log offset is from an offset message id."""
+
+    topic: str = ""
+    log_offset: Int64 = field(name="offset")
+
+
+class ProducerGroupHeader(Header, frozen=True, kw_only=True):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class GroupHeader(Header, frozen=True, kw_only=True):
+    """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
+
+    consumer_group: str = field(name="group")
+
+
+class GroupTopicHeader(Header, frozen=True, kw_only=True):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN, and asking for consumer status."""
+
+    consumer_group: str = field(name="group")
+    topic: str
+    client_id: str = field(name="clientAddr", default="")
+
+
+class DeleteGroupHeader(Header, frozen=True, kw_only=True):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    consumer_group: str = field(name="groupName")
+    clean_offset: bool = False
+    #: The same, as 4.x tools name it.
+    remove_offset: bool = False
+
+    @property
+    def is_offset_deleted(self) -> bool:
+        """What the group has consumed is to be forgotten too."""
+        return self.clean_offset or self.remove_offset
+
+
+class ConsumeStatsHeader(Header, frozen=True, kw_only=True):
+    """GET_CONSUME_STATS, of all topics or one."""
+
+    consumer_group: str
+    topic: str = ""
+
+
+class RunningInfoHeader(Header, frozen=True, kw_only=True):
+    """GET_CONSUMER_RUNNING_INFO, which the broker passes on to the client."""
+
+    consumer_group: str
+    client_id: str
+    is_stack_wanted: bool = field(name="jstackEnable", default=False)
+
+
+class ResetOffsetHeader(Header, frozen=True, kw_only=True):
+    """INVOKE_BROKER_TO_RESET_OFFSET and, on to the clients, RESET_CONSUMER_CLIENT_OFFSET."""
+
+    consumer_group: str = field(name="group")
+    topic: str
+    #: Below 0: all queues.
+    queue_id: Int32 = -1
+    offset: Int64 | None = None
+    stored_at_ms: Int64 = field(name="timestamp")
+    is_forced: bool = field(name="isForce", default=False)
+
+
+class BrokerStatsHeader(Header, frozen=True, kw_only=True):
+    """VIEW_BROKER_STATS_DATA."""
+
+    name: str = field(name="statsName")
+    key: str = field(name="statsKey")
+
+
+class KeyValueHeader(Header, frozen=True, kw_only=True):
+    """PUT_KV_CONFIG, GET_KV_CONFIG, DELETE_KV_CONFIG: tools keep the order of topics there."""
+
+    namespace: str
+    key: str
+    value: str = ""
+
+
+class KeyValueResponseHeader(Header, frozen=True, kw_only=True):
+    """The answer to GET_KV_CONFIG."""
+
+    value: str | None = None
+
+
+class BrokerConfigResponseHeader(Header, frozen=True, kw_only=True):
+    """The version of the settings that are the body."""
+
+    version: str
+
+
+def parse_attributes(text: str) -> dict[str, str | None]:
+    """Read changes like ``+message.type=TRANSACTION,-queue.type``: None takes one away."""
+    changes: dict[str, str | None] = {}
+    for change in text.split(",") if text else ():
+        name, equals, value = change.strip().partition("=")
+        sign, name = name[:1], name[1:]
+        is_sound = value if sign == "+" else sign == "-" and not equals
+        if not name or not is_sound or name in changes or len(changes) >= ATTRIBUTES_MAX:
+            raise ProtocolViolation(
+                "attributes_malformed", "not +name=value or -name, each once", change=change[:128]
+            )
+        changes[name] = value or None
+    return changes
+
+
+def format_attributes(attributes: dict[str, str]) -> str:
+    """Write attributes as they are set: what ``parse_attributes`` reads."""
+    return ",".join(f"+{name}={value}" for name, value in attributes.items())

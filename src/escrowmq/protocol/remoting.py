@@ -1,0 +1,286 @@
+"""Frames of RocketMQ's remoting protocol: bytes as they come in, whole bytes going out.
+
+All integers are big-endian.  After the first four bytes comes as much as they say::
+
+    size of the rest                                4
+    header type << 24 | size of the header          4     type 0 is JSON, 1 is binary
+    header
+    body
+
+A JSON header is read in two steps.  The first finds what every frame has and leaves ``extFields``
+as JSON; whoever handles the request reads them straight into the type it needs (``headers.py``).
+
+Both sides may send requests; ``opaque`` tells a response to which of them it belongs.  A response
+has the request's header type.  One-way requests get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+import msgspec
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.binary_header import decode_binary_header, encode_binary_header
+from escrowmq.protocol.codes import OUR_LANGUAGE, OUR_VERSION, UNKNOWN_LANGUAGE, language_name
+from escrowmq.protocol.headers import ExtFields, Header, Int32, write_fields
+
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+#: A remark explains; what is longer is cut.
+REMARK_CHARS_MAX = 4_096
+OPAQUE_MAX = 2**31 - 1
+
+FLAG_RESPONSE = 0x1
+FLAG_ONE_WAY = 0x2
+
+_TYPE_JSON = 0
+_TYPE_BINARY = 1
+_HEADER_BYTES_MAX = 2**24 - 1
+_BINARY_BIT = _TYPE_BINARY << 24
+
+_WORD = Struct(">I")
+_SIZE = Struct(">i")
+_WORD_BYTES = _WORD.size
+_TWO_WORDS = Struct(">II")
+_NO_FIELDS = msgspec.Raw(b"{}")
+_JSON_HEADER = (
+    b'{"code":%%d,"flag":%%d,"language":"%b","opaque":%%d,"serializeTypeCurrentRPC":"JSON",'
+    b'"version":%d%%b%%b}' % (OUR_LANGUAGE.encode(), OUR_VERSION)
+)
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    """What every JSON header has; only ``code`` and ``opaque`` cannot be missing."""
+
+    code: Int32
+    opaque: Int32
+    flag: Int32 = 0
+    language: str | int | None = None
+    version: Int32 = 0
+    remark: str | None = None
+    ext: msgspec.Raw = msgspec.field(name="extFields", default=_NO_FIELDS)
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope, strict=False).decode
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One request or response, its fields not looked into yet."""
+
+    code: int
+    opaque: int
+    flag: int
+    language: str
+    version: int
+    remark: str
+    ext: ExtFields
+    body: bytes
+    is_binary: bool
+
+    @property
+    def is_response(self) -> bool:
+        """It answers the request with the same ``opaque``."""
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_one_way(self) -> bool:
+        """Nobody waits for a response, whatever happens."""
+        return self.flag & FLAG_ONE_WAY != 0
+
+
+class FrameSplitter:
+    """Makes frames of one connection's bytes, however they are cut into chunks.
+
+    It holds less than a frame between two chunks.  After a violation there is no telling where
+    the next frame starts: each further chunk raises the same again.
+    """
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = bytearray()
+        self._wanted_bytes = _WORD_BYTES
+        self._violation: ProtocolViolation | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The start of a frame that is not whole yet."""
+        return len(self._rest)
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """All frames that this chunk makes whole, to be taken to the end.
+
+        A violation is raised after the frames before it.
+        """
+        if self._violation is not None:
+            raise self._violation
+        if self._rest:
+            self._rest += chunk
+            if len(self._rest) < self._wanted_bytes:
+                return
+            chunk = bytes(self._rest)
+            self._rest.clear()
+        try:
+            yield from self._split(chunk)
+        except ProtocolViolation as violation:
+            self._violation = violation
+            raise
+
+    def _split(self, chunk: bytes) -> Iterator[Frame]:
+        at, end = 0, len(chunk)
+        wanted_bytes = _WORD_BYTES
+        while end - at >= _WORD_BYTES:
+            (size,) = _SIZE.unpack_from(chunk, at)
+            if not _WORD_BYTES <= size <= self._frame_bytes_max:
+                raise self._illegal_size(size)
+            frame_end = at + _WORD_BYTES + size
+            if frame_end > end:
+                wanted_bytes += size
+                break
+            yield _decode(chunk, at + _WORD_BYTES, frame_end)
+            at = frame_end
+        self._rest += chunk[at:]
+        self._wanted_bytes = wanted_bytes
+
+    def _illegal_size(self, size: int) -> ProtocolViolation:
+        if size > self._frame_bytes_max:
+            return ProtocolViolation("frame_too_large", bytes=size, bytes_max=self._frame_bytes_max)
+        return _malformed("size is negative or leaves no room for a header", size=size)
+
+
+def decode_frame(payload: bytes) -> Frame:
+    """Read one frame without its first four bytes."""
+    if len(payload) < _WORD_BYTES:
+        raise _malformed("truncated", size=len(payload))
+    return _decode(payload, 0, len(payload))
+
+
+def encode_response(
+    request: Frame,
+    code: int,
+    *,
+    header: Header | None = None,
+    remark: str = "",
+    body: bytes = b"",
+) -> bytes:
+    """Answer a request in the form in which it came."""
+    head = response_head(request, code, header=header, remark=remark, body_bytes=len(body))
+    return head + body if body else head
+
+
+def response_head(
+    request: Frame,
+    code: int,
+    *,
+    header: Header | None = None,
+    remark: str = "",
+    body_bytes: int = 0,
+) -> bytes:
+    """All of a response but its body, which the caller sends after it, without joining it."""
+    return _head(
+        code,
+        request.opaque,
+        FLAG_RESPONSE,
+        header=header,
+        remark=remark,
+        body_bytes=body_bytes,
+        is_binary=request.is_binary,
+    )
+
+
+def encode_request(
+    code: int,
+    opaque: int,
+    *,
+    header: Header | None = None,
+    remark: str = "",
+    body: bytes = b"",
+    is_one_way: bool = False,
+    is_binary: bool = False,
+) -> bytes:
+    """Ask the other side."""
+    flag = FLAG_ONE_WAY if is_one_way else 0
+    head = _head(
+        code,
+        opaque,
+        flag,
+        header=header,
+        remark=remark,
+        body_bytes=len(body),
+        is_binary=is_binary,
+    )
+    return head + body
+
+
+def _decode(data: bytes, at: int, end: int) -> Frame:
+    (word,) = _WORD.unpack_from(data, at)
+    header_at = at + _WORD_BYTES
+    body_at = header_at + (word & _HEADER_BYTES_MAX)
+    if body_at > end:
+        raise _malformed("header passes the frame's end", size=word & _HEADER_BYTES_MAX)
+    header = data[header_at:body_at]
+    body = data[body_at:end]
+    header_type = word >> 24
+    if header_type == _TYPE_JSON:
+        return _from_json(header, body)
+    if header_type != _TYPE_BINARY:
+        raise _malformed("neither a JSON nor a binary header", type=header_type)
+    code, language, version, opaque, flag, remark, fields = decode_binary_header(header)
+    return Frame(
+        code, opaque, flag, language_name(language), version, remark, fields, body, is_binary=True
+    )
+
+
+def _from_json(header: bytes, body: bytes) -> Frame:
+    try:
+        envelope = _decode_envelope(header)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(f"JSON header: {error}") from None
+    language = envelope.language
+    if type(language) is not str:
+        language = UNKNOWN_LANGUAGE if language is None else language_name(int(language))
+    return Frame(
+        envelope.code,
+        envelope.opaque,
+        envelope.flag,
+        language,
+        envelope.version,
+        envelope.remark or "",
+        envelope.ext,
+        body,
+        is_binary=False,
+    )
+
+
+def _head(
+    code: int,
+    opaque: int,
+    flag: int,
+    *,
+    header: Header | None,
+    remark: str,
+    body_bytes: int,
+    is_binary: bool,
+) -> bytes:
+    fields = write_fields(header) if header is not None else {}
+    remark = remark[:REMARK_CHARS_MAX]
+    if is_binary:
+        raw = encode_binary_header(code, opaque, flag, remark, fields)
+        type_bit = _BINARY_BIT
+    else:
+        raw = _JSON_HEADER % (
+            code,
+            flag,
+            opaque,
+            b',"remark":%b' % _encode_json(remark) if remark else b"",
+            b',"extFields":%b' % _encode_json(fields) if fields else b"",
+        )
+        type_bit = 0
+    assert len(raw) <= _HEADER_BYTES_MAX
+    return _TWO_WORDS.pack(_WORD_BYTES + len(raw) + body_bytes, type_bit | len(raw)) + raw
+
+
+def _malformed(message: str, **fields: object) -> ProtocolViolation:
+    return ProtocolViolation("frame_malformed", message, **fields)

@@ -1,0 +1,61 @@
+"""Which header each request brings.
+
+Not listed: requests without one, those that bring only a body, and those for which the broker has
+no answer.
+"""
+
+from __future__ import annotations
+
+from escrowmq.protocol import admin_headers as admin
+from escrowmq.protocol import consumer_headers as consumer
+from escrowmq.protocol import send_headers as send
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import Header
+
+REQUEST_HEADERS: dict[RequestCode, type[Header]] = {
+    RequestCode.SEND_MESSAGE: send.LongSendHeader,
+    RequestCode.SEND_MESSAGE_V2: send.SendHeader,
+    RequestCode.SEND_BATCH_MESSAGE: send.SendHeader,
+    RequestCode.END_TRANSACTION: send.EndTransactionHeader,
+    RequestCode.CHECK_TRANSACTION_STATE: send.CheckTransactionHeader,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: send.ResumeCheckHeader,
+    RequestCode.PULL_MESSAGE: consumer.PullHeader,
+    RequestCode.LITE_PULL_MESSAGE: consumer.PullHeader,
+    RequestCode.QUERY_CONSUMER_OFFSET: consumer.QueryOffsetHeader,
+    RequestCode.UPDATE_CONSUMER_OFFSET: consumer.UpdateOffsetHeader,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: consumer.SearchOffsetHeader,
+    RequestCode.GET_MAX_OFFSET: consumer.QueueHeader,
+    RequestCode.GET_MIN_OFFSET: consumer.QueueHeader,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: consumer.QueueHeader,
+    RequestCode.CONSUMER_SEND_MSG_BACK: consumer.SendBackHeader,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer.ConsumerGroupHeader,
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: consumer.ConsumerGroupHeader,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer.ConsumerGroupHeader,
+    RequestCode.UNREGISTER_CLIENT: consumer.UnregisterHeader,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: admin.RouteHeader,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: admin.CreateTopicHeader,
+    RequestCode.GET_TOPIC_CONFIG: admin.TopicHeader,
+    RequestCode.GET_TOPIC_STATS_INFO: admin.TopicHeader,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: admin.TopicHeader,
+    RequestCode.DELETE_TOPIC_IN_BROKER: admin.TopicHeader,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: admin.DeleteRouteHeader,
+    RequestCode.GET_TOPICS_BY_CLUSTER: admin.ClusterHeader,
+    RequestCode.QUERY_MESSAGE: admin.QueryMessageHeader,
+    RequestCode.VIEW_MESSAGE_BY_ID: admin.ViewMessageHeader,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.ProducerGroupHeader,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: admin.GroupHeader,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: admin.GroupHeader,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: admin.GroupTopicHeader,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: admin.GroupTopicHeader,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: admin.GroupTopicHeader,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: admin.GroupTopicHeader,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.DeleteGroupHeader,
+    RequestCode.GET_CONSUME_STATS: admin.ConsumeStatsHeader,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: admin.RunningInfoHeader,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: admin.ResetOffsetHeader,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: admin.ResetOffsetHeader,
+    RequestCode.VIEW_BROKER_STATS_DATA: admin.BrokerStatsHeader,
+    RequestCode.PUT_KV_CONFIG: admin.KeyValueHeader,
+    RequestCode.GET_KV_CONFIG: admin.KeyValueHeader,
+    RequestCode.DELETE_KV_CONFIG: admin.KeyValueHeader,
+}

@@ -1,0 +1,118 @@
+"""What producers send and are asked: messages, and what became of their transactions."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import field
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import ExtFields, Header, Int32, Int64, read_header
+
+
+class SendHeader(Header, frozen=True, kw_only=True):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, whose wire names are letters to save bytes.
+
+    A SEND_MESSAGE of old clients has long names and is made into this.
+    """
+
+    producer_group: str = field(name="a")
+    topic: str = field(name="b")
+    #: The topic whose settings a new one gets, and the queues it should have.
+    default_topic: str = field(name="c")
+    default_queue_count: Int32 = field(name="d")
+    queue_id: Int32 = field(name="e")
+    sys_flag: Int32 = field(name="f")
+    born_at_ms: Int64 = field(name="g")
+    flag: Int32 = field(name="h")
+    properties: str = field(name="i", default="")
+    reconsume_times: Int32 = field(name="j", default=0)
+    is_unit_mode: bool = field(name="k", default=False)
+    max_reconsume_times: Int32 | None = field(name="l", default=None)
+    is_batch: bool = field(name="m", default=False)
+    broker_name: str = field(name="n", default="")
+
+
+class LongSendHeader(Header, frozen=True, kw_only=True):
+    """SEND_MESSAGE, under its long names: fields and order are ``SendHeader``'s."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_queue_count: Int32 = field(name="defaultTopicQueueNums")
+    queue_id: Int32
+    sys_flag: Int32
+    born_at_ms: Int64 = field(name="bornTimestamp")
+    flag: Int32
+    properties: str = ""
+    reconsume_times: Int32 = 0
+    is_unit_mode: bool = field(name="unitMode", default=False)
+    max_reconsume_times: Int32 | None = None
+    is_batch: bool = field(name="batch", default=False)
+    broker_name: str = field(name="bname", default="")
+
+
+class SendResponseHeader(Header, frozen=True, kw_only=True):
+    """Where a message was stored; a half message's queue offset is its row in the state table."""
+
+    #: Offset message ids, joined by commas for a batch.
+    offset_message_id: str = field(name="msgId")
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    region: str | None = field(name="MSG_REGION", default=None)
+    is_traced: bool | None = field(name="TRACE_ON", default=None)
+
+
+class EndTransactionHeader(Header, frozen=True, kw_only=True):
+    """END_TRANSACTION: a producer's answer, asked for or not."""
+
+    topic: str = ""
+    producer_group: str
+    half_offset: Int64 = field(name="tranStateTableOffset")
+    log_offset: Int64 = field(name="commitLogOffset")
+    #: The sys flag bits of a stored message: 0x8 commit, 0xC rollback, 0 unknown.
+    resolution_bits: Int32 = field(name="commitOrRollback")
+    is_check_answer: bool = field(name="fromTransactionCheck", default=False)
+    unique_key: str = field(name="msgId")
+    transaction_id: str = ""
+    broker_name: str = field(name="bname", default="")
+
+
+class CheckTransactionHeader(Header, frozen=True, kw_only=True):
+    """CHECK_TRANSACTION_STATE: a back-check; the half message goes with it as body."""
+
+    topic: str | None = None
+    half_offset: Int64 = field(name="tranStateTableOffset")
+    log_offset: Int64 = field(name="commitLogOffset")
+    unique_key: str | None = field(name="msgId", default=None)
+    transaction_id: str | None = None
+    offset_message_id: str | None = field(name="offsetMsgId", default=None)
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class ResumeCheckHeader(Header, frozen=True, kw_only=True):
+    """RESUME_CHECK_HALF_MESSAGE: a parked transaction is to be asked about again."""
+
+    topic: str = ""
+    offset_message_id: str = field(name="msgId")
+
+
+def read_send_header(code: int, ext: ExtFields) -> SendHeader:
+    """Read the header of a message or a batch, whichever names it has."""
+    if code == RequestCode.SEND_MESSAGE:
+        return _from_long(read_header(LongSendHeader, ext))
+    try:
+        return read_header(SendHeader, ext)
+    except ProtocolViolation as violation:
+        if code != RequestCode.SEND_BATCH_MESSAGE:
+            raise
+        # Some clients give a batch the long names.
+        try:
+            return _from_long(read_header(LongSendHeader, ext))
+        except ProtocolViolation:
+            raise violation from None
+
+
+def _from_long(header: LongSendHeader) -> SendHeader:
+    return SendHeader(**msgspec.structs.asdict(header))
