@@ -93,9 +93,16 @@ def index_facts(properties: bytes) -> tuple[str, tuple[str, ...], str]:
     keys = _last_value(pairs, "\x02KEYS\x01", _PAIR_END)
     return (
         _last_value(pairs, "\x02UNIQ_KEY\x01", _PAIR_END),
-        (keys,) if keys and _KEY_SEPARATOR not in keys else _split(keys),
+        split_keys(keys),
         _last_value(pairs, "\x02TAGS\x01", _PAIR_END),
     )
+
+
+def split_keys(keys: str) -> tuple[str, ...]:
+    """The single keys; each finds the message."""
+    if keys and _KEY_SEPARATOR not in keys:
+        return (keys,)
+    return tuple([key for key in keys.split(_KEY_SEPARATOR) if key])
 
 
 def tags_code(tags: str) -> int:
@@ -124,10 +131,6 @@ def _last_value(pairs: AnyStr, start: AnyStr, pair_end: AnyStr) -> AnyStr:
             return value
         at = pairs.rfind(start, 0, at)
     return pairs[:0]
-
-
-def _split(keys: str) -> tuple[str, ...]:
-    return tuple(key for key in keys.split(_KEY_SEPARATOR) if key)
 
 
 def _remember_tags_code(tags: str) -> int:

@@ -1,0 +1,74 @@
+"""The body of SEND_BATCH_MESSAGE: messages of one topic, one after the other.
+
+Each has, big-endian::
+
+    size, of all of it      4
+    magic and CRC           8     always 0, not looked at
+    flag                    4
+    body size, body         4 + n
+    properties size, same   2 + n
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large
+
+#: More than any transaction may hold; a client's batch is limited by its bytes long before.
+BATCH_MESSAGES_MAX = 65_536
+
+_HEAD = Struct(">I8xiI")
+_PROPERTIES_SIZE = Struct(">H")
+_FIXED_BYTES = _HEAD.size + _PROPERTIES_SIZE.size
+
+BatchedMessage = tuple[int, bytes, bytes]
+"""Flag, body and properties."""
+
+
+def decode_batch(data: bytes) -> list[BatchedMessage]:
+    """Read all messages of a batch."""
+    messages: list[BatchedMessage] = []
+    at, end = 0, len(data)
+    while at < end:
+        if len(messages) >= BATCH_MESSAGES_MAX:
+            raise _malformed("too many messages", at, messages_max=BATCH_MESSAGES_MAX)
+        try:
+            size, flag, body_bytes = _HEAD.unpack_from(data, at)
+            body_at = at + _HEAD.size
+            body_end = body_at + body_bytes
+            (properties_bytes,) = _PROPERTIES_SIZE.unpack_from(data, body_end)
+        except StructError:
+            raise _malformed("truncated", at) from None
+        message_end = at + size
+        properties_at = body_end + _PROPERTIES_SIZE.size
+        if (
+            properties_bytes > PROPERTIES_BYTES_MAX
+            or message_end != properties_at + properties_bytes
+            or message_end > end
+        ):
+            raise _malformed(
+                "sizes do not add up", at, size=size, body=body_bytes, properties=properties_bytes
+            )
+        messages.append((flag, data[body_at:body_end], data[properties_at:message_end]))
+        at = message_end
+    return messages
+
+
+def encode_batch(messages: Iterable[BatchedMessage]) -> bytes:
+    """Write messages so that ``decode_batch`` and RocketMQ read them."""
+    pieces: list[bytes] = []
+    for flag, body, properties in messages:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise properties_too_large(len(properties))
+        size = _FIXED_BYTES + len(body) + len(properties)
+        head = _HEAD.pack(size, flag, len(body))
+        pieces += (head, body, _PROPERTIES_SIZE.pack(len(properties)), properties)
+    return b"".join(pieces)
+
+
+def _malformed(message: str, at: int, **fields: object) -> ProtocolViolation:
+    return ProtocolViolation("batch_malformed", message, at=at, **fields)

@@ -1,0 +1,90 @@
+"""JSON bodies about clients: what a heartbeat says, and what tools see of it.
+
+A heartbeat registers a client with its groups; without one for two minutes it is forgotten.
+"""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from escrowmq.protocol.bodies import Body
+from escrowmq.protocol.consumer_headers import EXPRESSION_TAG
+from escrowmq.protocol.headers import Int32, Int64
+
+MODEL_CLUSTERING = "CLUSTERING"
+MODEL_BROADCASTING = "BROADCASTING"
+
+
+class Subscription(Body, frozen=True, kw_only=True):
+    """What a consumer group wants of one topic; a newer version replaces an older one."""
+
+    topic: str
+    expression: str = field(name="subString", default="*")
+    expression_type: str = EXPRESSION_TAG
+    version: Int64 = field(name="subVersion", default=0)
+    tags: tuple[str, ...] = field(name="tagsSet", default=())
+    tags_codes: tuple[Int32, ...] = field(name="codeSet", default=())
+    is_class_filter: bool = field(name="classFilterMode", default=False)
+
+
+class ProducerMembership(Body, frozen=True, kw_only=True):
+    """The client has a producer of this group."""
+
+    group: str = field(name="groupName")
+
+
+class ConsumerMembership(Body, frozen=True, kw_only=True):
+    """The client has a consumer of this group."""
+
+    group: str = field(name="groupName")
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = MODEL_CLUSTERING
+    consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+    subscriptions: tuple[Subscription, ...] = field(name="subscriptionDataSet", default=())
+    is_unit_mode: bool = field(name="unitMode", default=False)
+
+
+class Heartbeat(Body, frozen=True, kw_only=True):
+    """HEART_BEAT."""
+
+    client_id: str = field(name="clientID")
+    producers: tuple[ProducerMembership, ...] = field(name="producerDataSet", default=())
+    consumers: tuple[ConsumerMembership, ...] = field(name="consumerDataSet", default=())
+    #: Tells whether the subscriptions are those of the heartbeat before; 0 if unused.
+    fingerprint: Int32 = field(name="heartbeatFingerprint", default=0)
+    #: The fingerprint stands for the subscriptions, which are left out.
+    is_without_subscriptions: bool = field(name="withoutSub", default=False)
+
+
+class CheckClientRequest(Body, frozen=True, kw_only=True):
+    """CHECK_CLIENT_CONFIG: a subscription that the broker should understand."""
+
+    client_id: str
+    group: str
+    subscription: Subscription = field(name="subscriptionData")
+
+
+class Connection(Body, frozen=True, kw_only=True):
+    """A client that is connected now."""
+
+    client_id: str
+    address: str = field(name="clientAddr")
+    #: One of ``codes.LANGUAGES``; tools fail on any other.
+    language: str
+    version: Int32
+
+
+class ProducerConnections(Body, frozen=True, kw_only=True):
+    """The answer to GET_PRODUCER_CONNECTION_LIST."""
+
+    connections: tuple[Connection, ...] = field(name="connectionSet")
+
+
+class ConsumerConnections(Body, frozen=True, kw_only=True):
+    """The answer to GET_CONSUMER_CONNECTION_LIST."""
+
+    connections: tuple[Connection, ...] = field(name="connectionSet")
+    subscriptions: dict[str, Subscription] = field(name="subscriptionTable")
+    consume_type: str
+    message_model: str
+    consume_from: str = field(name="consumeFromWhere")
