@@ -26,6 +26,47 @@ class WriterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Section ``[broker]``."""
+
+    #: The address to listen on.
+    host: str = "127.0.0.1"
+    #: Where clients ask for routes, and where they send and pull; 0 means any free port.
+    name_port: int = 9_876
+    port: int = 10_911
+    #: The address that clients are told to use; empty means ``host``.
+    advertise_host: str = ""
+    name: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    #: Connections at a time.
+    connections_max: int = 20_000
+    #: A connection that was silent for so long is closed.
+    idle_ms_max: int = 120_000
+    frame_bytes_max: int = 16 * 1024 * 1024
+    #: Answers that a connection may wait for before it is no longer read from.
+    unanswered_max: int = 4_096
+    #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
+    slow_bytes: int = 1024 * 1024
+    unread_bytes_max: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        check_bounds("broker", self, _BROKER_BOUNDS)
+        check_order("broker", self, "slow_bytes", "unread_bytes_max")
+
+
+_BROKER_BOUNDS = (
+    ("name_port", 0, 65_535),
+    ("port", 0, 65_535),
+    ("connections_max", 1, 1_000_000),
+    ("idle_ms_max", 1_000, 24 * 3_600_000),
+    ("frame_bytes_max", 1_024, 256 * 1024 * 1024),
+    ("unanswered_max", 1, 1_000_000),
+    ("slow_bytes", 1, 2**31 - 1),
+    ("unread_bytes_max", 1, 2**40),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsConfig:
     """Section ``[topics]``."""
 

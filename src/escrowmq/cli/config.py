@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
-from escrowmq.broker.config import TopicsConfig, WriterConfig
+from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli.convert import from_text, from_toml
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.config import StoreConfig
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: A package with settings joins by adding its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
+    "broker": BrokerConfig,
     "store": StoreConfig,
     "topics": TopicsConfig,
     "transaction": CheckPolicy,

@@ -16,6 +16,7 @@ import typer
 
 from escrowmq.cli import config_commands, store_commands
 from escrowmq.cli.demo import demo
+from escrowmq.cli.serve import serve
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -47,6 +48,7 @@ app = typer.Typer(
 app.add_typer(config_commands.app, name="config")
 app.add_typer(store_commands.app, name="store")
 app.command()(demo)
+app.command()(serve)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value

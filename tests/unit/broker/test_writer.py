@@ -21,7 +21,7 @@ from escrowmq.testing.engine import STORE_HOST
 from escrowmq.testing.faulty_disk import Kind
 from escrowmq.testing.journal import Flush
 from escrowmq.testing.survivors import nothing_survives
-from escrowmq.transaction.commands import Append, Appended, Decision, End, Held, Prepare, Settled
+from escrowmq.transaction.commands import Append, Appended, End, Held, Prepare, Settled
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
 
@@ -188,27 +188,6 @@ async def test_decisions_wait_too_when_the_inbox_is_full_of_them() -> None:
     replies = [d.reply for d in await asyncio.gather(*started, *more)]
     assert all(isinstance(r, Settled) and r.state is State.COMMITTED for r in replies)
     await writer.close()
-
-
-async def test_who_cannot_wait_is_told_later_or_refused_when_there_is_no_room() -> None:
-    disk = SlowDisk()
-    writer = Writer(opened(disk), ManualClock(), WriterConfig(messages_max=2, inbox_max=3))
-    told: list[Decision | BaseException] = []
-    first = await held(writer, 0)
-    for number in (1, 2):
-        writer.put(prepare(number), told.append)
-    with pytest.raises(Unavailable, match="inbox_full"):
-        writer.put(prepare(3), told.append)
-    writer.put(commit(first.half_offset), told.append)
-    with pytest.raises(Unavailable, match="inbox_full"):
-        writer.put(commit(first.half_offset), told.append)
-    assert told == []
-    await writer.close()
-    replies = [end.reply for end in told if isinstance(end, Decision)]
-    # Decisions go first.
-    assert [type(reply) for reply in replies] == [Settled, Held, Held]
-    with pytest.raises(Unavailable, match="writer_closed"):
-        writer.put(prepare(4), told.append)
 
 
 async def test_waiting_bytes_are_bounded() -> None:

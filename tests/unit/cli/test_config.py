@@ -110,7 +110,7 @@ def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
         ("stor.durability=os", "no such section, did you mean store?", "stor"),
         (
             "zzz.durability=os",
-            "no such section, there are store, topics, transaction, writer",
+            "no such section, there are broker, store, topics, transaction, writer",
             "zzz",
         ),
         # Not a setting at all.
@@ -193,7 +193,7 @@ def test_the_table_is_aligned() -> None:
     lines = as_table(load(environ={}, flags=["store.durability=os"])).splitlines()
     assert lines[0].split() == ["KEY", "VALUE", "ORIGIN"]
     assert len({line.rindex(line.split()[-1]) for line in lines}) == 1
-    assert lines[1].split() == ["store.durability", "os", "flag"]
+    assert ["store.durability", "os", "flag"] in [line.split() for line in lines]
 
 
 def test_the_json_keeps_types() -> None:

@@ -1,0 +1,114 @@
+"""The broker: everything that handlers share, and the way from a frame to its handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.clients import Clients
+from escrowmq.broker.ending import Ending
+from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.routes import Routes
+from escrowmq.broker.sending import Sending
+from escrowmq.broker.topics import Topics
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.remoting import OPAQUE_MAX
+from escrowmq.store.reader import Reader
+from escrowmq.transaction.commands import Decision
+
+if TYPE_CHECKING:
+    from escrowmq.broker.config import BrokerConfig, TopicsConfig
+    from escrowmq.broker.connection import Connection
+    from escrowmq.broker.writer import Writer
+    from escrowmq.model.clock import Clock
+    from escrowmq.protocol.remoting import Frame
+    from escrowmq.store.meta import Meta
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.commands import Command
+
+log = logging.getLogger(__name__)
+
+Decided = Callable[[Decision], None]
+Refused = Callable[[Request, RequestRefused], None]
+
+
+class Broker:
+    """Belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0917 - called in one place only
+        self,
+        store: Store,
+        writer: Writer,
+        meta: Meta,
+        clock: Clock,
+        config: BrokerConfig,
+        topics: TopicsConfig,
+        address: str,
+        store_host: bytes,
+    ) -> None:
+        self.store = store
+        self.writer = writer
+        self.meta = meta
+        self.clock = clock
+        self.config = config
+        self.reader = Reader(store)
+        self.topics = Topics(meta, topics)
+        self.clients: Clients[Connection] = Clients()
+        #: What clients are told to connect to, and what stored messages name.
+        self.address = address
+        self.store_host = store_host
+        self._opaque = count(1)
+        self.heartbeats = Heartbeats(self)
+        self._handlers: dict[int, Handler] = {}
+        for part in (Sending(self), Ending(self), self.heartbeats, Routes(self)):
+            self._handlers.update(part.handlers())
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """Answer a frame, now or later."""
+        if frame.is_response:
+            # Everything that we ask is one-way.
+            return
+        request = Request(connection, frame)
+        handler = self._handlers.get(frame.code)
+        if handler is None:
+            request.answer(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f"request code {frame.code} is not known here",
+            )
+            return
+        try:
+            handler(request)
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+            request.decline(error)
+
+    def submit(
+        self,
+        request: Request,
+        command: Command,
+        decided: Decided,
+        refused: Refused = Request.decline,
+    ) -> None:
+        """Answer a request once its command is durable."""
+
+        def tell(end: Decision | BaseException) -> None:
+            request.connection.settle()
+            try:
+                if not isinstance(end, Decision):
+                    request.decline(end)
+                elif end.refused is not None:
+                    refused(request, end.refused)
+                else:
+                    decided(end)
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        self.writer.put(command, tell)
+        request.connection.owe()
+
+    def next_opaque(self) -> int:
+        """A number for a request of ours."""
+        return next(self._opaque) & OPAQUE_MAX

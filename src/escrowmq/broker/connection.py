@@ -1,0 +1,180 @@
+"""One connection: frames in, frames out, and never more of either than its limits allow.
+
+Requests are handled as their bytes arrive; what they answer at once goes out in one write.  What
+is answered later (after a flush, or when a message comes) is gathered until the loop's next turn,
+so that a batch's answers share a write too.
+
+A peer that does not read what it asked for is not read from either, and is cut off if answers pile
+up nevertheless.  Bytes that are no frame end the connection: there is no telling where the next
+one starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Protocol
+
+from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.ids import pack_host
+from escrowmq.protocol.remoting import FrameSplitter
+
+if TYPE_CHECKING:
+    from escrowmq.broker.config import BrokerConfig
+    from escrowmq.protocol.remoting import Frame
+
+log = logging.getLogger(__name__)
+
+NOBODY = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an address that is not known
+
+
+class Owner(Protocol):
+    """Whose connections these are."""
+
+    def opened(self, connection: Connection) -> bool:
+        """Somebody connects; False if that is one too many."""
+        ...
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """Somebody asks."""
+        ...
+
+    def closed(self, connection: Connection) -> None:
+        """Somebody is gone."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A stock client, an SDK, a tool, or somebody who sends garbage."""
+
+    def __init__(self, config: BrokerConfig, owner: Owner) -> None:
+        self._config = config
+        self._owner = owner
+        self._splitter = FrameSplitter(frame_bytes_max=config.frame_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._is_flush_scheduled = False
+        self._is_reading = False
+        self._is_slow = False
+        self._unanswered = 0
+        self.address = ""
+        #: As stored messages name their sender.
+        self.born_host = NOBODY
+        #: By the loop's clock.
+        self.heard_at = 0.0
+        #: As its heartbeats name it.
+        self.client_id = ""
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.heard_at = self._loop.time()
+        host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+        if host:
+            self.born_host = _packed(host, port)
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        transport.set_write_buffer_limits(high=self._config.slow_bytes)
+        if not self._owner.opened(self):
+            log.warning("too_many_connections", extra={"address": self.address})
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle what is whole; answer it in one write."""
+        self.heard_at = self._loop.time()
+        self._is_reading = True
+        try:
+            for frame in self._splitter.feed(data):
+                self._owner.handle(self, frame)
+        except ProtocolViolation as violation:
+            log.warning("connection_cut", extra={"address": self.address, "why": str(violation)})
+            self.flush()
+            self.close()
+        finally:
+            self._is_reading = False
+        self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        del exc
+        self._transport = None
+        self._out.clear()
+        self._owner.closed(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read what it asked for: ask it to wait, too."""
+        self._is_slow = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._is_slow = False
+        self._set_reading()
+
+    # What handlers call.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer reads what it is sent."""
+        return self.is_open and not self._is_slow
+
+    def send(self, data: bytes) -> None:
+        """Send a whole frame, soon."""
+        if self._transport is None:
+            return
+        self._out.append(data)
+        if not (self._is_reading or self._is_flush_scheduled):
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand everything to the socket."""
+        self._is_flush_scheduled = False
+        transport = self._transport
+        if transport is None or not self._out:
+            return
+        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._out.clear()
+        if transport.get_write_buffer_size() > self._config.unread_bytes_max:
+            log.warning("slow_reader_cut", extra={"address": self.address})
+            transport.abort()
+
+    def owe(self) -> None:
+        """A request is answered later; whoever owes too much is not read from."""
+        self._unanswered += 1
+        if self._unanswered == self._config.unanswered_max:
+            self._set_reading()
+
+    def settle(self) -> None:
+        """An answer that was owed is there."""
+        self._unanswered -= 1
+        if self._unanswered == self._config.unanswered_max - 1:
+            self._set_reading()
+
+    def _set_reading(self) -> None:
+        if self._transport is None:
+            return
+        if self._is_slow or self._unanswered >= self._config.unanswered_max:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """End it, after what was written."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _packed(host: str, port: int) -> bytes:
+    ip = ip_address(host.partition("%")[0])
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return pack_host(str(mapped or ip), port)

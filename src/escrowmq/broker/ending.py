@@ -1,0 +1,99 @@
+"""What became of transactions: END_TRANSACTION, on top of the core's one decision.
+
+Stock clients send it one-way and hear nothing.  Whoever waits for an answer is told the truth: what
+was decided, by whom and when, also if that is not what was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.requests import Handlers, Request
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.headers import Header, Int64
+from escrowmq.protocol.send_headers import EndTransactionHeader
+from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_ROLLED_BACK
+from escrowmq.transaction.commands import Decision, End, Settled
+from escrowmq.transaction.states import Resolution
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+
+_RESOLUTIONS = {
+    0: Resolution.UNKNOWN,
+    SYS_COMMITTED: Resolution.COMMIT,
+    SYS_ROLLED_BACK: Resolution.ROLLBACK,
+}
+#: RocketMQ has codes for them, though its brokers never send them.
+_CONTRADICTIONS = {
+    "already_committed": ResponseCode.TRANSACTION_SHOULD_COMMIT,
+    "already_rolled_back": ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
+}
+
+
+class EndTransactionResponseHeader(Header, frozen=True, kw_only=True):
+    """The one decision of a transaction."""
+
+    state: str
+    by: str
+    at_ms: Int64
+    #: It had been decided before this request.
+    is_repeated: bool = False
+
+
+class Ending:
+    """Handles END_TRANSACTION."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def end(self, request: Request) -> None:
+        """Decide, or note that nobody knows yet."""
+        header = request.header(EndTransactionHeader)
+        resolution = _RESOLUTIONS.get(header.resolution_bits)
+        if resolution is None:
+            raise RequestRefused(
+                "resolution_unknown",
+                "send 8 to commit, 12 to roll back, 0 if it is not known",
+                commitOrRollback=header.resolution_bits,
+            )
+        command = End(
+            half_offset=header.half_offset,
+            resolution=resolution,
+            by=request.connection.client_id or request.connection.address,
+            group=header.producer_group,
+            log_offset=header.log_offset,
+            from_check=header.is_check_answer,
+        )
+        self._broker.submit(request, command, lambda decision: _tell(request, decision), _refused)
+
+
+def _tell(request: Request, decision: Decision) -> None:
+    reply = decision.reply
+    if not isinstance(reply, Settled):
+        # Not known: nothing was decided.
+        request.answer(ResponseCode.SUCCESS)
+        return
+    header = EndTransactionResponseHeader(
+        state=reply.state.label, by=reply.by, at_ms=reply.at_ms, is_repeated=reply.repeated
+    )
+    request.answer(ResponseCode.SUCCESS, header=header)
+
+
+def _refused(request: Request, refused: RequestRefused) -> None:
+    code = _CONTRADICTIONS.get(refused.code)
+    if code is None:
+        request.decline(refused)
+        return
+    header = EndTransactionResponseHeader(
+        state=refused.code.removeprefix("already_"),
+        by=str(refused.fields["by"]),
+        at_ms=int(str(refused.fields["at_ms"])),
+        is_repeated=True,
+    )
+    request.answer(code, header=header, remark=str(refused))

@@ -1,0 +1,135 @@
+"""Clients that come and go: HEART_BEAT, UNREGISTER_CLIENT, and who must be told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.clients import Client, Consuming, Subscription
+from escrowmq.broker.requests import Handlers, Request
+from escrowmq.broker.topics import retry_topic
+from escrowmq.protocol.bodies import ConsumerListResponse, encode_body, read_body
+from escrowmq.protocol.client_bodies import (
+    MODEL_BROADCASTING,
+    ConsumerMembership,
+    Heartbeat,
+)
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import (
+    ConsumerGroupHeader,
+    HeartbeatResponseHeader,
+    UnregisterHeader,
+)
+from escrowmq.protocol.remoting import encode_request
+from escrowmq.store.meta import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.connection import Connection
+
+
+class Heartbeats:
+    """Handles what clients say of themselves."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            RequestCode.HEART_BEAT: self.beat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_consumers,
+        }
+
+    def beat(self, request: Request) -> None:
+        """Know the client for two minutes more."""
+        said = read_body(Heartbeat, request.frame.body)
+        broker, connection = self._broker, request.connection
+        connection.client_id = said.client_id
+        now_ms = broker.clock.now_ms()
+        client = Client(
+            client_id=said.client_id,
+            connection=connection,
+            language=request.frame.language,
+            version=request.frame.version,
+            heard_at_ms=now_ms,
+        )
+        for consumer in said.consumers:
+            if consumer.group not in broker.meta.groups:
+                broker.meta.put_group(Group(name=consumer.group))
+            if consumer.message_model != MODEL_BROADCASTING:
+                broker.topics.for_group(retry_topic(consumer.group), now_ms)
+        changed = broker.clients.hear(
+            client,
+            [producer.group for producer in said.producers],
+            map(_consuming, said.consumers),
+        )
+        self.tell_changed(changed)
+        request.answer(ResponseCode.SUCCESS, header=HeartbeatResponseHeader())
+
+    def unregister(self, request: Request) -> None:
+        """Forget a client's groups."""
+        header = request.header(UnregisterHeader)
+        changed = self._broker.clients.leave(
+            header.client_id, header.producer_group, header.consumer_group
+        )
+        self.tell_changed(changed)
+        request.answer(ResponseCode.SUCCESS)
+
+    def check_config(self, request: Request) -> None:
+        """Subscriptions by tag are all understood."""
+        request.answer(ResponseCode.SUCCESS)
+
+    def list_consumers(self, request: Request) -> None:
+        """Who shares the queues of a group."""
+        header = request.header(ConsumerGroupHeader)
+        group = self._broker.clients.consumers(header.consumer_group)
+        if group is None:
+            request.answer(ResponseCode.SYSTEM_ERROR, remark="no consumer of the group is online")
+            return
+        body = encode_body(ConsumerListResponse(client_ids=tuple(group.members)))
+        request.answer(ResponseCode.SUCCESS, body=body)
+
+    def drop(self, connection: Connection) -> None:
+        """A connection is closed."""
+        self.tell_changed(self._broker.clients.drop(connection))
+
+    def expire(self) -> None:
+        """Forget the silent."""
+        self.tell_changed(self._broker.clients.expire(self._broker.clock.now_ms()))
+
+    def tell_changed(self, groups: Iterable[str]) -> None:
+        """Let the members of these groups share out their queues at once."""
+        for name in groups:
+            group = self._broker.clients.consumers(name)
+            for member in group.members.values() if group is not None else ():
+                member.connection.send(
+                    encode_request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        self._broker.next_opaque(),
+                        header=ConsumerGroupHeader(consumer_group=name),
+                        is_one_way=True,
+                    )
+                )
+
+
+def _consuming(said: ConsumerMembership) -> Consuming:
+    return Consuming(
+        group=said.group,
+        is_broadcast=said.message_model == MODEL_BROADCASTING,
+        consume_type=said.consume_type,
+        from_where=said.consume_from,
+        subscriptions=tuple(
+            Subscription(
+                topic=one.topic,
+                expression=one.expression,
+                codes=frozenset(one.tags_codes),
+                version=one.version,
+                kind=one.expression_type,
+            )
+            for one in said.subscriptions
+        ),
+    )

@@ -1,0 +1,85 @@
+"""A request, how it is answered, and what RocketMQ's clients are told when it is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.headers import Header, read_header
+from escrowmq.protocol.remoting import Frame, encode_response
+
+if TYPE_CHECKING:
+    from escrowmq.broker.connection import Connection
+
+log = logging.getLogger(__name__)
+
+HeaderT = TypeVar("HeaderT", bound=Header)
+
+#: How RocketMQ's clients understand our refusals; any other is a SYSTEM_ERROR to them.
+RESPONSE_CODES: dict[str, ResponseCode] = {
+    "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
+    "delay_illegal": ResponseCode.MESSAGE_ILLEGAL,
+    "filter_malformed": ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    "inbox_full": ResponseCode.SYSTEM_BUSY,
+    "message_type_wrong": ResponseCode.NO_PERMISSION,
+    "properties_too_large": ResponseCode.MESSAGE_ILLEGAL,
+    "queue_id_illegal": ResponseCode.INVALID_PARAMETER,
+    "store_failed": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "topic_illegal": ResponseCode.INVALID_PARAMETER,
+    "topic_not_readable": ResponseCode.NO_PERMISSION,
+    "topic_not_writable": ResponseCode.NO_PERMISSION,
+    "topic_of_system": ResponseCode.NO_PERMISSION,
+    "topic_unknown": ResponseCode.TOPIC_NOT_EXIST,
+    "writer_closed": ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+
+
+class Request:
+    """One frame of one connection."""
+
+    __slots__ = ("connection", "frame")
+
+    def __init__(self, connection: Connection, frame: Frame) -> None:
+        self.connection = connection
+        self.frame = frame
+
+    def header(self, kind: type[HeaderT]) -> HeaderT:
+        """Its fields."""
+        return read_header(kind, self.frame.ext)
+
+    def answer(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        *,
+        header: Header | None = None,
+        remark: str = "",
+        body: bytes = b"",
+    ) -> None:
+        """Answer it, unless nobody waits for that."""
+        if not self.frame.is_one_way:
+            self.connection.send(
+                encode_response(self.frame, code, header=header, remark=remark, body=body)
+            )
+
+    def decline(self, error: BaseException) -> None:
+        """Say why not."""
+        if isinstance(error, EscrowError):
+            self.answer(RESPONSE_CODES.get(error.code, _code_of(error)), remark=str(error))
+            return
+        log.error("request_failed", extra={"code": self.frame.code}, exc_info=error)
+        self.answer(ResponseCode.SYSTEM_ERROR, remark="the broker failed; its log says why")
+
+
+Handler = Callable[[Request], None]
+Handlers = Mapping[int, Handler]
+
+
+def _code_of(error: EscrowError) -> ResponseCode:
+    if isinstance(error, Unavailable):
+        return ResponseCode.SYSTEM_BUSY
+    if isinstance(error, ProtocolViolation):
+        return ResponseCode.INVALID_PARAMETER
+    return ResponseCode.SYSTEM_ERROR

@@ -1,0 +1,219 @@
+"""A running broker: data directory, sockets, and what happens by itself.
+
+The sockets are bound first, because stored messages name the broker's address; nobody is let in
+before the store has recovered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.broker import Broker
+from escrowmq.broker.connection import Connection
+from escrowmq.broker.writer import Writer
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.ids import pack_host
+from escrowmq.store.disk import OsDisk
+from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.meta import Meta
+from escrowmq.store.recovery import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+    from escrowmq.model.clock import Clock
+    from escrowmq.protocol.remoting import Frame
+    from escrowmq.store.config import StoreConfig
+    from escrowmq.transaction.policy import CheckPolicy
+
+log = logging.getLogger(__name__)
+
+STORE = "store"
+META = "meta.db"
+SWEEP_S = 10.0
+OFFSETS_S = 5.0
+BACKLOG = 4_096
+
+
+class Server:
+    """Owns everything; ``start`` it, wait for ``failed`` or whatever else, ``stop`` it."""
+
+    def __init__(
+        self,
+        data: Path,
+        clock: Clock,
+        *,
+        broker: BrokerConfig,
+        store: StoreConfig,
+        policy: CheckPolicy,
+        topics: TopicsConfig,
+        writer: WriterConfig,
+    ) -> None:
+        self._data = data
+        self._clock = clock
+        self._config = broker
+        self._store_config = store
+        self._policy = policy
+        self._topics_config = topics
+        self._writer_config = writer
+        self._connections: set[Connection] = set()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock: DirectoryLock | None = None
+        self._meta: Meta | None = None
+        self._writer: Writer | None = None
+        self._broker: Broker | None = None
+        self.name_address = ""
+        self.broker_address = ""
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, once started."""
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException]:
+        """Done once the store has failed: the process must stop."""
+        assert self._writer is not None
+        return self._writer.failed
+
+    async def start(self) -> None:
+        """Recover, then let clients in."""
+        config = self._config
+        advertised = _address_to_tell(config)
+        self._lock = DirectoryLock(self._data)
+        sockets: list[socket.socket] = []
+        try:
+            sockets.append(_bound(config.host, config.name_port))
+            sockets.append(_bound(config.host, config.port))
+            name_port, port = (one.getsockname()[1] for one in sockets)
+            store_host = pack_host(advertised, port)
+            store, _ = open_store(
+                OsDisk(self._data / STORE), self._store_config, self._policy, store_host
+            )
+            self._meta = Meta(self._data / META)
+            self._meta.clamp_offsets(
+                {(queue.topic, queue.queue_id): (queue.start, queue.end) for queue in store.queues}
+            )
+            self._writer = Writer(store, self._clock, self._writer_config)
+            self._broker = Broker(
+                store,
+                self._writer,
+                self._meta,
+                self._clock,
+                config,
+                self._topics_config,
+                _joined(advertised, port),
+                store_host,
+            )
+            loop = asyncio.get_running_loop()
+            for bound in sockets:
+                self._servers.append(
+                    await loop.create_server(
+                        lambda: Connection(config, self), sock=bound, backlog=BACKLOG
+                    )
+                )
+        except BaseException:
+            for bound in sockets:
+                bound.close()
+            await self.stop()
+            raise
+        self.name_address = _joined(advertised, name_port)
+        self.broker_address = _joined(advertised, port)
+        self._tasks = [
+            asyncio.ensure_future(self._every(SWEEP_S, self._sweep)),
+            asyncio.ensure_future(self._every(OFFSETS_S, self._flush_offsets)),
+        ]
+
+    async def stop(self) -> None:
+        """Let nobody in, answer what was asked, and close the store."""
+        for task in self._tasks:
+            task.cancel()
+        for server in self._servers:
+            server.close()
+        if self._writer is not None:
+            await self._writer.close()
+        for connection in list(self._connections):
+            connection.flush()
+            connection.close()
+        if self._meta is not None:
+            self._meta.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    # What connections call.
+
+    def opened(self, connection: Connection) -> bool:
+        """Somebody connects; False if that is one too many."""
+        self._connections.add(connection)
+        return len(self._connections) <= self._config.connections_max
+
+    def handle(self, connection: Connection, frame: Frame) -> None:
+        """Somebody asks."""
+        self.broker.handle(connection, frame)
+
+    def closed(self, connection: Connection) -> None:
+        """Somebody is gone."""
+        self._connections.discard(connection)
+        self.broker.heartbeats.drop(connection)
+
+    # What happens by itself.
+
+    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                work()
+            except Exception:
+                log.exception("background_failed", extra={"work": str(work)})
+
+    def _sweep(self) -> None:
+        """Forget silent clients and close silent connections."""
+        self.broker.heartbeats.expire()
+        oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
+        for connection in [one for one in self._connections if one.heard_at < oldest]:
+            connection.close()
+
+    def _flush_offsets(self) -> None:
+        self.broker.meta.flush_offsets()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise RequestRefused(
+            "address_unusable", error.strerror or "cannot listen", host=host, port=port
+        ) from None
+    return bound
+
+
+def _address_to_tell(config: BrokerConfig) -> str:
+    """The address that clients connect to: stored messages name it, so it is a number."""
+    host = config.advertise_host or config.host
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        raise RequestRefused(
+            "host_illegal", "name an IP address, not a host name", address=host
+        ) from None
+    if ip.is_unspecified:
+        raise RequestRefused(
+            "host_illegal", "clients cannot connect to it; set broker.advertise_host", address=host
+        )
+    return host
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,73 @@
+"""The process behind ``escrowmq serve``: from its settings to its last word."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+import typer
+
+from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.server import Server
+from escrowmq.model.clock import SystemClock
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from escrowmq.cli.config import Config
+
+
+def run(data: Path, config: Config, *, insecure: bool) -> BaseException | None:
+    """Serve until a signal comes; returns why the store failed, if it did."""
+    return asyncio.run(_serve(data, config, insecure=insecure))
+
+
+async def _serve(data: Path, config: Config, *, insecure: bool) -> BaseException | None:
+    server = make_server(data, config, insecure=insecure)
+    await server.start()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    typer.echo(f"ready name={server.name_address} broker={server.broker_address} pid={os.getpid()}")
+    typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
+    told = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((told, server.failed), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    failure = server.failed.result() if server.failed.done() else None
+    await server.stop()
+    return failure
+
+
+def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
+    """A server with these settings; one that anybody could reach must be wanted."""
+    broker = config.section(BrokerConfig)
+    if not insecure and not is_loopback(broker.host):
+        raise RequestRefused(
+            "host_insecure",
+            "anybody who reaches it could use it; listen on 127.0.0.1, or say --insecure",
+            host=broker.host,
+        )
+    return Server(
+        data,
+        SystemClock(),
+        broker=broker,
+        store=config.section(StoreConfig),
+        policy=config.section(CheckPolicy),
+        topics=config.section(TopicsConfig),
+        writer=config.section(WriterConfig),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it; a name that is no address is judged later."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return True

@@ -1,0 +1,181 @@
+"""A broker on a real socket, and a peer that speaks its protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.broker.server import Server
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import Header, read_fields
+from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
+from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader
+from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.reader import Status
+from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.policy import CheckPolicy
+
+DEADLINE_S = 20
+T0 = 1_700_000_000_000
+LOOPBACK = BrokerConfig(port=0, name_port=0)
+
+
+#: Those that no test has hung up.
+_peers: list[Peer] = []
+
+
+class Peer:
+    """One connection to a broker."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._splitter = FrameSplitter()
+        self._opaque = count(1)
+        self._frames: list[Frame] = []
+
+    @classmethod
+    async def to(cls, address: str) -> Peer:
+        """Connect."""
+        host, _, port = address.rpartition(":")
+        peer = cls(*await asyncio.open_connection(host, int(port)))
+        _peers.append(peer)
+        return peer
+
+    async def ask(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, is_binary: bool = False
+    ) -> Frame:
+        """Send a request and wait for its answer; what comes before it is kept."""
+        opaque = next(self._opaque)
+        self.write(encode_request(code, opaque, header=header, body=body, is_binary=is_binary))
+        return await self.until(lambda frame: frame.is_response and frame.opaque == opaque)
+
+    def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
+        """Send a request that nobody answers."""
+        self.write(encode_request(code, 0, header=header, body=body, is_one_way=True))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._writer.write(data)
+
+    async def until(self, is_wanted: Any) -> Frame:  # noqa: ANN401 - a function
+        """The first frame that is wanted."""
+        while True:
+            for at, frame in enumerate(self._frames):
+                if is_wanted(frame):
+                    return self._frames.pop(at)
+            data = await asyncio.wait_for(self._reader.read(65_536), DEADLINE_S)
+            if not data:
+                raise ConnectionResetError
+            self._frames += self._splitter.feed(data)
+
+    async def is_cut(self) -> bool:
+        """Wait until the other side ends it."""
+        try:
+            while await asyncio.wait_for(self._reader.read(65_536), DEADLINE_S):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    async def closed(self) -> None:
+        """Hang up, and wait until that is done."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(data: Path, **changes: Any) -> AsyncIterator[Server]:  # noqa: ANN401 - settings
+    """A broker; fields of its sections as keyword arguments."""
+    sections: dict[str, Any] = {
+        "broker": LOOPBACK,
+        "store": StoreConfig(),
+        "policy": CheckPolicy(),
+        "topics": TopicsConfig(),
+        "writer": WriterConfig(),
+    }
+    for name, fields in changes.items():
+        sections[name] = replace(sections[name], **fields)
+    server = Server(data, ManualClock(T0), **sections)
+    await server.start()
+    try:
+        yield server
+    finally:
+        while _peers:
+            await _peers.pop().closed()
+        await server.stop()
+
+
+def sending(
+    topic: str = "orders",
+    properties: dict[str, str] | None = None,
+    **fields: Any,  # noqa: ANN401 - fields of the header
+) -> SendHeader:
+    """The header of a message as a stock client sends it."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
+    values: dict[str, Any] = {
+        "producer_group": "pay",
+        "topic": topic,
+        "default_topic": "TBW102",
+        "default_queue_count": 4,
+        "queue_id": 1,
+        "sys_flag": 0,
+        "born_at_ms": T0 - 5,
+        "flag": 7,
+        "properties": text,
+        **fields,
+    }
+    return SendHeader(**values)
+
+
+def half(key: str, **properties: str) -> SendHeader:
+    """The header of a half message."""
+    return sending(
+        properties={"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": "pay", **properties}, sys_flag=4
+    )
+
+
+def ending(answer: Frame, bits: int, **fields: Any) -> EndTransactionHeader:  # noqa: ANN401
+    """The end of a half message that was acknowledged so."""
+    sent = facts(answer)
+    values: dict[str, Any] = {
+        "topic": "orders",
+        "producer_group": "pay",
+        "half_offset": int(sent["queueOffset"]),
+        "log_offset": int(sent["msgId"][16:], 16),
+        "resolution_bits": bits,
+        "unique_key": sent.get("transactionId", ""),
+        **fields,
+    }
+    return EndTransactionHeader(**values)
+
+
+def facts(answer: Frame) -> dict[str, str]:
+    """The fields of an answer."""
+    return read_fields(answer.ext)
+
+
+def visible(server: Server, topic: str = "orders", queue_id: int = 1) -> list[StoredMessage]:
+    """What consumers of a queue can see."""
+    pulled = server.broker.reader.pull(topic, queue_id, 0, count_max=1_000, bytes_max=2**24)
+    return [decode(one) for one in pulled.messages] if pulled.status is Status.FOUND else []
+
+
+SEND = RequestCode.SEND_MESSAGE_V2
+END = RequestCode.END_TRANSACTION
+COMMIT = 0x8
+ROLLBACK = 0xC
+UNKNOWN = 0x0
