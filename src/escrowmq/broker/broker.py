@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.offsets import Offsets
+from escrowmq.broker.pulling import Pulling
+from escrowmq.broker.querying import Querying
 from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
@@ -64,8 +68,21 @@ class Broker:
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
-        for part in (Sending(self), Ending(self), self.heartbeats, Routes(self)):
+        self.pulling = Pulling(self)
+        self.offsets = Offsets(self)
+        parts = (
+            Sending(self),
+            Ending(self),
+            self.heartbeats,
+            Routes(self),
+            self.pulling,
+            self.offsets,
+            Retrying(self),
+            Querying(self),
+        )
+        for part in parts:
             self._handlers.update(part.handlers())
+        writer.on_visible = self.pulling.grown
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""

@@ -22,9 +22,11 @@ from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import open_store
+from escrowmq.store.retention import removable_below, retain
+from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
     from escrowmq.model.clock import Clock
@@ -38,6 +40,10 @@ STORE = "store"
 META = "meta.db"
 SWEEP_S = 10.0
 OFFSETS_S = 5.0
+#: How exactly long pulls end and delayed messages come.
+TICK_S = 0.05
+RETAIN_S = 60.0
+RELEASED_MAX = 1_024
 BACKLOG = 4_096
 
 
@@ -130,6 +136,8 @@ class Server:
         self._tasks = [
             asyncio.ensure_future(self._every(SWEEP_S, self._sweep)),
             asyncio.ensure_future(self._every(OFFSETS_S, self._flush_offsets)),
+            asyncio.ensure_future(self._every(TICK_S, self._tick)),
+            asyncio.ensure_future(self._every(RETAIN_S, self._retain)),
         ]
 
     async def stop(self) -> None:
@@ -166,22 +174,38 @@ class Server:
 
     # What happens by itself.
 
-    async def _every(self, seconds: float, work: Callable[[], None]) -> None:
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                work()
+                await work()
             except Exception:
-                log.exception("background_failed", extra={"work": str(work)})
+                if not self.failed.done():
+                    log.exception("background_failed", extra={"work": str(work)})
 
-    def _sweep(self) -> None:
+    async def _tick(self) -> None:
+        """End long pulls, and make messages visible whose time has come."""
+        self.broker.pulling.give_up()
+        now_ms = self._clock.now_ms()
+        rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
+        if rows:
+            await self.broker.writer.submit(Release(half_offsets=tuple(rows)))
+
+    async def _retain(self) -> None:
+        """Delete what is old."""
+        store, now_ms = self.broker.store, self._clock.now_ms()
+        if removable_below(store, now_ms) > store.log.start:
+            await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
+
+    async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
         self.broker.heartbeats.expire()
+        self.broker.offsets.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
         for connection in [one for one in self._connections if one.heard_at < oldest]:
             connection.close()
 
-    def _flush_offsets(self) -> None:
+    async def _flush_offsets(self) -> None:
         self.broker.meta.flush_offsets()
 
 

@@ -52,6 +52,7 @@ _SINGLES = ("next_at_ms", "size", "crc", "origin", "queue", "tags", "id_hash")
 # As plain numbers: comparing with an enum takes several times as long.
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
+_COMMITTED = int(State.COMMITTED)
 _UNDECIDED = (_PREPARED, _PARKED)
 
 
@@ -270,6 +271,14 @@ class Chunk:
         hits = np.flatnonzero(next_at_ms <= now_ms)[:limit]
         if not len(hits):
             self.due_from_ms = int(next_at_ms.min())
+        return [self.base + hit for hit in hits.tolist()]
+
+    def releasable(self, now_ms: int, limit: int) -> list[int]:
+        """Committed rows to make visible now."""
+        if self.due_from_ms > now_ms:
+            return []
+        is_due = self.view("next_at_ms") <= now_ms
+        hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
         return [self.base + hit for hit in hits.tolist()]
 
     def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:

@@ -22,7 +22,7 @@ from escrowmq.transaction.records import NEVER, PLAIN
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from escrowmq.store.consume_queue import ConsumeQueue, Entry
     from escrowmq.store.store import Store
@@ -32,6 +32,8 @@ RECORD_BYTES_MIN = 91
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
 #: Messages that are looked at for one key, and how many at a time: keys may share a hash.
 CANDIDATES_MAX = 10_240
+#: Entries that one filtered pull looks at.
+FILTERED_MAX = 4_096
 _PAGE = 64
 #: Where a record states its own log offset.
 _STATED = slice(28, 36)
@@ -41,6 +43,8 @@ class Status(StrEnum):
     """How a read from a queue ended."""
 
     FOUND = "found"
+    #: None of the messages that were looked at is wanted.
+    NO_MATCH = "no_match"
     #: The offset is the queue's end: nothing there yet.
     NOTHING_NEW = "nothing_new"
     #: Retention has deleted it: the reader lags and has lost what was between.
@@ -83,9 +87,16 @@ class Reader:
         return None if number is None else self._store.queues[number]
 
     def pull(
-        self, topic: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        codes: Container[int] | None = None,
     ) -> Pulled:
-        """Visible messages from this queue offset on."""
+        """Visible messages from this queue offset on; with ``codes``, only those with such tags."""
         queue = self.queue(topic, queue_id)
         if queue is None:
             return Pulled(status=Status.NO_SUCH_QUEUE)
@@ -96,29 +107,32 @@ class Reader:
             at_end = offset == queue.end
             status = Status.NOTHING_NEW if at_end else Status.BEYOND_END
             return Pulled(status=status, next_offset=queue.end, start=start, end=end)
-        entries = queue.entries(offset, count_max)
+        taken: list[tuple[int, Entry]] = []
         total = 0
-        for taken, entry in enumerate(entries):
-            total += entry.size
-            # At least one, however large: a reader must get past it.
-            if taken and total > bytes_max:
-                del entries[taken:]
-                break
+        next_offset = offset
+        for entry in queue.entries(offset, count_max if codes is None else FILTERED_MAX):
+            if codes is None or entry.tags in codes:
+                total += entry.size
+                # At least one, however large: a reader must get past it.
+                if taken and (total > bytes_max or len(taken) == count_max):
+                    break
+                taken.append((next_offset, entry))
+            next_offset += 1
         return Pulled(
-            status=Status.FOUND,
-            messages=self._messages(entries, offset),
-            next_offset=offset + len(entries),
+            status=Status.FOUND if taken else Status.NO_MATCH,
+            messages=self._messages(taken),
+            next_offset=next_offset,
             start=start,
             end=end,
         )
 
-    def _messages(self, entries: list[Entry], first: int) -> list[bytes]:
+    def _messages(self, entries: list[tuple[int, Entry]]) -> list[bytes]:
         read = self._store.reading.record
         return [
             visible_view(
                 read(entry.log_offset, entry.size, entry.crc), queue_offset, entry.visible_at_ms
             )
-            for queue_offset, entry in enumerate(entries, first)
+            for queue_offset, entry in entries
             if entry.size and not self._is_lost(entry.log_offset)
         ]
 

@@ -187,6 +187,19 @@ class StateTable:
             rows.extend(chunk.due(now_ms, limit - len(rows)))
         return rows[:limit]
 
+    def releasable(self, now_ms: int, limit: int) -> list[int]:
+        """Committed rows whose time to become visible has come."""
+        rows = [
+            half.half_offset
+            for half in self._kept()
+            if half.next_at_ms <= now_ms and half.state is State.COMMITTED
+        ]
+        for chunk in self.chunks.values():
+            if len(rows) >= limit:
+                break
+            rows.extend(chunk.releasable(now_ms, limit - len(rows)))
+        return rows[:limit]
+
     def needed_below(self, log_offset: int, limit: int) -> list[int]:
         """Needed rows whose bytes lie below this log offset."""
         rows = [

@@ -1,0 +1,149 @@
+"""How far consumers have come, which offsets there are, and who has which queue to itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.requests import Handlers, Request
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.bodies import LockRequest, LockResponse, Queue, encode_body, read_body
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import (
+    OffsetResponseHeader,
+    QueryOffsetHeader,
+    QueueHeader,
+    SearchOffsetHeader,
+    StoreTimeResponseHeader,
+    UpdateOffsetHeader,
+)
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.store.consume_queue import ConsumeQueue
+
+LOCK_MS = 60_000
+"""An ordered consumer that does not ask again for so long has lost its queues."""
+
+LOCKS_MAX = 1_000_000
+RECENT_BYTES = 1024 * 1024 * 1024
+"""A queue whose first message is not further back in the log is read from its beginning by a group
+that has never read it."""
+
+
+class Offsets:
+    """Handles questions about offsets, and locks."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: Group and queue -> who has it, and until when.
+        self._locks: dict[tuple[str, str, int], tuple[str, int]] = {}
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_MAX_OFFSET: self.highest,
+            RequestCode.GET_MIN_OFFSET: self.lowest,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def query(self, request: Request) -> None:
+        """How far a group is."""
+        header = request.header(QueryOffsetHeader)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        known = self._broker.meta.offsets.get(key)
+        if known is None and header.zero_if_none and self._is_recent(header.topic, header.queue_id):
+            known = 0
+        if known is None:
+            request.answer(
+                ResponseCode.QUERY_NOT_FOUND, remark="the group has never read this queue"
+            )
+            return
+        request.answer(header=OffsetResponseHeader(offset=known))
+
+    def _is_recent(self, topic: str, queue_id: int) -> bool:
+        queue = self._broker.reader.queue(topic, queue_id)
+        if queue is None or queue.end == 0:
+            return True
+        if queue.start > 0:
+            return False
+        first = queue.entries(0, 1)[0]
+        return self._broker.store.log.end - first.log_offset <= RECENT_BYTES
+
+    def update(self, request: Request) -> None:
+        """A group has come further, or was told to go back."""
+        header = request.header(UpdateOffsetHeader)
+        self._broker.topics.to_read(header.topic, header.queue_id)
+        self._broker.meta.set_offset(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset, reset=True
+        )
+        request.answer()
+
+    def highest(self, request: Request) -> None:
+        """Where the next message will be."""
+        queue = self._queue(request.header(QueueHeader))
+        request.answer(header=OffsetResponseHeader(offset=queue.end if queue else 0))
+
+    def lowest(self, request: Request) -> None:
+        """Where the first message is."""
+        queue = self._queue(request.header(QueueHeader))
+        request.answer(header=OffsetResponseHeader(offset=queue.start if queue else 0))
+
+    def search(self, request: Request) -> None:
+        """The first message from a time on, or the last up to it."""
+        header = request.header(SearchOffsetHeader)
+        queue = self._queue(header)
+        offset = 0
+        if queue is not None:
+            offset = queue.offset_at(header.stored_at_ms + header.is_upper)
+            if header.is_upper:
+                offset = max(offset - 1, queue.start)
+        request.answer(header=OffsetResponseHeader(offset=offset))
+
+    def earliest(self, request: Request) -> None:
+        """When the first message became visible; -1 if there is none."""
+        queue = self._queue(request.header(QueueHeader))
+        at_ms = -1
+        if queue is not None and queue.start < queue.end:
+            at_ms = queue.entries(queue.start, 1)[0].visible_at_ms
+        request.answer(header=StoreTimeResponseHeader(stored_at_ms=at_ms))
+
+    def _queue(self, header: QueueHeader | SearchOffsetHeader) -> ConsumeQueue | None:
+        self._broker.topics.to_read(header.topic, header.queue_id)
+        return self._broker.reader.queue(header.topic, header.queue_id)
+
+    # Locks.
+
+    def lock(self, request: Request) -> None:
+        """Give queues to an ordered consumer, as far as nobody else has them."""
+        wanted = read_body(LockRequest, request.frame.body)
+        now_ms = self._broker.clock.now_ms()
+        taken: list[Queue] = []
+        for queue in wanted.queues:
+            key = (wanted.consumer_group, queue.topic, queue.queue_id)
+            holder, until_ms = self._locks.get(key, ("", 0))
+            if holder in ("", wanted.client_id) or until_ms <= now_ms:
+                if key not in self._locks and len(self._locks) >= LOCKS_MAX:
+                    raise RequestRefused("too_many_locks", "use fewer ordered queues")
+                self._locks[key] = (wanted.client_id, now_ms + LOCK_MS)
+                taken.append(queue)
+        request.answer(body=encode_body(LockResponse(queues=tuple(taken))))
+
+    def unlock(self, request: Request) -> None:
+        """Take queues back."""
+        given = read_body(LockRequest, request.frame.body)
+        for queue in given.queues:
+            key = (given.consumer_group, queue.topic, queue.queue_id)
+            if self._locks.get(key, ("", 0))[0] == given.client_id:
+                del self._locks[key]
+        request.answer()
+
+    def expire(self) -> None:
+        """Forget locks that ran out."""
+        now_ms = self._broker.clock.now_ms()
+        for key in [key for key, (_, until_ms) in self._locks.items() if until_ms <= now_ms]:
+            del self._locks[key]

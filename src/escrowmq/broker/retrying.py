@@ -1,0 +1,99 @@
+"""Messages that a consumer could not handle come again later, and in the end to the dead letters.
+
+The message is stored once more, for the group alone, as an ordinary one whatever it was before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.requests import Handlers, Request
+from escrowmq.broker.topics import dlq_topic, retry_topic
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.message import Message
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import SendBackHeader
+from escrowmq.protocol.delay_levels import delay_ms, retry_level
+from escrowmq.protocol.ids import offset_message_id
+from escrowmq.protocol.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TRAN_MSG,
+    format_properties,
+    index_facts,
+    parse_properties,
+)
+from escrowmq.protocol.stored_message import StoredMessage, decode
+from escrowmq.transaction.commands import Append
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+
+
+class Retrying:
+    """Handles CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, request: Request) -> None:
+        """Let a message come again, after a while."""
+        header = request.header(SendBackHeader)
+        broker = self._broker
+        group = broker.meta.groups.get(header.consumer_group)
+        if group is None:
+            raise RequestRefused(
+                "group_unknown",
+                "send a heartbeat of the group first",
+                consumer_group=header.consumer_group,
+            )
+        located = broker.reader.at(header.log_offset)
+        if located is None or not located.is_visible:
+            raise RequestRefused(
+                "message_unknown", "no such message is visible", log_offset=header.log_offset
+            )
+        message = decode(located.message)
+        retries_max = group.retry_max
+        if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
+            retries_max = header.max_reconsume_times
+        now_ms = broker.clock.now_ms()
+        if header.delay_level < 0 or message.reconsume_times >= retries_max:
+            again = self._again(message, dlq_topic(group.name), 0)
+        else:
+            level = retry_level(message.reconsume_times, header.delay_level)
+            again = self._again(message, retry_topic(group.name), now_ms + delay_ms(level))
+        broker.topics.for_group(again.topic, now_ms)
+        broker.submit(
+            request, Append(messages=(again,)), lambda _: request.answer(ResponseCode.SUCCESS)
+        )
+
+    def _again(self, message: StoredMessage, topic: str, deliver_at_ms: int) -> Message:
+        properties = parse_properties(message.properties)
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        origin = offset_message_id(message.store_host, message.log_offset)
+        properties.setdefault(ORIGIN_MESSAGE_ID, origin)
+        # It was committed, and has waited, already.
+        for name in (TRAN_MSG, DELAY):
+            properties.pop(name, None)
+        packed = format_properties(properties)
+        unique_key, keys, tags = index_facts(packed)
+        return Message(
+            topic=topic,
+            queue_id=0,
+            body=message.body,
+            properties=packed,
+            tags=tags,
+            keys=keys,
+            unique_key=unique_key,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_at_ms=message.born_at_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times + 1,
+            deliver_at_ms=deliver_at_ms,
+        )
