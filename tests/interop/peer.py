@@ -34,6 +34,8 @@ class Ability(Enum):
     DELAY_LEVEL = auto()
     DELIVER_TIME = auto()
     TRANSACTION = auto()
+    #: Its listener may fail without taking the client down.
+    THROWING_LISTENER = auto()
     PUSH = auto()
     ORDERLY = auto()
     BROADCAST = auto()
@@ -177,9 +179,16 @@ class Peer:
         return Received.of(answer["message"])
 
     def mqadmin(self, *arguments: str) -> str:
-        """What the command printed."""
+        """What the command printed.
+
+        Arguments that it does not know end the peer: it runs in the peer's own process.
+        """
         text: str = self.lines.call("mqadmin", {"arguments": list(arguments)})["text"]
         return text
+
+    def mqadmin_by_id(self, name_server: str, topic: str, message_id: str) -> str:
+        """What it prints of the message with this offset id."""
+        return self.mqadmin("queryMsgById", "-n", name_server, "-t", topic, "-i", message_id)
 
     def _start(
         self, command: str, name_server: str, **fields: object

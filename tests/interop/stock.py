@@ -38,10 +38,13 @@ class JavaPeer(Peer):
         logging.parent.mkdir(parents=True, exist_ok=True)
         logging.write_text('<configuration><root level="OFF"/></configuration>')
         options = {
+            "logback.configurationFile": str(logging),
             "rocketmq.client.version": self.version,
             "rocketmq.client.logRoot": str(CACHE / "logs"),
             "rocketmq.client.logLevel": "WARN",
             "rocketmq.client.localOffsetStoreDir": str(CLIENT_HOME / "offsets"),
+            # Twenty seconds by default, which is how long a first retry would wait.
+            "rocketmq.client.rebalance.waitInterval": "2000",
             # Its logs go under the home directory, whatever the other options say.
             "user.home": str(CLIENT_HOME),
         }
@@ -53,6 +56,12 @@ class JavaPeer(Peer):
             f"{place / 'classes'}:{place / 'lib'}/*",
             "escrowmq.interop.Main",
         ], {"ROCKETMQ_HOME": str(CLIENT_HOME)}
+
+    def mqadmin_by_id(self, name_server: str, topic: str, message_id: str) -> str:
+        if self.version.startswith("4."):
+            # It knows no topic here; later ones demand it.
+            return self.mqadmin("queryMsgById", "-n", name_server, "-i", message_id)
+        return super().mqadmin_by_id(name_server, topic, message_id)
 
 
 class GoPeer(Peer):
