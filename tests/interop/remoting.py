@@ -8,8 +8,9 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.interop.errors import Diverged, WaitedInVain
 
@@ -21,6 +22,8 @@ UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTE_INFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 SUCCESS = 0
+
+Found = TypeVar("Found")
 
 _opaque = itertools.count(1)
 
@@ -95,11 +98,15 @@ def read_exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def brokers(name_server: str) -> list[str]:
-    """The addresses of all masters that the name server knows."""
-    answer = request(name_server, GET_BROKER_CLUSTER_INFO)
-    table = json.loads(_standard(answer.body))["brokerAddrTable"]
-    return [data["brokerAddrs"]["0"] for data in table.values()]
+def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """The addresses of all masters that the name server knows; waits for the first."""
+
+    def known() -> list[str]:
+        answer = request(name_server, GET_BROKER_CLUSTER_INFO)
+        table = json.loads(_standard(answer.body)).get("brokerAddrTable") or {}
+        return [data["brokerAddrs"]["0"] for data in table.values()]
+
+    return _until(known, f"broker at {name_server}", timeout_s)
 
 
 def create_topic(name_server: str, topic: str, queues: int) -> None:
@@ -118,17 +125,23 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
         answer = request(address, UPDATE_AND_CREATE_TOPIC, fields)
         if answer.code != SUCCESS:
             raise Diverged(f"topic {topic} was refused: {answer.code} {answer.remark}")
-    deadline = time.monotonic() + TIMEOUT_S
-    while request(name_server, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic}).code != SUCCESS:
+    _until(
+        lambda: request(name_server, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic}).code == SUCCESS,
+        f"route of {topic}",
+        TIMEOUT_S,
+    )
+
+
+def _until(look: Callable[[], Found], what: str, timeout_s: float) -> Found:
+    """The first answer that is not empty: nobody pushes an event when a name server learns."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
         if time.monotonic() > deadline:
-            raise WaitedInVain(f"route of {topic}", TIMEOUT_S, [])
-        # Nobody pushes an event when a route appears.
+            raise WaitedInVain(what, timeout_s, [])
         threading.Event().wait(POLL_S)
+    return found
 
 
 def _standard(body: bytes) -> str:
     """Quote the bare numbers that the Java name server writes as keys."""
-    text = body.decode()
-    for bare, quoted in (("{0:", '{"0":'),):
-        text = text.replace(bare, quoted)
-    return text
+    return body.decode().replace("{0:", '{"0":')
