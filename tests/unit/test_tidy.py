@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,11 @@ LONG_MODULES: dict[str, str] = {
     "src/escrowmq/store/state_table.py": "one adapter of one port; its parts are modules already",
     "tests/unit/store/test_key_index.py": "one index, all of its promises",
     "tests/unit/store/test_meta.py": "one file, all of its promises",
+}
+
+#: Folders with tests that plain pytest leaves out, each with the reason.
+NOT_BY_DEFAULT: dict[str, str] = {
+    "tests/interop": "stock clients need a JDK, Maven, Go and minutes",
 }
 
 ADR_SECTIONS = [
@@ -125,6 +131,19 @@ def is_sleep(node: ast.AST) -> bool:
         case ast.ImportFrom(module="time", names=names):
             return any(alias.name == "sleep" for alias in names)
     return False
+
+
+def test_every_folder_of_tests_is_run_by_default_or_has_a_reason() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    run = set(settings["tool"]["pytest"]["ini_options"]["testpaths"])
+    found = {
+        f"tests/{path.relative_to(ROOT / 'tests').parts[0]}"
+        for path in TESTS
+        if path.name.startswith("test_")
+    }
+    assert run <= found
+    assert found - run <= NOT_BY_DEFAULT.keys()
+    assert not run & NOT_BY_DEFAULT.keys()
 
 
 def test_no_test_asserts_a_constant() -> None:

@@ -1,0 +1,201 @@
+"""A real Apache RocketMQ name server and broker, from Maven Central's jars."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.interop import building, remoting
+from tests.interop.building import CACHE, JAVA_5
+from tests.interop.child import Child, Usage
+
+#: From the broker's port: its fast listener is 2 below, its replication 1 above.
+FAST_LISTENER = -2
+REPLICATION = 1
+PORT_TRIES_MAX = 100
+BOOT_TIMEOUT_S = 60
+
+NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
+BROKER_HEAP = ("-Xms512m", "-Xmx1g")
+#: What its own start script opens for a JDK of today.
+OPENED = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)
+
+
+class ApacheRocketMQ:
+    """Use it in a ``with`` block: at its end both processes and their files are gone."""
+
+    def __init__(
+        self,
+        version: str = JAVA_5,
+        *,
+        sync_flush: bool = False,
+        check_after_ms: int = 6_000,
+        check_interval_ms: int = 30_000,
+        checks_max: int = 15,
+        delay_levels: str | None = None,
+        advertised_host: str = "127.0.0.1",
+        broker_heap: tuple[str, ...] = BROKER_HEAP,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.version = version
+        self.advertised_host = advertised_host
+        self._heap = broker_heap
+        self._settings = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": "0",
+            "brokerRole": "ASYNC_MASTER",
+            "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
+            # Its first registration is lost at times; the next comes after this.
+            "registerNameServerPeriod": "10000",
+            "autoCreateTopicEnable": "true",
+            "autoCreateSubscriptionGroup": "true",
+            "transactionTimeOut": str(check_after_ms),
+            "transactionCheckInterval": str(check_interval_ms),
+            "transactionCheckMax": str(checks_max),
+            **({"messageDelayLevel": delay_levels} if delay_levels else {}),
+            **(settings or {}),
+        }
+        self._home: Path | None = None
+        self._name_server: Child | None = None
+        self._broker: Child | None = None
+        self.name_server = ""
+        self.broker_address = ""
+
+    def __enter__(self) -> Self:
+        lib = building.apache(self.version) / "lib"
+        self._home = Path(tempfile.mkdtemp(prefix="apache-run-", dir=CACHE))
+        try:
+            self._start_name_server(lib, self._home)
+            self._start_broker(lib, self._home)
+            # It says that it is up even when the name server has not heard of it yet.
+            remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for child in (self._broker, self._name_server):
+            if child is not None:
+                child.kill()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        remoting.create_topic(self.name_server, topic, queues)
+
+    def usage(self) -> Usage:
+        """Of the broker alone: a name server does nothing while messages flow."""
+        assert self._broker is not None
+        return self._broker.usage()
+
+    def _start_name_server(self, lib: Path, home: Path) -> None:
+        port = free_port((0,))
+        self.name_server = f"127.0.0.1:{port}"
+        settings = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
+        self._name_server = self._start(
+            "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", settings, lib, home
+        )
+
+    def _start_broker(self, lib: Path, home: Path) -> None:
+        port = free_port((FAST_LISTENER, 0, REPLICATION))
+        self.broker_address = f"127.0.0.1:{port}"
+        settings = {
+            "namesrvAddr": self.name_server,
+            "brokerIP1": self.advertised_host,
+            "bindAddress": "127.0.0.1",
+            "listenPort": str(port),
+            "haListenPort": str(port + REPLICATION),
+            "storePathRootDir": str(home / "store"),
+            "storePathCommitLog": str(home / "store" / "commitlog"),
+            **self._settings,
+        }
+        self._broker = self._start(
+            "broker", "org.apache.rocketmq.broker.BrokerStartup", settings, lib, home
+        )
+
+    def _start(
+        self, name: str, main: str, settings: Mapping[str, str], lib: Path, home: Path
+    ) -> Child:
+        file = home / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        child = Child(
+            f"apache-{name}",
+            [
+                building.java(),
+                *(self._heap if name == "broker" else NAME_SERVER_HEAP),
+                *OPENED,
+                f"-Duser.home={home}",
+                f"-Drocketmq.home.dir={home}",
+                "-cp",
+                f"{lib}/*",
+                main,
+                "-c",
+                str(file),
+            ],
+            log=CACHE / "logs" / f"apache-{name}-{home.name}.log",
+            environment={"ROCKETMQ_HOME": str(home)},
+            directory=home,
+        )
+        try:
+            wait_for_boot(child)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+
+def wait_for_boot(child: Child) -> None:
+    """Both programs say so."""
+    timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
+    timer.start()
+    try:
+        for line in child.stdout:
+            if b"boot success" in line:
+                threading.Thread(target=_drain, args=(child,), daemon=True).start()
+                return
+    finally:
+        timer.cancel()
+    raise child.died()
+
+
+def _drain(child: Child) -> None:
+    """Nobody may wait because nobody reads what it prints."""
+    # The stream is closed under our feet when the process is ended.
+    with contextlib.suppress(ValueError, OSError):
+        for _ in child.stdout:
+            pass
+
+
+def free_port(offsets: tuple[int, ...]) -> int:
+    """A port that is free together with its neighbours."""
+    for _ in range(PORT_TRIES_MAX):
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            first = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port: int = first.getsockname()[1]
+            for offset in offsets:
+                if offset:
+                    held.enter_context(socket.create_server(("127.0.0.1", port + offset)))
+            return port
+    raise OSError("no free ports side by side")

@@ -1,0 +1,140 @@
+"""Each peer is built once, into ``build/interop``, under a name made of its sources.
+
+A build that was cut off leaves no directory of the final name, so what is there is whole.  A tool
+that is missing is an error with a name; nothing here is ever skipped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.interop.errors import BuildFailed, ToolMissing
+
+HERE = Path(__file__).parent
+PEERS = HERE / "peers"
+CACHE = HERE.parents[1] / "build" / "interop"
+BUILD_TIMEOUT_S = 900
+
+JAVA_4 = "4.9.8"
+JAVA_5 = "5.3.3"
+WHEEL = "rocketmq==0.4.4"
+
+
+def java_peer(version: str) -> Path:
+    """A directory with ``classes`` and ``lib``."""
+    source = PEERS / "java"
+    return _built(
+        f"java-{version}",
+        source,
+        version,
+        lambda place: _maven(
+            source, place, version, "dependency:copy-dependencies", "compiler:compile"
+        ),
+    )
+
+
+def apache(version: str) -> Path:
+    """A directory with the ``lib`` of a name server and a broker."""
+    source = PEERS / "apache"
+    return _built(
+        f"apache-{version}",
+        source,
+        version,
+        lambda place: _maven(source, place, version, "dependency:copy-dependencies"),
+    )
+
+
+def go_peer() -> Path:
+    """A directory with the program ``driver``."""
+    source = PEERS / "go"
+    return _built(
+        "go",
+        source,
+        "",
+        lambda place: _run(
+            "go", ["build", "-o", str(place / "driver"), "."], source, "the Go peer"
+        ),
+    )
+
+
+def wheel_peer() -> Path:
+    """A virtual environment with the wheel and nothing else."""
+    return _built("wheel", PEERS / "cpp_wheel", WHEEL, _make_environment)
+
+
+def java() -> str:
+    return _tool("java", "a Java peer")
+
+
+def _make_environment(place: Path) -> None:
+    python = sys.executable
+    # A copy would look for its library in the wrong place once the directory has its final name.
+    _run(python, ["-m", "venv", "--symlinks", str(place)], place, "the wheel's environment")
+    pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps", WHEEL]
+    _run(str(place / "bin" / "python"), pip, place, "the wheel's environment")
+
+
+def _maven(source: Path, place: Path, version: str, *goals: str) -> None:
+    options = ["-B", "-q", f"-Drocketmq.version={version}", f"-Dpeer.build={place}"]
+    _run("mvn", [*options, *goals], source, f"RocketMQ {version}")
+
+
+def _run(tool: str, arguments: list[str], directory: Path, what: str) -> None:
+    done = subprocess.run(
+        [_tool(tool, what), *arguments],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise BuildFailed(what, done.stdout)
+
+
+def _tool(name: str, needed_for: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise ToolMissing(name, needed_for)
+    return found
+
+
+def _built(name: str, source: Path, extra: str, build: Callable[[Path], None]) -> Path:
+    place = CACHE / f"{name}-{_fingerprint(source, extra)}"
+    with _lock(name):
+        if not place.exists():
+            unfinished = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".part", dir=CACHE))
+            try:
+                build(unfinished)
+                unfinished.rename(place)
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    return place
+
+
+def _fingerprint(source: Path, extra: str) -> str:
+    digest = hashlib.sha256(extra.encode())
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        if "__pycache__" not in path.parts:
+            digest.update(f"{path.relative_to(source)}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """Two runs at once build a peer once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

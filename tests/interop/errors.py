@@ -1,0 +1,65 @@
+"""What can go wrong with a peer, each with who must act."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LOG_TAIL_LINES = 40
+
+
+class InteropError(Exception):
+    """Of everything here."""
+
+
+class ToolMissing(InteropError):
+    """The machine lacks a program that a peer is built or run with: install it."""
+
+    def __init__(self, tool: str, needed_for: str) -> None:
+        super().__init__(f"{tool} is not on the PATH, and {needed_for} needs it")
+        self.tool = tool
+
+
+class BuildFailed(InteropError):
+    """A peer could not be built: read what the tool printed."""
+
+    def __init__(self, peer: str, printed: str) -> None:
+        super().__init__(f"{peer} could not be built:\n{tail(printed)}")
+        self.peer = peer
+
+
+class PeerRefused(InteropError):
+    """A stock client said no; ``code`` is the broker's, when it was the broker that did."""
+
+    def __init__(self, command: str, kind: str, message: str, code: int | None) -> None:
+        super().__init__(f"{command}: {kind}: {message}")
+        self.kind = kind
+        self.message = message
+        self.code = code
+
+
+class ProcessDied(InteropError):
+    """A process ended before it was told to."""
+
+    def __init__(self, name: str, status: int | None, log: Path) -> None:
+        super().__init__(f"{name} ended with {status}:\n{tail(read(log))}")
+        self.status = status
+
+
+class WaitedInVain(InteropError):
+    """What was waited for did not come; ``seen`` are the last events that did."""
+
+    def __init__(self, what: str, timeout_s: float, seen: list[object]) -> None:
+        lines = "\n".join(f"  {event}" for event in seen[-LOG_TAIL_LINES:])
+        super().__init__(f"no {what} within {timeout_s} s; seen:\n{lines or '  nothing'}")
+
+
+class Diverged(InteropError):
+    """A broker did not do what the scenario promises."""
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+def tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])

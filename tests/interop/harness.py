@@ -1,0 +1,77 @@
+"""Stock clients and a stock broker, for tests and figures.
+
+    with ApacheRocketMQ() as broker, JavaPeer("5.3.3") as peer:
+        broker.create_topic("orders")
+        producer = peer.start_transaction_producer(broker.name_server, "payments")
+        producer.send_in_transaction(Message(topic="orders", keys="7"), local=Answer.COMMIT)
+        consumer = peer.start_push_consumer(broker.name_server, "shipping", "orders")
+        (message,) = consumer.wait_for(1)
+
+A peer is a process that runs clients as their makers ship them; ``scenarios`` has the promises that
+are tried with it, ``selfcheck`` tries them on Apache's broker.  Everything is built on first use,
+ends with the process that started it, and fails by name when a tool is missing.
+"""
+
+from __future__ import annotations
+
+from tests.interop.apache import ApacheRocketMQ
+from tests.interop.building import JAVA_4, JAVA_5
+from tests.interop.child import Usage
+from tests.interop.clients import (
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
+from tests.interop.errors import (
+    BuildFailed,
+    InteropError,
+    PeerRefused,
+    ProcessDied,
+    ToolMissing,
+    WaitedInVain,
+)
+from tests.interop.peer import Ability, Peer
+from tests.interop.scenario import SCENARIOS, Broker, Scenario, scenarios_for
+from tests.interop.scenarios import consuming, looking, sending, transactions
+from tests.interop.stock import GoPeer, JavaPeer, WheelPeer, every_peer
+from tests.interop.values import Answer, FromWhere, Message, Model, Received, Sent, sleep_then
+
+#: Importing them enters their scenarios into the list.
+SCENARIO_MODULES = (consuming, looking, sending, transactions)
+
+__all__ = [
+    "JAVA_4",
+    "JAVA_5",
+    "SCENARIOS",
+    "Ability",
+    "Answer",
+    "ApacheRocketMQ",
+    "Broker",
+    "BuildFailed",
+    "FromWhere",
+    "GoPeer",
+    "InteropError",
+    "JavaPeer",
+    "LitePullConsumer",
+    "Message",
+    "Model",
+    "Peer",
+    "PeerRefused",
+    "ProcessDied",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "Received",
+    "Scenario",
+    "Sent",
+    "ToolMissing",
+    "TransactionProducer",
+    "Usage",
+    "WaitedInVain",
+    "WheelPeer",
+    "every_peer",
+    "scenarios_for",
+    "sleep_then",
+]

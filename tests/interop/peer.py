@@ -1,0 +1,198 @@
+"""A peer: a process with stock clients in it, and what it is able to do."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Mapping
+from enum import Enum, auto
+from types import TracebackType
+from typing import Self
+
+from tests.interop.building import CACHE
+from tests.interop.child import Child, Usage
+from tests.interop.clients import (
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    TransactionProducer,
+)
+from tests.interop.lines import Events, LineProcess
+from tests.interop.values import FromWhere, Model, Ready, Received
+
+READY_TIMEOUT_S = 60
+
+
+class Ability(Enum):
+    """What not every stock client can do."""
+
+    SEND = auto()
+    ASYNC = auto()
+    BATCH = auto()
+    QUEUE_SELECTOR = auto()
+    DELAY_LEVEL = auto()
+    DELIVER_TIME = auto()
+    TRANSACTION = auto()
+    #: Its listener may fail without taking the client down.
+    THROWING_LISTENER = auto()
+    PUSH = auto()
+    ORDERLY = auto()
+    BROADCAST = auto()
+    LITE_PULL = auto()
+    PULL = auto()
+    PULL_ALL = auto()
+    LOOK_UP = auto()
+    MQADMIN = auto()
+
+
+class Peer:
+    """Use it in a ``with`` block: at its end the process is gone."""
+
+    #: What the figures and the test names call it.
+    name: str
+    abilities: frozenset[Ability]
+
+    def __init__(self) -> None:
+        self._names = itertools.count(1)
+        self._lines: LineProcess | None = None
+
+    def command(self) -> tuple[list[str], Mapping[str, str]]:
+        """The program to run and its environment; builds it if need be."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        command, environment = self.command()
+        log = CACHE / "logs" / f"{self.name}-{secrets.token_hex(4)}.log"
+        self._lines = LineProcess(Child(self.name, command, log=log, environment=environment))
+        try:
+            self.events.wait_for(Ready, timeout_s=READY_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process without goodbye, as a crash would."""
+        self.lines.close()
+
+    @property
+    def lines(self) -> LineProcess:
+        assert self._lines is not None, "use the peer in a with block"
+        return self._lines
+
+    @property
+    def events(self) -> Events:
+        return self.lines.events
+
+    def usage(self) -> Usage:
+        return self.lines.child.usage()
+
+    def start_producer(self, name_server: str, group: str, **options: object) -> Producer:
+        return Producer(*self._start("start_producer", name_server, group=group, **options))
+
+    def start_transaction_producer(
+        self, name_server: str, group: str, **options: object
+    ) -> TransactionProducer:
+        return TransactionProducer(
+            *self._start("start_producer", name_server, group=group, transactional=True, **options)
+        )
+
+    def start_push_consumer(
+        self,
+        name_server: str,
+        group: str,
+        topic: str,
+        *,
+        expression: str = "*",
+        model: Model = Model.CLUSTERING,
+        orderly: bool = False,
+        from_where: FromWhere = FromWhere.FIRST,
+        fail: Mapping[str, int] | None = None,
+        **options: object,
+    ) -> PushConsumer:
+        """``fail`` says how many deliveries of a key are refused before one is taken."""
+        return PushConsumer(
+            *self._start(
+                "start_push_consumer",
+                name_server,
+                group=group,
+                topic=topic,
+                expression=expression,
+                model=str(model),
+                orderly=orderly,
+                from_where=str(from_where),
+                fail=dict(fail or {}),
+                **options,
+            )
+        )
+
+    def start_lite_pull_consumer(
+        self,
+        name_server: str,
+        group: str,
+        topic: str,
+        *,
+        expression: str = "*",
+        assign: bool = False,
+        auto_commit: bool = False,
+    ) -> LitePullConsumer:
+        """``assign`` takes all queues without a rebalance."""
+        return LitePullConsumer(
+            *self._start(
+                "start_lite_pull_consumer",
+                name_server,
+                group=group,
+                topic=topic,
+                expression=expression,
+                assign=assign,
+                auto_commit=auto_commit,
+            )
+        )
+
+    def start_pull_consumer(self, name_server: str, group: str) -> PullConsumer:
+        return PullConsumer(*self._start("start_pull_consumer", name_server, group=group))
+
+    def query_by_key(
+        self, name_server: str, topic: str, key: str, *, max_count: int = 32
+    ) -> list[Received]:
+        """Through the client's message index query, over all time."""
+        answer = self.lines.call(
+            "query_by_key",
+            {"name_server": name_server, "topic": topic, "key": key, "max": max_count},
+        )
+        return [Received.of(fields) for fields in answer["messages"]]
+
+    def view(self, name_server: str, topic: str, message_id: str) -> Received:
+        """By either id."""
+        answer = self.lines.call(
+            "view", {"name_server": name_server, "topic": topic, "message_id": message_id}
+        )
+        return Received.of(answer["message"])
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What the command printed.
+
+        Arguments that it does not know end the peer: it runs in the peer's own process.
+        """
+        text: str = self.lines.call("mqadmin", {"arguments": list(arguments)})["text"]
+        return text
+
+    def mqadmin_by_id(self, name_server: str, topic: str, message_id: str) -> str:
+        """What it prints of the message with this offset id."""
+        return self.mqadmin("queryMsgById", "-n", name_server, "-t", topic, "-i", message_id)
+
+    def _start(
+        self, command: str, name_server: str, **fields: object
+    ) -> tuple[LineProcess, str, str]:
+        name = f"c{next(self._names)}"
+        answer = self.lines.call(command, {"client": name, "name_server": name_server, **fields})
+        return self.lines, name, answer["client_id"]

@@ -1,0 +1,147 @@
+"""The few remoting requests that the harness itself makes, apart from any client."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tests.interop.errors import Diverged, WaitedInVain
+
+TIMEOUT_S = 10
+POLL_S = 0.02
+JSON_HEADER_MASK = 0xFFFFFF
+
+UPDATE_AND_CREATE_TOPIC = 17
+GET_ROUTE_INFO_BY_TOPIC = 105
+GET_BROKER_CLUSTER_INFO = 106
+SUCCESS = 0
+
+Found = TypeVar("Found")
+
+_opaque = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A request or a response with a JSON header."""
+
+    code: int
+    fields: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str | None = None
+    opaque: int = 0
+    flag: int = 0
+    language: str = "JAVA"
+    version: int = 0
+
+    def encode(self) -> bytes:
+        header = json.dumps(
+            {
+                "code": self.code,
+                "language": self.language,
+                "version": self.version,
+                "opaque": self.opaque,
+                "flag": self.flag,
+                "remark": self.remark,
+                "extFields": self.fields,
+                "serializeTypeCurrentRPC": "JSON",
+            }
+        ).encode()
+        return (
+            struct.pack(">II", 4 + len(header) + len(self.body), len(header)) + header + self.body
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> Frame:
+        """From the bytes after the length."""
+        (mark,) = struct.unpack_from(">I", data)
+        size = mark & JSON_HEADER_MASK
+        header = json.loads(data[4 : 4 + size])
+        return cls(
+            code=header["code"],
+            fields=header.get("extFields") or {},
+            body=data[4 + size :],
+            remark=header.get("remark"),
+            opaque=header["opaque"],
+            flag=header["flag"],
+            language=header["language"],
+            version=header["version"],
+        )
+
+
+def request(
+    address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
+) -> Frame:
+    """Ask once, on a connection of its own."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), TIMEOUT_S) as connection:
+        frame = Frame(code=code, fields=fields or {}, body=body, opaque=next(_opaque))
+        connection.sendall(frame.encode())
+        (size,) = struct.unpack(">I", read_exactly(connection, 4))
+        return Frame.decode(read_exactly(connection, size))
+
+
+def read_exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the other side closed")
+        data += part
+    return bytes(data)
+
+
+def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """The addresses of all masters that the name server knows; waits for the first."""
+
+    def known() -> list[str]:
+        answer = request(name_server, GET_BROKER_CLUSTER_INFO)
+        table = json.loads(_standard(answer.body)).get("brokerAddrTable") or {}
+        return [data["brokerAddrs"]["0"] for data in table.values()]
+
+    return _until(known, f"broker at {name_server}", timeout_s)
+
+
+def create_topic(name_server: str, topic: str, queues: int) -> None:
+    """On every broker; returns when the name server tells clients of it."""
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    for address in brokers(name_server):
+        answer = request(address, UPDATE_AND_CREATE_TOPIC, fields)
+        if answer.code != SUCCESS:
+            raise Diverged(f"topic {topic} was refused: {answer.code} {answer.remark}")
+    _until(
+        lambda: request(name_server, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic}).code == SUCCESS,
+        f"route of {topic}",
+        TIMEOUT_S,
+    )
+
+
+def _until(look: Callable[[], Found], what: str, timeout_s: float) -> Found:
+    """The first answer that is not empty: nobody pushes an event when a name server learns."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise WaitedInVain(what, timeout_s, [])
+        threading.Event().wait(POLL_S)
+    return found
+
+
+def _standard(body: bytes) -> str:
+    """Quote the bare numbers that the Java name server writes as keys."""
+    return body.decode().replace("{0:", '{"0":')

@@ -1,0 +1,137 @@
+"""Transactions, as a stock producer and a stock consumer live through them."""
+
+from __future__ import annotations
+
+from tests.interop.peer import Ability, Peer
+from tests.interop.scenario import Broker, fresh, same, scenario
+from tests.interop.values import COMMITTED_FLAG, Answer, Message
+
+TRANSACTION_BITS = 0xC
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def a_committed_transaction_is_delivered_as_it_was_sent(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("commit"), fresh("producers")
+    broker.create_topic(topic)
+    producer = peer.start_transaction_producer(broker.name_server, group)
+    message = Message(
+        topic=topic, body=b"paid", keys="order-1", tags="paid", properties={"colour": "red"}
+    )
+    sent = producer.send_in_transaction(message, local=Answer.COMMIT)
+    assert sent.status == "SEND_OK"
+    assert sent.local_state == "COMMIT_MESSAGE"
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    (found,) = consumer.wait_for(1)
+    assert found.message_id == sent.message_id == sent.transaction_id
+    assert (found.topic, found.body, found.keys, found.tags) == (topic, b"paid", "order-1", "paid")
+    assert found.properties["colour"] == "red"
+    assert found.properties["PGROUP"] == group
+    assert found.properties["TRAN_MSG"] == "true"
+    assert found.properties["__transactionId__"] == sent.transaction_id
+    assert found.queue == sent.queue
+    assert found.reconsume_times == 0
+    assert found.sys_flag is None or found.sys_flag & TRANSACTION_BITS == COMMITTED_FLAG
+    assert producer.checks("order-1") == []
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def a_rolled_back_transaction_is_not_delivered(broker: Broker, peer: Peer) -> None:
+    topic = fresh("rollback")
+    broker.create_topic(topic, queues=1)
+    producer = peer.start_transaction_producer(broker.name_server, fresh("producers"))
+    sent = producer.send_in_transaction(Message(topic=topic, keys="no"), local=Answer.ROLLBACK)
+    assert sent.local_state == "ROLLBACK_MESSAGE"
+    producer.send_in_transaction(Message(topic=topic, keys="yes"), local=Answer.COMMIT)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    consumer.wait_for(1, lambda message: message.keys == "yes")
+    same([message.keys for message in consumer.received()], ["yes"])
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def nothing_is_delivered_while_the_local_transaction_runs(broker: Broker, peer: Peer) -> None:
+    topic = fresh("open")
+    broker.create_topic(topic, queues=1)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    producer = peer.start_transaction_producer(broker.name_server, fresh("producers"))
+    running = producer.begin_transaction(
+        Message(topic=topic, keys="slow"), local=Answer.HANG, checks=[Answer.UNKNOWN]
+    )
+    producer.wait_for_local("slow")
+    producer.send_in_transaction(Message(topic=topic, keys="quick"), local=Answer.COMMIT)
+    consumer.wait_for(1)
+    same([message.keys for message in consumer.received()], ["quick"])
+    producer.release("slow", Answer.COMMIT)
+    assert running.result(10).local_state == "COMMIT_MESSAGE"
+    consumer.wait_for(1, lambda message: message.keys == "slow")
+    same([message.keys for message in consumer.received()], ["quick", "slow"])
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def an_unknown_transaction_is_asked_about_until_it_commits(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("unknown"), fresh("producers")
+    broker.create_topic(topic)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    producer = peer.start_transaction_producer(broker.name_server, group)
+    message = Message(topic=topic, body=b"maybe", keys="order-7", tags="late")
+    sent = producer.send_in_transaction(
+        message, local=Answer.UNKNOWN, checks=[Answer.UNKNOWN, Answer.COMMIT]
+    )
+    assert sent.local_state == "UNKNOW"
+    check = producer.wait_for_check("order-7", 1)
+    assert check.transaction_id == sent.transaction_id
+    asked = check.message
+    assert (asked.topic, asked.body, asked.tags) == (topic, b"maybe", "late")
+    # What the client calls the id of a checked message differs; the property is the same.
+    assert asked.properties["UNIQ_KEY"] == sent.message_id
+    assert asked.properties["PGROUP"] == group
+    producer.wait_for_check("order-7", 2)
+    (found,) = consumer.wait_for(1)
+    assert (found.message_id, found.body) == (sent.message_id, b"maybe")
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def an_unknown_transaction_is_asked_about_and_rolled_back(broker: Broker, peer: Peer) -> None:
+    topic = fresh("denied")
+    broker.create_topic(topic, queues=1)
+    producer = peer.start_transaction_producer(broker.name_server, fresh("producers"))
+    producer.send_in_transaction(
+        Message(topic=topic, keys="no"), local=Answer.UNKNOWN, checks=[Answer.ROLLBACK]
+    )
+    producer.wait_for_check("no")
+    producer.send_in_transaction(Message(topic=topic, keys="yes"), local=Answer.COMMIT)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    consumer.wait_for(1)
+    same([message.keys for message in consumer.received()], ["yes"])
+
+
+@scenario(Ability.TRANSACTION, Ability.THROWING_LISTENER, Ability.PUSH)
+def a_listener_that_throws_is_asked_again(broker: Broker, peer: Peer) -> None:
+    topic = fresh("throws")
+    broker.create_topic(topic)
+    producer = peer.start_transaction_producer(broker.name_server, fresh("producers"))
+    sent = producer.send_in_transaction(
+        Message(topic=topic, keys="bad-day"),
+        local=Answer.THROW,
+        checks=[Answer.THROW, Answer.COMMIT],
+    )
+    assert sent.local_state == "UNKNOW"
+    producer.wait_for_check("bad-day", 2)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    (found,) = consumer.wait_for(1)
+    assert found.keys == "bad-day"
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def another_producer_of_the_group_is_asked_when_one_is_gone(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("heir"), fresh("producers")
+    broker.create_topic(topic)
+    first = peer.start_transaction_producer(broker.name_server, group)
+    first.send_in_transaction(Message(topic=topic, keys="left"), local=Answer.UNKNOWN)
+    first.stop()
+    second = peer.start_transaction_producer(broker.name_server, group)
+    second.script("left", checks=[Answer.COMMIT])
+    # A producer is known to the brokers that it has sent to or heard a route of.
+    second.send_in_transaction(Message(topic=topic, keys="own"), local=Answer.COMMIT)
+    second.wait_for_check("left")
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    consumer.wait_for(1, lambda message: message.keys == "left")

@@ -1,0 +1,76 @@
+"""Is the harness right?  Every scenario with every peer against a real Apache broker.
+
+    python -m tests.interop.selfcheck [--peer java-5.3.3] [--only commit]
+
+What fails here is wrong in a scenario, in a peer or in our belief about the protocol, since our
+broker has no part in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+
+from tests.interop.harness import (
+    ApacheRocketMQ,
+    Broker,
+    Peer,
+    Scenario,
+    every_peer,
+    scenarios_for,
+)
+
+#: The first levels are short, so that a delayed or refused message comes soon.
+DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
+
+
+#: What a stock client and a stock broker do not manage with each other, each with the reason.
+APACHE_FAILS = {
+    ("java-4.9.8", "mqadmin_lists_the_cluster"): (
+        "5.3 says getTransferredTps where mqadmin 4.9 reads getTransferedTps"
+    ),
+}
+
+
+def quick_apache() -> ApacheRocketMQ:
+    """A broker that asks soon and delays little."""
+    return ApacheRocketMQ(check_after_ms=1_000, check_interval_ms=1_000, delay_levels=DELAY_LEVELS)
+
+
+def passes(scenario: Scenario, broker: Broker, peer: Peer) -> bool:
+    started = time.monotonic()
+    try:
+        scenario.play(broker, peer)
+    except Exception:  # noqa: BLE001 - the others are still worth a try
+        if (peer.name, scenario.name) in APACHE_FAILS:
+            outcome = "known"
+        else:
+            traceback.print_exc()
+            outcome = "FAILED"
+    else:
+        outcome = "ok"
+    took_s = time.monotonic() - started
+    print(f"{outcome:6} {took_s:6.1f} s  {peer.name:10}  {scenario.name}", flush=True)  # noqa: T201
+    return outcome != "FAILED"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", default="", help="only peers whose name starts like this")
+    parser.add_argument("--only", default="", help="only scenarios with this in their name")
+    arguments = parser.parse_args()
+    failed = 0
+    with quick_apache() as broker:
+        for peer in every_peer():
+            chosen = [one for one in scenarios_for(peer) if arguments.only in one.name]
+            if not peer.name.startswith(arguments.peer) or not chosen:
+                continue
+            with peer:
+                failed += sum(not passes(one, broker, peer) for one in chosen)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
