@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.administering import Administering
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
@@ -79,6 +80,7 @@ class Broker:
             self.offsets,
             Retrying(self),
             Querying(self),
+            Administering(self),
         )
         for part in parts:
             self._handlers.update(part.handlers())
