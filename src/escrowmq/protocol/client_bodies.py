@@ -69,7 +69,7 @@ class Connection(Body, frozen=True, kw_only=True):
 
     client_id: str
     address: str = field(name="clientAddr")
-    #: One of ``codes.LANGUAGES``; tools fail on any other.
+    #: One of ``codes.LANGUAGES``; tools show any other as null.
     language: str
     version: Int32
 

@@ -67,8 +67,13 @@ def write_fields(header: Header) -> dict[str, str]:
     fields = {}
     for name, wire_name in _names(type(header)):
         value = getattr(header, name)
-        if value is not None:
-            fields[wire_name] = value if type(value) is str else _as_text(value)
+        kind = type(value)
+        if kind is str:
+            fields[wire_name] = value
+        elif kind is int:
+            fields[wire_name] = f"{value}"
+        elif value is not None:
+            fields[wire_name] = _as_text(value)
     return fields
 
 
@@ -89,9 +94,9 @@ def _read_generously(kind: type[HeaderT], ext: ExtFields) -> HeaderT:
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    if value is True:
+        return "true"
+    return "false" if value is False else str(value)
 
 
 @cache
