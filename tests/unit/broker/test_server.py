@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,7 @@ from escrowmq.protocol.client_bodies import (
 )
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import ConsumerGroupHeader, UnregisterHeader
-from tests.unit.broker.wire import DEADLINE_S, SEND, Peer, sending, serving
+from tests.unit.broker.wire import SEND, Peer, eventually, sending, serving
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
@@ -34,9 +33,7 @@ def heartbeat(client_id: str, *topics: str, group: str = "shop") -> bytes:
 
 async def settled(server: Server, count: int) -> None:
     """Until so many producers are online."""
-    async with asyncio.timeout(DEADLINE_S):
-        while len(server.broker.clients.producers("pay")) != count:  # noqa: ASYNC110 - no event
-            await asyncio.sleep(0.001)
+    await eventually(lambda: len(server.broker.clients.producers("pay")) == count)
 
 
 # Routes

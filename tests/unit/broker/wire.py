@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
@@ -66,7 +66,7 @@ class Peer:
         """Send bytes."""
         self._writer.write(data)
 
-    async def until(self, is_wanted: Any) -> Frame:  # noqa: ANN401 - a function
+    async def until(self, is_wanted: Callable[[Frame], bool]) -> Frame:
         """The first frame that is wanted."""
         while True:
             for at, frame in enumerate(self._frames):
@@ -117,6 +117,13 @@ async def serving(data: Path, **changes: Any) -> AsyncIterator[Server]:  # noqa:
         while _peers:
             await _peers.pop().closed()
         await server.stop()
+
+
+async def eventually(is_so: Callable[[], object]) -> None:
+    """Wait for something that happens by itself."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not is_so():  # noqa: ASYNC110 - nobody sets an event for a test
+            await asyncio.sleep(0.001)
 
 
 def sending(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, decode
+from escrowmq.store import reader
 from escrowmq.store.reader import Pulled, Status
 from escrowmq.transaction.commands import Append, End, Prepare
 from escrowmq.transaction.states import Resolution
@@ -210,3 +212,42 @@ def test_commands_of_one_batch_see_each_other() -> None:
     assert driver.messages() == []
     store.sync()
     assert driver.bodies() == ["x"]
+
+
+# Only what is wanted
+
+
+def tagged(*tags: str) -> Driver:
+    driver = Driver()
+    for number, tag in enumerate(tags):
+        driver.append(message(f"m{number}", tags=tag))
+    return driver
+
+
+def wanted(driver: Driver, offset: int, *tags: str, count_max: int = 100) -> Pulled:
+    codes = set(map(tags_code, tags))
+    return driver.reader.pull(
+        "orders", 0, offset, count_max=count_max, bytes_max=10**6, codes=codes
+    )
+
+
+def test_a_pull_brings_only_the_tags_that_are_wanted_and_goes_on_after_the_others() -> None:
+    driver = tagged("a", "b", "", "a", "b")
+    pulled = wanted(driver, 0, "a")
+    assert (bodies(pulled), pulled.next_offset) == (["m0", "m3"], 5)
+    assert [decode(one).queue_offset for one in pulled.messages] == [0, 3]
+    pulled = wanted(driver, 1, "a", "b", count_max=1)
+    assert (bodies(pulled), pulled.next_offset) == (["m1"], 3)
+
+
+def test_a_pull_that_finds_none_wanted_says_so_and_goes_on() -> None:
+    driver = tagged("a", "b", "c")
+    pulled = wanted(driver, 1, "a")
+    assert (pulled.status, pulled.messages, pulled.next_offset) == (Status.NO_MATCH, [], 3)
+
+
+def test_a_pull_that_filters_looks_at_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "FILTERED_MAX", 2)
+    driver = tagged("a", "a", "b")
+    assert wanted(driver, 0, "b").next_offset == 2
+    assert bodies(wanted(driver, 2, "b")) == ["m2"]

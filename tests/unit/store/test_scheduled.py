@@ -165,3 +165,32 @@ def test_a_message_released_very_late_is_copied_and_lives_a_whole_retention() ->
     driver.clock.advance(ms=23 * HOUR)
     assert 0 < driver.retain().log_start < below
     assert driver.bodies() == [str(2 * HOUR)] * 2
+
+
+def test_undecided_transactions_that_are_due_do_not_stand_in_the_way_of_a_release() -> None:
+    driver = Driver(chunk_rows=16)
+    for number in range(15):
+        driver.hold(f"t{number}")
+    driver.append(message("later", deliver_at_ms=driver.clock.now_ms() + MINUTE))
+    table = driver.store.table
+    assert table.releasable(driver.clock.now_ms(), 3) == []
+    driver.clock.advance(ms=HOUR)
+    now_ms = driver.clock.now_ms()
+    assert len(table.due(now_ms, 3)) == 3
+    assert table.releasable(now_ms, 3) == [15]
+
+
+def test_what_outlived_its_chunk_is_released_too() -> None:
+    driver = Driver(chunk_rows=8, copy_after_ms=24 * HOUR)
+    driver.append(message("much later", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    for number in range(15):
+        driver.roll_back(driver.hold(f"t{number}").half_offset)
+    driver.clock.advance(ms=2 * MINUTE)
+    driver.append(message("time passes"))
+    driver.store.checkpoint()
+    table = driver.store.table
+    assert list(table.survivors.rows) == [0]
+    driver.append(message("soon", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    driver.clock.advance(ms=2 * HOUR)
+    assert table.releasable(driver.clock.now_ms(), 9) == [0, 16]
+    assert table.releasable(driver.clock.now_ms(), 1) == [0]
