@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
@@ -37,10 +38,17 @@ from escrowmq.protocol.cluster_bodies import (
     DataVersion,
     GroupConfig,
     GroupList,
+    KeyValues,
     TopicConfig,
     TopicConfigs,
 )
-from escrowmq.protocol.codes import LANGUAGES, UNKNOWN_LANGUAGE, RequestCode, ResponseCode
+from escrowmq.protocol.codes import (
+    LANGUAGES,
+    OUR_VERSION,
+    UNKNOWN_LANGUAGE,
+    RequestCode,
+    ResponseCode,
+)
 from escrowmq.protocol.consumer_headers import ConsumerGroupHeader
 from escrowmq.store.meta import Group, MessageType, Topic
 
@@ -51,6 +59,34 @@ if TYPE_CHECKING:
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.store.consume_queue import ConsumeQueue
+
+
+#: What RocketMQ's tools read without asking whether it is there.
+_UNMEASURED = (
+    "sendThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueSize",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "EndTransactionQueueSize",
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "timerEnqueueTps",
+    "timerDequeueTps",
+    "msgPutTotalTodayNow",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalYesterdayMorning",
+    "msgGetTotalTodayNow",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalYesterdayMorning",
+    "pageCacheLockTimeMills",
+    "commitLogDiskRatio",
+    "consumeQueueDiskRatio",
+)
+#: The last one under the names of 5.x and of 4.x.
+_UNMEASURED_RATES = ("putTps", "getTransferredTps", "getTransferedTps")
 
 
 class Administering:
@@ -74,6 +110,7 @@ class Administering:
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
         }
 
     # Topics.
@@ -217,6 +254,24 @@ class Administering:
             consume_from=said.from_where,
         )
         request.answer(body=encode_body(body))
+
+    # The broker.
+
+    def runtime_info(self, request: Request) -> None:
+        """What tools show of a broker; rates that are not measured here are 0."""
+        log = self._broker.store.log
+        table = dict.fromkeys(_UNMEASURED, "0")
+        table |= dict.fromkeys(_UNMEASURED_RATES, "0.0 0.0 0.0")
+        table |= {
+            "brokerVersion": str(OUR_VERSION),
+            "brokerVersionDesc": f"EscrowMQ {version('escrowmq')}",
+            "brokerActive": "true",
+            "commitLogMinOffset": str(log.start),
+            "commitLogMaxOffset": str(self._broker.store.settled),
+            "earliestMessageTimeStamp": str(log.segments[0].first_at_ms if log.segments else -1),
+            "remainHowManyDataToFlush": f"{log.end - log.flushed} B",
+        }
+        request.answer(body=encode_body(KeyValues(table=table)))
 
 
 def _nobody(request: Request) -> None:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.bodies import LockRequest, LockResponse, Queue, encode_body, read_body
+from escrowmq.protocol.admin_headers import ResetOffsetHeader
+from escrowmq.protocol.bodies import (
+    LockRequest,
+    LockResponse,
+    Queue,
+    encode_body,
+    encode_offsets,
+    read_body,
+)
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import (
     OffsetResponseHeader,
@@ -16,6 +24,7 @@ from escrowmq.protocol.consumer_headers import (
     StoreTimeResponseHeader,
     UpdateOffsetHeader,
 )
+from escrowmq.protocol.remoting import encode_request
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
@@ -47,6 +56,7 @@ class Offsets:
             RequestCode.GET_MIN_OFFSET: self.lowest,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
         }
@@ -111,6 +121,46 @@ class Offsets:
         if queue is not None and queue.start < queue.end:
             at_ms = queue.entries(queue.start, 1)[0].visible_at_ms
         request.answer(header=StoreTimeResponseHeader(stored_at_ms=at_ms))
+
+    def reset(self, request: Request) -> None:
+        """Send a whole group to an offset or a time, whether it is online or not."""
+        header = request.header(ResetOffsetHeader)
+        broker = self._broker
+        topic = broker.topics.named(header.topic)
+        queue_ids = range(topic.read_queue_count)
+        if header.queue_id >= 0:
+            broker.topics.to_read(header.topic, header.queue_id)
+            queue_ids = range(header.queue_id, header.queue_id + 1)
+        offsets = {}
+        for queue_id in queue_ids:
+            offset = self._reset_to(header, queue_id)
+            broker.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
+            name = Queue(broker_name=broker.config.name, queue_id=queue_id, topic=topic.name)
+            offsets[name] = offset
+        # Somebody waits for this to have happened: it must not be lost with a crash.
+        broker.meta.flush_offsets()
+        body = encode_offsets(offsets)
+        group = broker.clients.consumers(header.consumer_group)
+        for member in group.members.values() if group is not None else ():
+            member.connection.send(
+                encode_request(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    broker.next_opaque(),
+                    header=header,
+                    body=body,
+                    is_one_way=True,
+                )
+            )
+        request.answer(body=body)
+
+    def _reset_to(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        queue = self._broker.reader.queue(header.topic, queue_id)
+        if queue is None:
+            return 0
+        if header.offset is not None and header.offset >= 0:
+            return min(max(header.offset, queue.start), queue.end)
+        # A time below 0 means the end.
+        return queue.offset_at(header.stored_at_ms) if header.stored_at_ms >= 0 else queue.end
 
     def _queue(self, header: QueueHeader | SearchOffsetHeader) -> ConsumeQueue | None:
         self._broker.topics.to_read(header.topic, header.queue_id)

@@ -13,6 +13,7 @@ from escrowmq.protocol.admin_headers import (
     DeleteRouteHeader,
     ProducerGroupHeader,
     QueryMessageHeader,
+    ResetOffsetHeader,
     TopicHeader,
     ViewMessageHeader,
 )
@@ -123,3 +124,39 @@ async def test_groups_are_shown_with_their_members_and_progress(tmp_path: Path) 
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, removed)
         assert "shop" not in server.broker.meta.groups
         assert not server.broker.meta.offsets
+
+
+async def test_a_group_is_sent_back_whether_it_is_online_or_not(tmp_path: Path) -> None:
+    reset = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    to_start = ResetOffsetHeader(consumer_group="shop", topic="orders", stored_at_ms=0)
+    key = ("shop", "orders", 1)
+    async with serving(tmp_path) as server:
+        peer = await shop(server)
+        await send(peer, "a", "b")
+        for header, offset in (
+            (to_start, 0),
+            (msgspec.structs.replace(to_start, stored_at_ms=-1), 2),
+            (msgspec.structs.replace(to_start, offset=1, queue_id=1), 1),
+            (msgspec.structs.replace(to_start, offset=99), 2),
+        ):
+            answer = await peer.ask(reset, header)
+            assert b'"offsetTable"' in answer.body
+            assert server.broker.meta.offsets[key] == offset
+            told = await peer.until(
+                lambda frame: frame.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            )
+            assert told.body == answer.body
+        offline = msgspec.structs.replace(to_start, consumer_group="asleep")
+        await peer.ask(reset, offline)
+        assert server.broker.meta.offsets["asleep", "orders", 3] == 0
+
+
+async def test_the_broker_tells_what_tools_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+        answer = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = msgspec.json.decode(answer.body)["table"]
+        assert table["brokerVersionDesc"].startswith("EscrowMQ")
+        assert int(table["commitLogMaxOffset"]) == server.broker.store.log.end
+        assert table["earliestMessageTimeStamp"] == str(T0)
