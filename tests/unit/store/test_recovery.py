@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -293,3 +294,13 @@ def test_times_go_on_from_the_latest_in_the_log() -> None:
     assert driver.crashed().store.last_at_ms == T0 + HOUR
     driver.append(message("b"))
     assert driver.crashed().store.last_at_ms == T0 + HOUR
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_cycle_collector_is_left_as_it_was(driver: Driver, *, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        driver.crashed()
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
