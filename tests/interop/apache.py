@@ -102,6 +102,12 @@ class ApacheRocketMQ:
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
 
+    @property
+    def home(self) -> Path:
+        """Where its files are while it runs."""
+        assert self._home is not None
+        return self._home
+
     def create_topic(self, topic: str, queues: int = 4) -> None:
         remoting.create_topic(self.name_server, topic, queues)
 
