@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
@@ -20,6 +21,7 @@ from tests.interop.child import Child, Usage
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
+RUNS = "apache-run-"
 BOOT_TIMEOUT_S = 60
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
@@ -76,7 +78,8 @@ class ApacheRocketMQ:
 
     def __enter__(self) -> Self:
         lib = building.apache(self.version) / "lib"
-        self._home = Path(tempfile.mkdtemp(prefix="apache-run-", dir=CACHE))
+        remove_orphans()
+        self._home = Path(tempfile.mkdtemp(prefix=f"{RUNS}{os.getpid()}-", dir=CACHE))
         try:
             self._start_name_server(lib, self._home)
             self._start_broker(lib, self._home)
@@ -101,6 +104,12 @@ class ApacheRocketMQ:
                 child.kill()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def home(self) -> Path:
+        """Where its files are while it runs."""
+        assert self._home is not None
+        return self._home
 
     def create_topic(self, topic: str, queues: int = 4) -> None:
         remoting.create_topic(self.name_server, topic, queues)
@@ -164,6 +173,14 @@ class ApacheRocketMQ:
             child.kill()
             raise
         return child
+
+
+def remove_orphans() -> None:
+    """The files of brokers whose owner was killed, and they with it."""
+    for place in CACHE.glob(f"{RUNS}*"):
+        owner = place.name.removeprefix(RUNS).partition("-")[0]
+        if not (Path("/proc") / owner).exists():
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def wait_for_boot(child: Child) -> None:

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 PEERS = HERE / "peers"
 CACHE = HERE.parents[1] / "build" / "interop"
 BUILD_TIMEOUT_S = 900
+FINGERPRINT_CHARS = 16
 
 JAVA_4 = "4.9.8"
 JAVA_5 = "5.3.3"
@@ -116,10 +117,17 @@ def _built(name: str, source: Path, extra: str, build: Callable[[Path], None]) -
             unfinished = Path(tempfile.mkdtemp(prefix=f"{name}-", suffix=".part", dir=CACHE))
             try:
                 build(unfinished)
+                _remove_older(name)
                 unfinished.rename(place)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
     return place
+
+
+def _remove_older(name: str) -> None:
+    """What was built from sources that have changed since."""
+    for old in CACHE.glob(f"{name}-{'[0-9a-f]' * FINGERPRINT_CHARS}"):
+        shutil.rmtree(old)
 
 
 def _fingerprint(source: Path, extra: str) -> str:
@@ -128,7 +136,7 @@ def _fingerprint(source: Path, extra: str) -> str:
         if "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(source)}\0".encode())
             digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:FINGERPRINT_CHARS]
 
 
 @contextmanager

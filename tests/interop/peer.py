@@ -64,7 +64,12 @@ class Peer:
     def __enter__(self) -> Self:
         command, environment = self.command()
         log = CACHE / "logs" / f"{self.name}-{secrets.token_hex(4)}.log"
-        self._lines = LineProcess(Child(self.name, command, log=log, environment=environment))
+        # Some commands of mqadmin write files where they stand.
+        directory = CACHE / "home"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lines = LineProcess(
+            Child(self.name, command, log=log, environment=environment, directory=directory)
+        )
         try:
             self.events.wait_for(Ready, timeout_s=READY_TIMEOUT_S)
         except BaseException:

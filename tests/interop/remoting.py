@@ -33,7 +33,8 @@ class Frame:
     """A request or a response with a JSON header."""
 
     code: int
-    fields: Mapping[str, str] = field(default_factory=dict)
+    #: Text to text, but for the C++ client, which also writes bare numbers.
+    fields: Mapping[str, object] = field(default_factory=dict)
     body: bytes = b""
     remark: str | None = None
     opaque: int = 0

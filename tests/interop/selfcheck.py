@@ -34,9 +34,16 @@ APACHE_FAILS = {
 }
 
 
-def quick_apache() -> ApacheRocketMQ:
+def quick_apache(*, advertised_host: str = "127.0.0.1") -> ApacheRocketMQ:
     """A broker that asks soon and delays little."""
-    return ApacheRocketMQ(check_after_ms=1_000, check_interval_ms=1_000, delay_levels=DELAY_LEVELS)
+    return ApacheRocketMQ(
+        check_after_ms=1_000,
+        check_interval_ms=1_000,
+        delay_levels=DELAY_LEVELS,
+        advertised_host=advertised_host,
+        # It notes decisions that late, and until then asks about what is decided.
+        settings={"transactionOpBatchInterval": "100"},
+    )
 
 
 def passes(scenario: Scenario, broker: Broker, peer: Peer) -> bool:

@@ -69,7 +69,7 @@ def nothing_is_delivered_while_the_local_transaction_runs(broker: Broker, peer: 
 @scenario(Ability.TRANSACTION, Ability.PUSH)
 def an_unknown_transaction_is_asked_about_until_it_commits(broker: Broker, peer: Peer) -> None:
     topic, group = fresh("unknown"), fresh("producers")
-    broker.create_topic(topic)
+    broker.create_topic(topic, queues=1)
     consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
     producer = peer.start_transaction_producer(broker.name_server, group)
     message = Message(topic=topic, body=b"maybe", keys="order-7", tags="late")
@@ -87,6 +87,9 @@ def an_unknown_transaction_is_asked_about_until_it_commits(broker: Broker, peer:
     producer.wait_for_check("order-7", 2)
     (found,) = consumer.wait_for(1)
     assert (found.message_id, found.body) == (sent.message_id, b"maybe")
+    producer.send_in_transaction(Message(topic=topic, keys="last"), local=Answer.COMMIT)
+    consumer.wait_for(1, lambda message: message.keys == "last")
+    same([message.keys for message in consumer.received()], ["order-7", "last"])
 
 
 @scenario(Ability.TRANSACTION, Ability.PUSH)

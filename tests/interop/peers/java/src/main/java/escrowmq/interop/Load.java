@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLongArray;
@@ -30,6 +31,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Load {
     /** Transactions of one run; past it the threads stop sending, and the figures say so. */
     private static final int TRANSACTIONS_MAX = 1 << 21;
+
+    private static final Map<String, Double> SHARES =
+            new TreeMap<>(Map.of("p50", 0.5, "p90", 0.9, "p99", 0.99));
 
     private final Request request;
     private final String topic;
@@ -172,6 +176,7 @@ final class Load {
         Map<String, Object> facts = new LinkedHashMap<>();
         facts.put("seconds", seconds);
         facts.put("transactions", returned);
+        facts.put("transactions_with_warm_up", committed.get());
         facts.put("transactions_per_second", returned / seconds);
         facts.put("received_per_second", receivedInTime / seconds);
         facts.put("send_ms", percentiles(roundTrips, returned));
@@ -192,10 +197,8 @@ final class Load {
         long[] sorted = Arrays.copyOf(nanos, count);
         Arrays.sort(sorted);
         Map<String, Object> facts = new LinkedHashMap<>();
-        for (double share : new double[] {0.5, 0.9, 0.99, 0.999}) {
-            String name = "p" + Double.toString(share * 100).replaceFirst("\\.0$", "");
-            facts.put(name, count == 0 ? null : sorted[(int) (share * (count - 1))] / 1e6);
-        }
+        SHARES.forEach((name, share) ->
+                facts.put(name, count == 0 ? null : sorted[(int) (share * (count - 1))] / 1e6));
         facts.put("max", count == 0 ? null : sorted[count - 1] / 1e6);
         return facts;
     }
