@@ -30,6 +30,7 @@ from escrowmq.protocol.headers import Header, read_fields, read_header
 from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
 from escrowmq.protocol.send_headers import read_send_header
 from escrowmq.protocol.sent_facts import read_sent_facts
+from tests.crash.long import say
 from tests.unit.protocol import remoting_cases as cases
 
 DEFAULT_FRAMES = 100_000
@@ -275,12 +276,6 @@ def main(words: list[str] | None = None) -> int:
         return 1
     say("nothing found: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     return 0
-
-
-def say(text: str) -> None:
-    """Print it now: who watches a long run wants to see it."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

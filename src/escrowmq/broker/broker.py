@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from escrowmq.store.meta import Meta
     from escrowmq.store.store import Store
     from escrowmq.transaction.commands import Command
-
-log = logging.getLogger(__name__)
 
 Decided = Callable[[Decision], None]
 Refused = Callable[[Request, RequestRefused], None]

@@ -17,7 +17,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.ids import pack_host
+from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.protocol.remoting import FrameSplitter
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         if host:
             self.born_host = _packed(host, port)
-            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.address = format_address(host, port)
         transport.set_write_buffer_limits(high=self._config.slow_bytes)
         if not self._owner.opened(self):
             log.warning("too_many_connections", extra={"address": self.address})
@@ -121,11 +121,6 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether anything can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the peer reads what it is sent."""
-        return self.is_open and not self._is_slow
 
     def send(self, data: bytes) -> None:
         """Send a whole frame, soon."""

@@ -152,21 +152,24 @@ class Pulling:
                 self._try_again(one)
 
     def _try_again(self, waiting: Waiting) -> None:
-        if waiting.is_answered or not waiting.request.connection.is_open:
+        if not waiting.request.connection.is_open:
             waiting.is_answered = True
-            return
+        elif not self._finish(waiting, may_wait=True):
+            header = waiting.header
+            self._waiting.setdefault((header.topic, header.queue_id), []).append(waiting)
+
+    def _finish(self, waiting: Waiting, *, may_wait: bool) -> bool:
+        """Answer a pull that waited; False if it may wait on."""
         try:
             pulled = self._look(waiting.header, waiting.wanted)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
-            waiting.is_answered = True
             waiting.request.decline(error)
-            return
-        if pulled.status is Status.NOTHING_NEW:
-            header = waiting.header
-            self._waiting.setdefault((header.topic, header.queue_id), []).append(waiting)
-            return
+        else:
+            if may_wait and pulled.status is Status.NOTHING_NEW:
+                return False
+            _answer(waiting.request, pulled)
         waiting.is_answered = True
-        _answer(waiting.request, pulled)
+        return True
 
     def give_up(self) -> None:
         """Answer those whose time is up."""
@@ -175,13 +178,12 @@ class Pulling:
             waiting = heapq.heappop(self._deadlines)[2]
             if waiting.is_answered:
                 continue
-            waiting.is_answered = True
             header = waiting.header
             queue = (header.topic, header.queue_id)
             self._waiting[queue].remove(waiting)
             if not self._waiting[queue]:
                 del self._waiting[queue]
-            _answer(waiting.request, self._look(header, waiting.wanted))
+            self._finish(waiting, may_wait=False)
 
 
 def _answer(request: Request, pulled: Pulled) -> None:

@@ -25,6 +25,7 @@ from escrowmq.protocol.properties import (
     TRACE_ON,
     TRANSACTION_ID,
     UNIQ_KEY,
+    format_properties,
 )
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
@@ -46,7 +47,9 @@ class Sending:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = count()
-        self._added = _pairs({MSG_REGION: REGION, TRACE_ON: "true", CLUSTER: broker.config.cluster})
+        self._added = format_properties(
+            {MSG_REGION: REGION, TRACE_ON: "true", CLUSTER: broker.config.cluster}
+        )
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -71,10 +74,10 @@ class Sending:
         self._broker.topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
         unique_key = facts.unique_key or _made_up_key()
         if not facts.unique_key:
-            properties = _joined(properties, _pairs({UNIQ_KEY: unique_key}))
+            properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
             real = {TRANSACTION_ID: unique_key, REAL_TOPIC: topic.name, REAL_QID: str(queue_id)}
-            properties = _joined(properties, _pairs(real))
+            properties = _joined(properties, format_properties(real))
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
         message = Message(
             topic=topic.name,
@@ -124,7 +127,7 @@ class Sending:
             facts = read_sent_facts(properties)
             unique_key = facts.unique_key or _made_up_key()
             if not facts.unique_key:
-                properties = _joined(properties, _pairs({UNIQ_KEY: unique_key}))  # noqa: PLW2901
+                properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
             messages.append(
                 Message(
                     topic=topic.name,
@@ -202,10 +205,6 @@ def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageTy
 
 def _made_up_key() -> str:
     return uuid.uuid4().hex.upper()
-
-
-def _pairs(values: dict[str, str]) -> bytes:
-    return "".join(f"{name}\x01{value}\x02" for name, value in values.items()).encode()
 
 
 def _joined(properties: bytes, more: bytes) -> bytes:

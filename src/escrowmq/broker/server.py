@@ -17,7 +17,7 @@ from escrowmq.broker.broker import Broker
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.ids import pack_host
+from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
@@ -116,7 +116,7 @@ class Server:
                 self._clock,
                 config,
                 self._topics_config,
-                _joined(advertised, port),
+                format_address(advertised, port),
                 store_host,
             )
             loop = asyncio.get_running_loop()
@@ -131,8 +131,8 @@ class Server:
                 bound.close()
             await self.stop()
             raise
-        self.name_address = _joined(advertised, name_port)
-        self.broker_address = _joined(advertised, port)
+        self.name_address = format_address(advertised, name_port)
+        self.broker_address = format_address(advertised, port)
         self._tasks = [
             asyncio.ensure_future(self._every(SWEEP_S, self._sweep)),
             asyncio.ensure_future(self._every(OFFSETS_S, self._flush_offsets)),
@@ -237,7 +237,3 @@ def _address_to_tell(config: BrokerConfig) -> str:
             "host_illegal", "clients cannot connect to it; set broker.advertise_host", address=host
         )
     return host
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

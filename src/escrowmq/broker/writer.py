@@ -133,8 +133,9 @@ class Writer:
         return await done
 
     async def close(self) -> None:
-        """Answer what was submitted, checkpoint, and close the store."""
-        self._refuse_if_closed()
+        """Answer what was submitted, checkpoint unless the store has failed, and close it."""
+        if self._store.failure is None:
+            self._refuse_if_closed()
         self._closing = True
         if not self._is_quiet:
             self._drained = self._loop.create_future()

@@ -35,6 +35,11 @@ def pack_host(address: str, port: int) -> bytes:
     return ip.packed + port.to_bytes(_PORT_BYTES, "big")
 
 
+def format_address(host: str, port: int) -> str:
+    """As clients and people write it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def unpack_host(host: bytes) -> tuple[str, int]:
     """Address and port."""
     port = int.from_bytes(host[-_PORT_BYTES:], "big")

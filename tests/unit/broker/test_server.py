@@ -159,3 +159,25 @@ async def test_clients_must_be_told_an_address_that_they_can_use(tmp_path: Path,
     with pytest.raises(RequestRefused, match="host_illegal"):
         async with serving(tmp_path, broker={"host": host}):
             pass
+
+
+# Failing
+
+
+async def test_after_a_failed_write_it_says_so_and_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+
+        def full() -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(server.broker.store.log, "write", full)
+        assert (await peer.ask(SEND, sending(), b"x")).code != ResponseCode.SUCCESS
+        later = await peer.ask(SEND, sending(), b"y")
+        assert later.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert isinstance(await server.failed, OSError)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(SEND, sending(), b"z")).code == ResponseCode.SUCCESS
