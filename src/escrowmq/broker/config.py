@@ -42,16 +42,26 @@ class BrokerConfig:
     connections_max: int = 20_000
     #: A connection that was silent for so long is closed.
     idle_ms_max: int = 120_000
+    #: A connection whose frame is not whole after so long, or that reads nothing of its answers
+    #: for so long, is cut.
+    stalled_ms_max: int = 60_000
     frame_bytes_max: int = 16 * 1024 * 1024
+    #: Bytes of all connections that wait for the rest of a frame or for their turn; beyond, those
+    #: are cut that hold most of it for the longest time.
+    waiting_bytes_max: int = 256 * 1024 * 1024
     #: Answers that a connection may wait for before it is no longer read from.
-    unanswered_max: int = 4_096
+    unanswered_max: int = 1_024
     #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
     slow_bytes: int = 1024 * 1024
-    unread_bytes_max: int = 64 * 1024 * 1024
+    connection_unread_bytes_max: int = 64 * 1024 * 1024
+    #: Bytes that all peers together may leave unread; beyond, those are cut that leave most of it
+    #: for the longest time.
+    unread_bytes_max: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds("broker", self, _BROKER_BOUNDS)
-        check_order("broker", self, "slow_bytes", "unread_bytes_max")
+        check_order("broker", self, "slow_bytes", "connection_unread_bytes_max")
+        check_order("broker", self, "connection_unread_bytes_max", "unread_bytes_max")
 
 
 _BROKER_BOUNDS = (
@@ -59,9 +69,12 @@ _BROKER_BOUNDS = (
     ("port", 0, 65_535),
     ("connections_max", 1, 1_000_000),
     ("idle_ms_max", 1_000, 24 * 3_600_000),
+    ("stalled_ms_max", 100, 24 * 3_600_000),
     ("frame_bytes_max", 1_024, 256 * 1024 * 1024),
+    ("waiting_bytes_max", 1_024, 2**40),
     ("unanswered_max", 1, 1_000_000),
     ("slow_bytes", 1, 2**31 - 1),
+    ("connection_unread_bytes_max", 1, 2**40),
     ("unread_bytes_max", 1, 2**40),
 )
 

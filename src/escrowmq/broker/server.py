@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.connection import Connection
+from escrowmq.broker.limits import Limits
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.ids import format_address, pack_host
@@ -43,6 +44,8 @@ OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
 RETAIN_S = 60.0
+#: How exactly connections that stall are cut.
+STALLED_S = 1.0
 RELEASED_MAX = 1_024
 BACKLOG = 4_096
 
@@ -69,6 +72,8 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._connections: set[Connection] = set()
+        #: What connections share, and how often each limit was reached.
+        self.limits = Limits(broker)
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._lock: DirectoryLock | None = None
@@ -123,7 +128,7 @@ class Server:
             for bound in sockets:
                 self._servers.append(
                     await loop.create_server(
-                        lambda: Connection(config, self), sock=bound, backlog=BACKLOG
+                        lambda: Connection(self.limits, self), sock=bound, backlog=BACKLOG
                     )
                 )
         except BaseException:
@@ -138,6 +143,7 @@ class Server:
             asyncio.ensure_future(self._every(OFFSETS_S, self._flush_offsets)),
             asyncio.ensure_future(self._every(TICK_S, self._tick)),
             asyncio.ensure_future(self._every(RETAIN_S, self._retain)),
+            asyncio.ensure_future(self._every(STALLED_S, self._end_stalled)),
         ]
 
     async def stop(self) -> None:
@@ -170,6 +176,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._connections.discard(connection)
+        self.broker.pulling.drop(connection)
         self.broker.heartbeats.drop(connection)
 
     # What happens by itself.
@@ -202,8 +209,14 @@ class Server:
         self.broker.heartbeats.expire()
         self.broker.offsets.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
-        for connection in [one for one in self._connections if one.heard_at < oldest]:
-            connection.close()
+        for connection in list(self._connections):
+            connection.end_if_silent(oldest)
+
+    async def _end_stalled(self) -> None:
+        """Cut who neither ends its frames nor reads its answers."""
+        now = asyncio.get_running_loop().time()
+        for connection in (*self.limits.waiting, *self.limits.unread):
+            connection.end_if_stalled(now)
 
     async def _flush_offsets(self) -> None:
         self.broker.meta.flush_offsets()
