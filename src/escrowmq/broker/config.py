@@ -50,7 +50,7 @@ class BrokerConfig:
     #: are cut that hold most of it for the longest time.
     waiting_bytes_max: int = 256 * 1024 * 1024
     #: Answers that a connection may wait for before it is no longer read from.
-    unanswered_max: int = 1_024
+    unanswered_max: int = 256
     #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
     slow_bytes: int = 1024 * 1024
     connection_unread_bytes_max: int = 64 * 1024 * 1024

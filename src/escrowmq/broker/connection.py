@@ -16,6 +16,7 @@ import asyncio
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol, cast
 
+from escrowmq.broker.limits import TURN_S
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.protocol.remoting import FrameSplitter
@@ -61,10 +62,13 @@ class Connection(asyncio.Protocol):
         #: Frames whose turn has not come, and the bytes that they are made of.
         self._frames: Iterator[Frame] | None = None
         self._frames_bytes = 0
-        self._is_turn_scheduled = False
+        #: For its next turn.
+        self._has_asked = False
         #: When the frame began that is not whole yet.
         self._begun_at = 0.0
         self._has_waiting = False
+        #: Something of it was handled.
+        self._is_known = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_flush_scheduled = False
@@ -76,6 +80,8 @@ class Connection(asyncio.Protocol):
         self._is_slow = False
         self._must_wait = False
         self._unanswered = 0
+        #: Too many.
+        self._is_owed = False
         self.address = ""
         #: As stored messages name their sender.
         self.born_host = NOBODY
@@ -105,17 +111,26 @@ class Connection(asyncio.Protocol):
         self.heard_at = self._loop.time()
         assert self._frames is None, "nothing is read before the last bytes are handled"
         self._frames_bytes = self._splitter.buffered_bytes + len(data)
-        self._turn(self._splitter.feed(data), self.heard_at)
+        frames = self._splitter.feed(data)
+        if not self._limits.turns.is_any_behind:
+            self._turn(frames, self.heard_at, self.heard_at + TURN_S)
+        elif self._is_known:
+            # One frame before those who are behind: who asks for little does not wait for them.
+            self._turn(frames, self.heard_at, self.heard_at)
+        else:
+            # Or whoever connects anew each time would always be first.
+            self._go_on_with(frames)
+            self._count_waiting(self.heard_at, is_anew=True)
 
-    def _turn(self, frames: Iterator[Frame], now: float) -> None:
+    def _turn(self, frames: Iterator[Frame], now: float, until: float) -> None:
         """Handle frames for a while."""
         handle = self._owner.handle
-        time, until = self._loop.time, now + self._limits.turn_s()
+        time = self._loop.time
         is_one_whole = False
         self._is_reading = True
         try:
             for frame in frames:
-                is_one_whole = True
+                is_one_whole = self._is_known = True
                 handle(self, frame)
                 if self._must_wait or time() > until:
                     break
@@ -138,15 +153,14 @@ class Connection(asyncio.Protocol):
         if self._transport is None:
             frames = None
         self._frames = frames
-        if frames is None and not was_behind:
-            return
-        self._limits.behind += (frames is not None) - was_behind
-        self._set_reading()
+        if was_behind or frames is not None:
+            self._set_reading()
 
-    def _next_turn(self) -> None:
-        self._is_turn_scheduled = False
+    def take_turn(self, until: float) -> None:
+        """Handle more of what came."""
+        self._has_asked = False
         if self._frames is not None and not self._must_wait:
-            self._turn(self._frames, self._loop.time())
+            self._turn(self._frames, self._loop.time(), until)
 
     def _count_waiting(self, now: float, *, is_anew: bool) -> None:
         size = self.waiting_bytes
@@ -249,23 +263,25 @@ class Connection(asyncio.Protocol):
         """A request is answered later; whoever owes too much is not read from."""
         self._unanswered += 1
         if self._unanswered == self._unanswered_max:
+            self._is_owed = True
             self._set_reading()
 
     def settle(self) -> None:
         """An answer that was owed is there."""
         self._unanswered -= 1
-        if self._unanswered == self._unanswered_max - 1:
+        if self._is_owed and self._unanswered <= self._unanswered_max * 3 // 4:
+            self._is_owed = False
             self._set_reading()
 
     def _set_reading(self) -> None:
-        self._must_wait = self._is_slow or self._unanswered >= self._unanswered_max
+        self._must_wait = self._is_slow or self._is_owed
         if self._transport is None:
             self._must_wait = True
         elif self._frames is not None:
             self._transport.pause_reading()
-            if not (self._must_wait or self._is_reading or self._is_turn_scheduled):
-                self._is_turn_scheduled = True
-                self._loop.call_soon(self._next_turn)
+            if not (self._must_wait or self._is_reading or self._has_asked):
+                self._has_asked = True
+                self._limits.turns.ask(self)
         elif self._must_wait:
             self._transport.pause_reading()
         else:

@@ -73,7 +73,7 @@ class Server:
         self._writer_config = writer
         self._connections: set[Connection] = set()
         #: What connections share, and how often each limit was reached.
-        self.limits = Limits(broker)
+        self.limits = Limits(broker)  # Needs a running loop, so a server does.
         self._servers: list[asyncio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._lock: DirectoryLock | None = None
