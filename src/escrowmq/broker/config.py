@@ -53,15 +53,15 @@ class BrokerConfig:
     unanswered_max: int = 256
     #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
     slow_bytes: int = 1024 * 1024
-    connection_unread_bytes_max: int = 64 * 1024 * 1024
+    peer_unread_bytes_max: int = 64 * 1024 * 1024
     #: Bytes that all peers together may leave unread; beyond, those are cut that leave most of it
     #: for the longest time.
     unread_bytes_max: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds("broker", self, _BROKER_BOUNDS)
-        check_order("broker", self, "slow_bytes", "connection_unread_bytes_max")
-        check_order("broker", self, "connection_unread_bytes_max", "unread_bytes_max")
+        check_order("broker", self, "slow_bytes", "peer_unread_bytes_max")
+        check_order("broker", self, "peer_unread_bytes_max", "unread_bytes_max")
 
 
 _BROKER_BOUNDS = (
@@ -74,7 +74,7 @@ _BROKER_BOUNDS = (
     ("waiting_bytes_max", 1_024, 2**40),
     ("unanswered_max", 1, 1_000_000),
     ("slow_bytes", 1, 2**31 - 1),
-    ("connection_unread_bytes_max", 1, 2**40),
+    ("peer_unread_bytes_max", 1, 2**40),
     ("unread_bytes_max", 1, 2**40),
 )
 

@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
             # It asks faster than it reads: let it wait, too.
             self._is_slow = True
             self._set_reading()
-        if size > config.connection_unread_bytes_max:
+        if size > config.peer_unread_bytes_max:
             self.cut("slow_reader_cut", bytes=size)
         else:
             self._limits.unread.hold(self, size, now)

@@ -185,7 +185,7 @@ async def test_a_peer_that_never_reads_is_cut(tmp_path: Path) -> None:
 async def test_when_too_much_is_unread_the_others_are_spared(tmp_path: Path) -> None:
     limits = {
         "slow_bytes": 2_000 * KIB,
-        "connection_unread_bytes_max": 4_000 * KIB,
+        "peer_unread_bytes_max": 4_000 * KIB,
         "unread_bytes_max": 6_000 * KIB,
     }
     async with serving(tmp_path, broker=limits) as server:
