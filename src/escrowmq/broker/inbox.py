@@ -132,6 +132,11 @@ class Inbox:
     def __len__(self) -> int:
         return self._decisions.count + self._messages.count
 
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the messages that wait."""
+        return self._messages.size
+
     def put(
         self, command: Command, size: int | None, tell: Tell, source: Hashable = None
     ) -> Waiting:

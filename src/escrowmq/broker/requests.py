@@ -22,6 +22,7 @@ HeaderT = TypeVar("HeaderT", bound=Header)
 RESPONSE_CODES: dict[str, ResponseCode] = {
     "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
     "delay_illegal": ResponseCode.MESSAGE_ILLEGAL,
+    "disk_full": ResponseCode.SERVICE_NOT_AVAILABLE,
     "filter_malformed": ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     "group_unknown": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     "inbox_full": ResponseCode.SYSTEM_BUSY,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from escrowmq.broker.broker import Broker
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.limits import Limits
 from escrowmq.broker.writer import Writer
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
@@ -27,7 +28,7 @@ from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
     from escrowmq.model.clock import Clock
@@ -46,6 +47,8 @@ TICK_S = 0.05
 RETAIN_S = 60.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
+#: Others may fill the disk, too.
+SPACE_S = 0.2
 RELEASED_MAX = 1_024
 BACKLOG = 4_096
 
@@ -144,6 +147,7 @@ class Server:
             asyncio.ensure_future(self._every(TICK_S, self._tick)),
             asyncio.ensure_future(self._every(RETAIN_S, self._retain)),
             asyncio.ensure_future(self._every(STALLED_S, self._end_stalled)),
+            asyncio.ensure_future(self._every(SPACE_S, self._look_at_space)),
         ]
 
     async def stop(self) -> None:
@@ -158,7 +162,8 @@ class Server:
             connection.flush()
             connection.close()
         if self._meta is not None:
-            self._meta.close()
+            with self._offsets_may_wait():
+                self._meta.close()
         if self._lock is not None:
             self._lock.close()
 
@@ -201,7 +206,7 @@ class Server:
     async def _retain(self) -> None:
         """Delete what is old."""
         store, now_ms = self.broker.store, self._clock.now_ms()
-        if removable_below(store, now_ms) > store.log.start:
+        if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
             await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
 
     async def _sweep(self) -> None:
@@ -218,8 +223,21 @@ class Server:
         for connection in (*self.limits.waiting, *self.limits.unread):
             connection.end_if_stalled(now)
 
+    async def _look_at_space(self) -> None:
+        self.broker.writer.look_at_space()
+
     async def _flush_offsets(self) -> None:
-        self.broker.meta.flush_offsets()
+        with self._offsets_may_wait():
+            self.broker.meta.flush_offsets()
+
+    @contextmanager
+    def _offsets_may_wait(self) -> Iterator[None]:
+        """Offsets that cannot be written now are written later; or messages come again."""
+        try:
+            yield
+        except Unavailable as error:
+            now = asyncio.get_running_loop().time()
+            self.limits.note("offsets_not_written", now, why=str(error))
 
 
 def _bound(host: str, port: int) -> socket.socket:

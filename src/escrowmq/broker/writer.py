@@ -64,6 +64,8 @@ class Writer:
         """The decision on a command, once it is durable.  Waits while the inbox is full."""
         self._refuse_if_closed()
         size = size_of(command)
+        if not self._store.space.takes(size):
+            self._look_for_space(size)
         slowed = self._slowed_decisions if size is None else self._slowed_messages
         while not self._inbox.has_room(size):
             await self._room(slowed)
@@ -85,8 +87,19 @@ class Writer:
         size = size_of(command)
         if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
+        if not self._store.space.takes(size):
+            self._look_for_space(size)
         self._inbox.put(command, size, tell, source)
         self._schedule()
+
+    def _look_for_space(self, size: int | None) -> None:
+        self.look_at_space()
+        self._store.space.refuse_if_full(size)
+
+    def look_at_space(self) -> None:
+        """See what is free on the disk; to be done every now and then."""
+        log = self._store.log
+        self._store.space.look(self._inbox.message_bytes + log.end - log.written)
 
     async def alone(self, work: Callable[[Store], T]) -> T:
         """Run something between two batches, when memory holds exactly what is durable."""

@@ -24,7 +24,8 @@ class CheckpointJob:
         self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
-        merge = store.keys.merge() if store.keys.merge_due() else None
+        has_room = store.space.allows_files(store.keys.merge_bytes())
+        merge = store.keys.merge() if has_room and store.keys.merge_due() else None
         self._runs = [run for run in (snapshot, merge) if run is not None]
         core = store.core
         self._frozen = Checkpoint(

@@ -75,6 +75,10 @@ class Disk(Protocol):
         """Return once names made, renamed or removed in it are on the disk."""
         ...
 
+    def free_bytes(self) -> int:
+        """Bytes that can still be written, as far as anybody can tell."""
+        ...
+
 
 def checked_path(path: str) -> str:
     """The path itself, "" for the root; ValueError if it might lead out of the root.
@@ -223,6 +227,11 @@ class OsDisk:
         """Return once names made, renamed or removed in it are on the disk."""
         self._refuse_if_read_only(path)
         _flush_names(self._absolute(path))
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be written, as far as anybody can tell."""
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
 
 
 # Messages may be private: nothing for others, whatever the umask.

@@ -185,10 +185,11 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
     settle_end(store, found, offset, flushed)
-    if checkpoint is None or found.frames or found.rebuilt_because:
-        store.checkpoint()
-    else:
+    is_behind = checkpoint is None or found.frames or found.rebuilt_because
+    if not is_behind:
         store.checkpointed = offset
+    elif store.space.allows_files():
+        store.checkpoint()
 
 
 @contextmanager

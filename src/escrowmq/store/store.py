@@ -22,6 +22,7 @@ from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
+from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
@@ -78,6 +79,7 @@ class Store:
         self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
+        self.space = Space(disk, config.free_bytes_min)
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
         self._is_fsync = config.durability == "fsync"
@@ -246,9 +248,10 @@ class Store:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether a restart would have too much to replay."""
+        """Whether a restart would have too much to replay, and there is room to mend that."""
         grown = self.log.written - self.checkpointed
-        return grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+        is_due = grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+        return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:
         """Take a checkpoint now.  Nothing may be gathered, unflushed or unpublished."""
@@ -279,10 +282,11 @@ class Store:
         self.checkpointed = checkpoint.log_end
 
     def close(self) -> None:
-        """Checkpoint, unless the store has failed, and give all files back."""
+        """Checkpoint, unless the store has failed or has no room, and give all files back."""
         if self.failure is None:
             self.sync()
-            self.checkpoint()
+            if self.space.allows_files():
+                self.checkpoint()
         self.open_files.close()
         self.keys.close()
         self.log.close()

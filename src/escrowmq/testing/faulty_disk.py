@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno as codes
 import os
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -354,6 +355,13 @@ class FaultyDisk:
         if self.read_only:
             raise _error(codes.EROFS, path)
         self.raise_planned(kind, path)
+
+    def free_bytes(self) -> int:
+        """See ``Disk.free_bytes``; without a capacity there is always room."""
+        if self.capacity_bytes is None:
+            return sys.maxsize
+        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
+        return max(0, self.capacity_bytes - used)
 
     def _fitting_bytes(self, inode: Inode, offset: int, wanted: int) -> int:
         size = len(inode.visible)
