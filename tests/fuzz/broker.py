@@ -165,7 +165,10 @@ async def abuser(served: Served, random: Random, counts: Counter[str], frames: i
         counts["connections"] += 1
         reader, writer = await asyncio.open_connection(host, int(port))
         with suppress(ConnectionError, TimeoutError):
+            broken_before = counts["broken"]
             writer.write(abuse(random, counts))
+            # Behind what is no frame, or not a whole one, there may be no answer ever.
+            patience_s = ABUSER_PATIENCE_S if counts["broken"] > broken_before else PATIENCE_S
             ending = random.random()
             if ending < 0.1:  # Gone with a reset, read or not.
                 linger = struct.pack("ii", 1, 0)
@@ -174,7 +177,7 @@ async def abuser(served: Served, random: Random, counts: Counter[str], frames: i
                 )
             elif ending < 0.9:  # Reads what is answered, up to the last.
                 writer.write(LAST)
-                async with asyncio.timeout(ABUSER_PATIENCE_S):
+                async with asyncio.timeout(patience_s):
                     await read_to_the_last(reader, counts)
         writer.close()
         with suppress(ConnectionError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
-from escrowmq.model.errors import Unavailable
+from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.store.space import RECORD_BYTES, Level, Space
-from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.faulty_disk import FaultyDisk, Kind
 from tests.unit.store.helpers import Driver, faulty, message
 
 MIN = 1_000_000
@@ -142,3 +144,22 @@ def test_runs_of_keys_are_not_merged_without_room_for_it() -> None:
     driver.append(message("last", keys="last"))
     driver.store.checkpoint()
     assert not driver.store.keys.merge_due()
+
+
+def test_a_start_without_room_for_what_it_must_write_says_so() -> None:
+    driver = Driver(free_bytes_min=MIN)
+    driver.append(message("kept"))
+    disk = faulty(driver)
+    disk.capacity_bytes = disk_used(disk)
+    with pytest.raises(StoreUnusable, match="data_directory_full"):
+        driver.opened_again()
+    disk.capacity_bytes = None
+    assert driver.opened_again().bodies() == ["kept"]
+
+
+def test_a_start_that_fails_otherwise_says_that() -> None:
+    driver = Driver()
+    driver.append(message("kept"))
+    faulty(driver).fail_after(Kind.WRITE, 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        driver.opened_again()
