@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import beside
+from bench.figures import beside, many
 
-FIGURES = {"beside": beside.run}
+FIGURES = {"beside": beside.run, "connections": many.connections, "topics": many.topics}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.checkpoint import Checkpoint
+from escrowmq.store.consume_queue import write_tails
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
 
@@ -59,11 +60,7 @@ class CheckpointJob:
     def write(self) -> None:
         """Put everything into files, flushed."""
         store = self._store
-        grown: set[str] = set()
-        for tail in self._tails:
-            grown.update(tail.queue.write(tail))
-        for directory in sorted(grown):
-            store.disk.flush_directory(directory)
+        write_tails(store.disk, self._tails)
         store.table.files.write(self._state)
         for run in self._runs:
             run.write()

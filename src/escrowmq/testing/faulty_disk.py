@@ -14,13 +14,13 @@ import errno as codes
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, checked_path
+from escrowmq.store.disk import Bytes, File, checked_path
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.journal import (
@@ -220,6 +220,18 @@ class FaultyDisk:
         if not self._is_directory(path):
             self._refuse(Kind.MAKE_DIRECTORY, path)
             self.perform(MakeDirectory(path))
+
+    def make_directories(self, paths: Sequence[str]) -> None:
+        """See ``Disk.make_directories``."""
+        for path in paths:
+            self.make_directory(path)
+
+    def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """See ``Disk.flush_all``; one after the other, so that each can fail."""
+        for file in files:
+            file.flush()
+        for directory in directories:
+            self.flush_directory(directory)
 
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step.

@@ -13,12 +13,15 @@ from escrowmq.store import consume_queue
 from escrowmq.store.consume_queue import (
     ENTRY_BYTES,
     FILE_ENTRIES,
+    FILED_AT_ONCE,
     Columns,
     ConsumeQueue,
     Entry,
     OpenFiles,
+    write_tails,
 )
 from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.journal import FlushDirectory
 from escrowmq.testing.survivors import nothing_survives
 
 FIRST_FILE = f"consumequeue/orders/3/{0:020d}"
@@ -66,8 +69,7 @@ def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
     """What a checkpoint does."""
     tail = queue.tail()
     assert tail is not None
-    for directory in queue.write(tail):
-        disk.flush_directory(directory)
+    write_tails(disk, [tail])
     queue.install(tail)
 
 
@@ -131,7 +133,7 @@ def test_entries_added_while_a_tail_is_written_stay_in_memory(
     tail = queue.tail()
     assert tail is not None
     add(queue, 2, numbered(2, 2))
-    assert queue.write(tail) == [queue.directory]
+    write_tails(disk, [tail])
     add(queue, 4, numbered(4, 1))
     queue.install(tail)
     assert (queue.filed, queue.end) == (2, 5)
@@ -154,9 +156,34 @@ def test_a_directory_is_named_once_only_when_a_file_is_new(
     add(queue, 0, numbered(0, 1))
     file_all(disk, queue)
     add(queue, 1, numbered(1, 1))
-    tail = queue.tail()
-    assert tail is not None
-    assert queue.write(tail) == []
+    names = named(disk)
+    assert names == [queue.directory]
+    file_all(disk, queue)
+    assert named(disk) == names
+
+
+def test_many_queues_are_filed_with_each_flush_that_one_needs(disk: FaultyDisk) -> None:
+    disk.make_directory("consumequeue")
+    files = OpenFiles(disk)
+    queues = [ConsumeQueue(disk, files, f"t{number}", 0) for number in range(FILED_AT_ONCE + 1)]
+    for queue in queues:
+        add(queue, 0, numbered(0, 2))
+    write_tails(disk, [tail for queue in queues if (tail := queue.tail()) is not None])
+    after = disk.crash(nothing_survives)
+    for queue in queues:
+        again = ConsumeQueue(after, OpenFiles(after), queue.topic, 0)
+        again.open(0, 2)
+        assert again.entries(0, 9) == numbered(0, 2)
+
+
+def named(disk: FaultyDisk) -> list[str]:
+    """Directories of queues whose names were flushed."""
+    return [
+        operation.path
+        for operation in disk.journal
+        if isinstance(operation, FlushDirectory)
+        and operation.path.startswith("consumequeue/orders/")
+    ]
 
 
 def test_a_queue_opened_at_a_checkpoint_forgets_what_came_after(
