@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from escrowmq.broker.administering import Administering
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
@@ -59,6 +60,7 @@ class Broker:
         self.config = config
         self.reader = Reader(store)
         self.topics = Topics(meta, topics)
+        self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
         self.address = address
@@ -123,6 +125,47 @@ class Broker:
                 request.decline(error)
 
         self.writer.put(command, tell)
+        request.connection.owe()
+
+    def submit_all(
+        self,
+        request: Request,
+        commands: Sequence[Command],
+        decided: Callable[[list[Decision]], None],
+    ) -> None:
+        """Answer a request once all its commands are durable; refusals are in the decisions."""
+
+        def tell(ends: list[Decision | BaseException]) -> None:
+            request.connection.settle()
+            try:
+                decisions = [end for end in ends if isinstance(end, Decision)]
+                if len(decisions) == len(ends):
+                    decided(decisions)
+                else:
+                    request.decline(next(end for end in ends if isinstance(end, BaseException)))
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        if not commands:
+            decided([])
+            return
+        self.writer.put_all(commands, tell)
+        request.connection.owe()
+
+    def look(self, request: Request, answer: Callable[[], None]) -> None:
+        """Answer a question soon, when memory holds exactly what is durable."""
+
+        def look() -> None:
+            request.connection.settle()
+            try:
+                if self.store.failure is None:
+                    answer()
+                else:
+                    request.decline(self.store.finished())
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        self.writer.between(look)
         request.connection.owe()
 
     def next_opaque(self) -> int:

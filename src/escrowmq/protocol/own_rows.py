@@ -144,6 +144,8 @@ class SentRow(Row, frozen=True):
     #: RocketMQ's property string, with keys, tags and unique key in it.
     properties: str
     flag: Int32
+    #: RocketMQ's bits; the lowest says that the body is compressed.
+    sys_flag: Int32
     born_at_ms: Int64
 
 
@@ -158,6 +160,8 @@ class SentInRow(Row, frozen=True):
     #: RocketMQ's property string, with keys, tags and unique key in it.
     properties: str
     flag: Int32
+    #: RocketMQ's bits; the lowest says that the body is compressed.
+    sys_flag: Int32
     born_at_ms: Int64
 
 
