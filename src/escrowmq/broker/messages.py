@@ -23,6 +23,7 @@ from escrowmq.protocol.properties import (
     TRANSACTION_ID,
     UNIQ_KEY,
     format_properties,
+    join_properties,
 )
 from escrowmq.store.meta import MessageType
 
@@ -102,20 +103,20 @@ class Messages:
         unique_key = facts.unique_key
         if not unique_key:
             unique_key = uuid.uuid4().hex.upper()
-            properties = joined(properties, format_properties({UNIQ_KEY: unique_key}))
+            properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
             real = {
                 TRANSACTION_ID: transaction_id or unique_key,
                 REAL_TOPIC: topic.name,
                 REAL_QID: str(queue_id),
             }
-            properties = joined(properties, format_properties(real))
+            properties = join_properties(properties, format_properties(real))
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
         return Message(
             topic=topic.name,
             queue_id=queue_id,
             body=body,
-            properties=joined(properties, self._added),
+            properties=join_properties(properties, self._added),
             tags=facts.tags,
             keys=facts.keys,
             unique_key=unique_key,
@@ -135,10 +136,3 @@ def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageTy
     if facts.deliver_after_ms or facts.deliver_at_ms:
         return MessageType.DELAY
     return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL
-
-
-def joined(properties: bytes, more: bytes) -> bytes:
-    """Two property strings as one; old clients leave out the last separator."""
-    if properties and not properties.endswith(b"\x02"):
-        return b"%b\x02%b" % (properties, more)
-    return properties + more

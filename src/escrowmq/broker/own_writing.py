@@ -11,12 +11,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from escrowmq.broker.messages import Sender, joined
+from escrowmq.broker.messages import Sender
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, SentInRow, SentRow
-from escrowmq.protocol.properties import PGROUP, TRAN_MSG, format_properties
+from escrowmq.protocol.properties import PGROUP, TRAN_MSG, format_properties, join_properties
 from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.transaction.commands import (
     Append,
@@ -192,7 +192,7 @@ class OwnWriting:
         messages = []
         # The same request sent again must mean the same queues.
         for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
-            properties = joined(row.properties.encode(), marks)
+            properties = join_properties(row.properties.encode(), marks)
             messages.append(
                 maker.make(
                     maker.place(row.topic, row.queue_id, now_ms, turn=turn),

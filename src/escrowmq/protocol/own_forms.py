@@ -142,8 +142,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:
-    """MessagePack knows lists, not arrays of numbers."""
-    return values if isinstance(values, list | tuple) else values.tolist()  # type: ignore[attr-defined]
+    """MessagePack does not know numpy's numbers."""
+    return values.tolist() if hasattr(values, "tolist") else values
 
 
 def _array_count(body: bytes) -> int:
