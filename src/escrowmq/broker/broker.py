@@ -14,6 +14,9 @@ from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
+from escrowmq.broker.own_facts import OwnFacts
+from escrowmq.broker.own_verdicts import OwnVerdicts
+from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
 from escrowmq.broker.requests import Handler, Request
@@ -67,6 +70,8 @@ class Broker:
         #: What clients are told to connect to, and what stored messages name.
         self.address = address
         self.store_host = store_host
+        #: When verdicts came last, or since when they could have: the pipeline is away since then.
+        self.verdicts_at_ms = self.started_at_ms = clock.now_ms()
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
@@ -85,6 +90,9 @@ class Broker:
             Retrying(self),
             Querying(self),
             Administering(self),
+            OwnWriting(self),
+            OwnVerdicts(self),
+            OwnFacts(self),
         )
         for part in parts:
             self._handlers.update(part.handlers())

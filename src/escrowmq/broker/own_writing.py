@@ -211,7 +211,6 @@ class OwnWriting:
 
     def decide_many(self, call: Call[ByHeader]) -> None:
         """Decide many transactions, each on its own."""
-        rows = call.rows(DecisionRow)
         by = call.header.by or call.by
         commands = [
             End(
@@ -221,16 +220,16 @@ class OwnWriting:
                 group=row.producer_group,
                 log_offset=row.log_offset,
             )
-            for row in rows
+            for row in call.rows(DecisionRow)
         ]
-        self._broker.submit_all(
-            call.request,
-            commands,
-            lambda decisions: call.answer_rows(
-                _decided(row.half_offset, decision)
-                for row, decision in zip(rows, decisions, strict=True)
-            ),
-        )
+
+        def decided(decisions: list[Decision]) -> None:
+            for command, decision in zip(commands, decisions, strict=True):
+                if decision.refused is not None and decision.refused.code in _DECIDED:
+                    self._broker.contradictions.note_refused(command, decision.refused)
+            call.answer_rows(map(_decided, commands, decisions))
+
+        self._broker.submit_all(call.request, commands, decided)
 
     def decide_batch(self, call: Call[DecideBatchHeader]) -> None:
         """Commit all attempts of a batch at once."""
@@ -282,8 +281,9 @@ def _held(transaction_id: str, decision: Decision) -> Sequence[object]:
     return transaction_id, reply.half_offset, reply.log_offsets[0], reply.repeated, None, None
 
 
-def _decided(half_offset: int, decision: Decision) -> Sequence[object]:
+def _decided(command: End, decision: Decision) -> Sequence[object]:
     """The truth about one transaction."""
+    half_offset = command.half_offset
     refused, reply = decision.refused, decision.reply
     if isinstance(reply, Settled):
         return half_offset, reply.state.label, reply.by, reply.at_ms, reply.repeated, None, None

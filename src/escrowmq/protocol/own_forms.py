@@ -11,7 +11,7 @@ rows than were allowed.  Anything else is refused before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from msgspec import inspect
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 
-Columns: TypeAlias = Sequence[Sequence[Any]]
+Columns: TypeAlias = Sequence[Collection[Any]]
 """Rows turned around: for each column its values.  Arrays of numbers are as good as lists."""
 
 _INT32_MAX = 2**31 - 1
@@ -141,7 +141,7 @@ def rows_malformed(why: str, **facts: object) -> ProtocolViolation:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def _plain(values: Sequence[Any]) -> Sequence[Any]:
+def _plain(values: Collection[Any]) -> Collection[Any]:
     """MessagePack does not know numpy's numbers."""
     return values.tolist() if hasattr(values, "tolist") else values
 
