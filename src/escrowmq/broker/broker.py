@@ -27,6 +27,7 @@ from escrowmq.transaction.commands import Decision
 if TYPE_CHECKING:
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
@@ -51,12 +52,14 @@ class Broker:
         topics: TopicsConfig,
         address: str,
         store_host: bytes,
+        vitals: Vitals,
     ) -> None:
         self.store = store
         self.writer = writer
         self.meta = meta
         self.clock = clock
         self.config = config
+        self.vitals = vitals
         self.reader = Reader(store)
         self.topics = Topics(meta, topics)
         self.clients: Clients[Connection] = Clients()
