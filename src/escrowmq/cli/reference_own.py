@@ -18,13 +18,13 @@ _HEAD = f"""\
 Written by `make docs` from the code; edit `protocol/own.py` and what it names instead.
 
 What RocketMQ's protocol has no words for goes over the broker's port in the same frames, under
-codes from {FIRST_CODE} to {LAST_CODE}. Fields are in the header, as text under the names given here;
-rows are in the body.
+codes from {FIRST_CODE} to {LAST_CODE}. Fields are in the header, as text under the names given
+here; rows are in the body.
 
 - **Two forms.** The field `form` says how rows travel, both ways. `msgpack`: a MessagePack array of
-  rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed, with
-  exactly these columns, no dictionaries, and the version under `escrowmq.version` in the schema's
-  metadata.
+  rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed,
+  with exactly these columns, no dictionaries, and the version under `escrowmq.version` in the
+  schema's metadata.
 - **One version** for the columns of a request and its answer. Another one is refused with
   `schema_version_unknown`.
 - **Pages.** An answer with a `cursor` is not the last: ask again with it, the rest as before.
