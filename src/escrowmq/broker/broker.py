@@ -18,6 +18,7 @@ from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
+from escrowmq.broker.views import Queues
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
@@ -61,6 +62,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.reader = Reader(store)
+        self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
