@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
-    from escrowmq.broker.views import Queue as ReadQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 
 #: What RocketMQ's tools read without asking whether it is there.

@@ -13,12 +13,12 @@ from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
+from escrowmq.broker.queues import Queues
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
-from escrowmq.broker.views import Queues
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX

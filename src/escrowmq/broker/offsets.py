@@ -28,7 +28,7 @@ from escrowmq.protocol.remoting import encode_request
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
-    from escrowmq.broker.views import Queue as ReadQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 LOCK_MS = 60_000
 """An ordered consumer that does not ask again for so long has lost its queues."""
