@@ -7,7 +7,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
+from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.offsets import Offsets
@@ -71,11 +73,14 @@ class Broker:
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
+        self.contradictions = Contradictions()
+        self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         parts = (
             Sending(self),
             Ending(self),
+            self.checking,
             self.heartbeats,
             Routes(self),
             self.pulling,

@@ -10,11 +10,15 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 
 from escrowmq.model.message import Message
+from escrowmq.protocol.ids import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from escrowmq.protocol.properties import (
+    PGROUP,
     PROPERTIES_BYTES_MAX,
     TAGS,
     TRANSACTION_CHECK_TIMES,
+    find_property,
     format_properties,
+    join_properties,
 )
 from escrowmq.protocol.stored_message import (
     HOSTS,
@@ -25,6 +29,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
     malformed,
+    skim,
 )
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -38,6 +43,11 @@ _COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store 
 #: Queue offset, log offset and sys flag, at 20.
 _PLACE = Struct(">qqi")
 _TIME = Struct(">q")
+_SIZE = Struct(">I")
+_SYS_FLAG = Struct(">i")
+_SYS_FLAG_AT = 36
+_TEXT_SIZE = Struct(">h")
+_BORN_HOST_AT = 48
 
 
 def patch_committed(
@@ -105,10 +115,11 @@ def half_topic_view(
     half = decode(record)
     properties = half.properties
     if checks_sent:
-        counted = format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
         # Of pairs with one name the last one holds.
-        if len(properties) + len(counted) <= PROPERTIES_BYTES_MAX:
-            properties += counted
+        counted = join_properties(
+            properties, format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
+        )
+        properties = counted if len(counted) <= PROPERTIES_BYTES_MAX else properties
     message = Message(
         topic=topic,
         queue_id=0,
@@ -143,3 +154,35 @@ def op_message(
         born_host=store_host,
     )
     return encode(message, queue_offset, log_offset, at_ms, store_host)
+
+
+def born_host(record: bytes) -> bytes:
+    """Where a message was sent from."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
+    size = IPV6_HOST_BYTES if sys_flag & SYS_BORN_IPV6 else IPV4_HOST_BYTES
+    return record[_BORN_HOST_AT : _BORN_HOST_AT + size]
+
+
+def back_check_view(record: bytes, group: str, number: int) -> bytes:
+    """Show a half message as its producer is asked about it for the ``number``-th time.
+
+    Listeners read the number; stock clients drop a check that does not name their group.
+    """
+    _, _, _, sys_flag, _, properties = skim(record)
+    added = {TRANSACTION_CHECK_TIMES: str(number)}
+    if find_property(properties, PGROUP.encode()) is None:
+        added[PGROUP] = group
+    told = join_properties(properties, format_properties(added))
+    if len(told) > PROPERTIES_BYTES_MAX:
+        told = properties
+    kept_bytes = len(record) - len(properties)
+    return b"".join(
+        (
+            _SIZE.pack(kept_bytes + len(told)),
+            record[_SIZE.size : _SYS_FLAG_AT],
+            _SYS_FLAG.pack(sys_flag & ~SYS_TRANSACTION_MASK),
+            record[_SYS_FLAG_AT + _SYS_FLAG.size : kept_bytes - _TEXT_SIZE.size],
+            _TEXT_SIZE.pack(len(told)),
+            told,
+        )
+    )
