@@ -184,7 +184,16 @@ class Administering:
     def put_group(self, request: Request) -> None:
         """Make a consumer group, or change it."""
         config = read_body(GroupConfig, request.frame.body)
-        self._broker.meta.put_group(Group(name=config.name, retry_max=max(config.retries_max, 0)))
+        self._broker.groups.put(
+            Group(
+                name=config.name,
+                retry_max=max(config.retries_max, 0),
+                retry_queue_count=max(config.retry_queue_count, 0),
+                may_consume=config.may_consume,
+                may_broadcast=config.may_broadcast,
+                is_change_notified=config.is_change_notified,
+            )
+        )
         request.answer()
 
     def remove_group(self, request: Request) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.administering import Administering
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.pulling import Pulling
@@ -59,6 +60,7 @@ class Broker:
         self.config = config
         self.reader = Reader(store)
         self.topics = Topics(meta, topics)
+        self.groups = Groups(meta, topics)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
         self.address = address

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
-from escrowmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from escrowmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, dlq_topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.protocol.batch_message import decode_batch
@@ -20,12 +20,14 @@ from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.properties import (
     CLUSTER,
     MSG_REGION,
+    POP_CK,
     REAL_QID,
     REAL_TOPIC,
     TRACE_ON,
     TRANSACTION_ID,
     UNIQ_KEY,
     format_properties,
+    parse_properties,
 )
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
@@ -66,7 +68,7 @@ class Sending:
             self.send_batch(request)
             return
         now_ms = self._broker.clock.now_ms()
-        properties = header.properties.encode()
+        properties = _without(POP_CK, header.properties.encode())
         facts = read_sent_facts(properties)
         # Clients older than 4.6.1 give a message back with the mark of its transaction on it.
         is_half = facts.is_half and not (header.reconsume_times > 0 and facts.delay_level > 0)
@@ -79,6 +81,9 @@ class Sending:
             real = {TRANSACTION_ID: unique_key, REAL_TOPIC: topic.name, REAL_QID: str(queue_id)}
             properties = _joined(properties, format_properties(real))
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+        if topic.name.startswith(DLQ_PREFIX):
+            # Sent as a retry, which would have waited.
+            waits_ms = 0
         message = Message(
             topic=topic.name,
             queue_id=queue_id,
@@ -151,8 +156,8 @@ class Sending:
 
     def _place(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
         topics = self._broker.topics
-        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            topics.for_group(header.topic, now_ms)
+        if header.topic.startswith(RETRY_PREFIX):
+            return self._place_retry(header, now_ms)
         topic = topics.to_send(
             header.topic,
             header.queue_id,
@@ -164,6 +169,20 @@ class Sending:
         if queue_id < 0:
             queue_id = next(self._turn) % max(topic.write_queue_count, 1)
         return topic, queue_id
+
+    def _place_retry(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
+        """Where a message belongs that its consumer sends again: CONSUMER_SEND_MSG_BACK failed."""
+        broker = self._broker
+        group = broker.groups.made(header.topic.removeprefix(RETRY_PREFIX))
+        retries_max = header.max_reconsume_times
+        if retries_max is None:
+            retries_max = group.retry_max
+        # In an ordered group only a message that was given up comes this way.
+        if header.reconsume_times > retries_max or broker.offsets.has_locks(group.name):
+            return broker.topics.for_group(dlq_topic(group.name), 1, now_ms), 0
+        queue_count = max(group.retry_queue_count, 1)
+        topic = broker.topics.for_group(header.topic, queue_count, now_ms)
+        return topic, next(self._turn) % queue_count
 
     def _held(self, request: Request, decision: Decision, queue_id: int, unique_key: str) -> None:
         held = decision.reply
@@ -201,6 +220,15 @@ def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageTy
     if facts.deliver_after_ms or facts.deliver_at_ms:
         return MessageType.DELAY
     return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL
+
+
+def _without(name: str, properties: bytes) -> bytes:
+    """The properties without one that only a broker may set."""
+    if name.encode() not in properties:
+        return properties
+    pairs = parse_properties(properties)
+    pairs.pop(name, None)
+    return format_properties(pairs)
 
 
 def _made_up_key() -> str:

@@ -77,6 +77,11 @@ class Peer:
                 raise ConnectionResetError
             self._frames += self._splitter.feed(data)
 
+    @property
+    def unread(self) -> list[Frame]:
+        """What came that nobody asked for."""
+        return self._frames
+
     async def is_cut(self) -> bool:
         """Wait until the other side ends it."""
         try:
