@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.administering import Administering
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
+from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -70,6 +72,7 @@ class Broker:
         self._handlers: dict[int, Handler] = {}
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
+        self.relaying = Relaying(self)
         parts = (
             Sending(self),
             Ending(self),
@@ -80,6 +83,8 @@ class Broker:
             Retrying(self),
             Querying(self),
             Administering(self),
+            GroupTools(self),
+            self.relaying,
         )
         for part in parts:
             self._handlers.update(part.handlers())
@@ -88,7 +93,7 @@ class Broker:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""
         if frame.is_response:
-            # Everything that we ask is one-way.
+            self.relaying.answered(connection, frame)
             return
         request = Request(connection, frame)
         handler = self._handlers.get(frame.code)

@@ -186,6 +186,7 @@ class Server:
     async def _tick(self) -> None:
         """End long pulls, and make messages visible whose time has come."""
         self.broker.pulling.give_up()
+        self.broker.relaying.give_up()
         now_ms = self._clock.now_ms()
         rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
         if rows:
