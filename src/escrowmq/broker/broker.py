@@ -7,7 +7,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
+from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
@@ -70,12 +72,15 @@ class Broker:
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
+        self.contradictions = Contradictions()
+        self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
         parts = (
             Sending(self),
             Ending(self),
+            self.checking,
             self.heartbeats,
             Routes(self),
             self.pulling,

@@ -58,6 +58,8 @@ class Heartbeats:
             language=request.frame.language,
             version=request.frame.version,
             heard_at_ms=now_ms,
+            host=connection.born_host,
+            is_binary=request.frame.is_binary,
         )
         consumers = [one for one in said.consumers if self._is_welcome(one, now_ms)]
         # A client that leaves its subscriptions out must send them if they are not known here.

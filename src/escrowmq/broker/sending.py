@@ -27,6 +27,7 @@ from escrowmq.protocol.properties import (
     TRANSACTION_ID,
     UNIQ_KEY,
     format_properties,
+    join_properties,
     parse_properties,
 )
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
@@ -76,10 +77,10 @@ class Sending:
         self._broker.topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
         unique_key = facts.unique_key or _made_up_key()
         if not facts.unique_key:
-            properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))
+            properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
             real = {TRANSACTION_ID: unique_key, REAL_TOPIC: topic.name, REAL_QID: str(queue_id)}
-            properties = _joined(properties, format_properties(real))
+            properties = join_properties(properties, format_properties(real))
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
         if topic.name.startswith(DLQ_PREFIX):
             # Sent as a retry, which would have waited.
@@ -88,7 +89,7 @@ class Sending:
             topic=topic.name,
             queue_id=queue_id,
             body=request.frame.body,
-            properties=_joined(properties, self._added),
+            properties=join_properties(properties, self._added),
             tags=facts.tags,
             keys=facts.keys,
             unique_key=unique_key,
@@ -132,13 +133,13 @@ class Sending:
             facts = read_sent_facts(properties)
             unique_key = facts.unique_key or _made_up_key()
             if not facts.unique_key:
-                properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
+                properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
             messages.append(
                 Message(
                     topic=topic.name,
                     queue_id=queue_id,
                     body=body,
-                    properties=_joined(properties, self._added),
+                    properties=join_properties(properties, self._added),
                     tags=facts.tags,
                     keys=facts.keys,
                     unique_key=unique_key,
@@ -233,10 +234,3 @@ def _without(name: str, properties: bytes) -> bytes:
 
 def _made_up_key() -> str:
     return uuid.uuid4().hex.upper()
-
-
-def _joined(properties: bytes, more: bytes) -> bytes:
-    """Old clients leave out the last separator."""
-    if properties and not properties.endswith(b"\x02"):
-        return b"%b\x02%b" % (properties, more)
-    return properties + more
