@@ -92,7 +92,7 @@ async def test_members_are_told_of_each_other_unless_the_owner_forbids_it(tmp_pa
         await beat(first, client_id="a")
         await beat(second, client_id="b")
         await beat(first, client_id="a")
-        assert first.unread == second.unread == []
+        assert first.kept == second.kept == []
         await put_group(first, is_change_notified=True)
         second.close()
         assert facts(await first.until(lambda frame: frame.code == NOTIFIED)) == {

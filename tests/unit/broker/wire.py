@@ -84,11 +84,6 @@ class Peer:
             while size > 0:
                 size -= len(await self._reader.read(min(size, 1024 * 1024)))
 
-    @property
-    def unread(self) -> list[Frame]:
-        """What came that nobody asked for."""
-        return self._frames
-
     async def is_cut(self) -> bool:
         """Wait until the other side ends it."""
         try:
