@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from escrowmq.broker.server import Server
-from escrowmq.client.own_calls import Answer, OwnCalls
+from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.model.verdict_outcome import VerdictOutcome
@@ -25,6 +25,7 @@ from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Row
+from escrowmq.protocol.own_frames import Answer
 from escrowmq.protocol.own_headers import (
     DecideBatchAnswer,
     DecideBatchHeader,

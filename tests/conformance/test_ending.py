@@ -11,7 +11,7 @@ from escrowmq.protocol.codes import ResponseCode
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 from tests.conformance.talk import clock_of
-from tests.unit.broker.test_checking import begin, row, verdict
+from tests.unit.broker.asking import begin, row, verdict
 from tests.unit.broker.wire import (
     COMMIT,
     END,

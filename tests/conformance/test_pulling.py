@@ -97,7 +97,7 @@ async def test_a_new_group_begins_where_the_queue_does_unless_that_is_long_ago(
         assert (await peer.ask(query, header)).code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_the_half_topic_has_one_queue_and_nothing_in_it_for_consumers(
+async def test_the_half_topic_has_one_queue_and_is_empty_at_first(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.broker import Broker
-    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 
 #: What RocketMQ's tools read without asking whether it is there.
@@ -151,9 +151,9 @@ class Administering:
         }
         request.answer(body=encode_topic_stats(stats))
 
-    def _queues(self, topic: Topic) -> Iterator[tuple[int, ConsumeQueue | None]]:
+    def _queues(self, topic: Topic) -> Iterator[tuple[int, ReadQueue | None]]:
         for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
-            yield queue_id, self._broker.reader.queue(topic.name, queue_id)
+            yield queue_id, self._broker.queues.get(topic.name, queue_id)
 
     def _name(self, topic: str, queue_id: int) -> Queue:
         return Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
@@ -251,11 +251,12 @@ def _config(topic: Topic) -> TopicConfig:
     )
 
 
-def _stats(queue: ConsumeQueue | None) -> TopicQueueStats:
+def _stats(queue: ReadQueue | None) -> TopicQueueStats:
     if queue is None or queue.start == queue.end:
         end = queue.end if queue else 0
         return TopicQueueStats(min_offset=end, max_offset=end, last_stored_at_ms=0)
-    last = queue.entries(queue.end - 1, 1)[0]
     return TopicQueueStats(
-        min_offset=queue.start, max_offset=queue.end, last_stored_at_ms=last.visible_at_ms
+        min_offset=queue.start,
+        max_offset=queue.end,
+        last_stored_at_ms=queue.at_ms(queue.end - 1),
     )

@@ -21,6 +21,7 @@ from escrowmq.broker.own_verdicts import OwnVerdicts
 from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
+from escrowmq.broker.queues import Queues
 from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
@@ -70,6 +71,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.reader = Reader(store)
+        self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
         self.groups = Groups(meta, topics)
         self.messages = Messages(self)

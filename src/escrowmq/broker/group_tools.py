@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client, Subscription
     from escrowmq.broker.connection import Connection
-    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 
 class GroupTools:
@@ -110,7 +110,7 @@ class GroupTools:
         for (group, topic, queue_id), offset in self._broker.meta.offsets.items():
             if group != header.consumer_group or header.topic not in ("", topic):
                 continue
-            queue = self._broker.reader.queue(topic, queue_id)
+            queue = self._broker.queues.get(topic, queue_id)
             name = Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
             stats[name] = ConsumeQueueStats(
                 broker_offset=queue.end if queue else 0,
@@ -144,7 +144,7 @@ class GroupTools:
         now_ms = broker.clock.now_ms()
         spans = []
         for queue_id in range(topic.write_queue_count):
-            queue = broker.reader.queue(topic.name, queue_id)
+            queue = broker.queues.get(topic.name, queue_id)
             offset = broker.meta.offsets.get((header.consumer_group, topic.name, queue_id), 0)
             name = Queue(broker_name=broker.config.name, queue_id=queue_id, topic=topic.name)
             spans.append(_time_span(name, queue, offset, now_ms))
@@ -216,13 +216,13 @@ def _subscription(known: Subscription) -> SubscriptionBody:
     )
 
 
-def _time_span(name: Queue, queue: ConsumeQueue | None, offset: int, now_ms: int) -> TimeSpan:
+def _time_span(name: Queue, queue: ReadQueue | None, offset: int, now_ms: int) -> TimeSpan:
     if queue is None or queue.start == queue.end:
         return TimeSpan(queue=name)
-    first, last = (queue.entries(at, 1)[0].visible_at_ms for at in (queue.start, queue.end - 1))
+    first, last = queue.at_ms(queue.start), queue.at_ms(queue.end - 1)
     delay_ms = 0
     if queue.start <= offset < queue.end:
-        delay_ms = now_ms - queue.entries(offset, 1)[0].visible_at_ms
+        delay_ms = now_ms - queue.at_ms(offset)
     return TimeSpan(
         queue=name,
         first_at_ms=first,
@@ -232,11 +232,11 @@ def _time_span(name: Queue, queue: ConsumeQueue | None, offset: int, now_ms: int
     )
 
 
-def _consumed_at_ms(queue: ConsumeQueue | None, offset: int) -> int:
+def _consumed_at_ms(queue: ReadQueue | None, offset: int) -> int:
     """When the last message that was consumed had become visible; 0 if none is known."""
     if queue is None or not queue.start < offset <= queue.end:
         return 0
-    return queue.entries(offset - 1, 1)[0].visible_at_ms
+    return queue.at_ms(offset - 1)
 
 
 def _connection(client: Client[Connection]) -> ConnectionBody:
