@@ -74,10 +74,7 @@ from tests.unit.broker.wire import (
 )
 
 BITS = {Resolution.COMMIT: COMMIT, Resolution.ROLLBACK: ROLLBACK, Resolution.UNKNOWN: UNKNOWN}
-CONTRADICTIONS = (
-    ResponseCode.TRANSACTION_SHOULD_COMMIT,
-    ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
-)
+CONTRADICTED = (ResponseCode.TRANSACTION_SHOULD_COMMIT, ResponseCode.TRANSACTION_SHOULD_ROLLBACK)
 GROUPS = ("producers", "others")
 ROWS_MAX = 1_000
 _FACT = re.compile(r"(\w+)=('[^']*'|-?\d+)")
@@ -243,7 +240,7 @@ class BrokerLevel(Calls):
         )
         answer = self._run(peer.ask(END, header))
         told = facts(answer)
-        if answer.code in CONTRADICTIONS:
+        if answer.code in CONTRADICTED:
             half_offset = command.half_offset
             raise RequestRefused(f"already_{told['state']}", half_offset=half_offset, by=told["by"])
         if answer.code != ResponseCode.SUCCESS:
