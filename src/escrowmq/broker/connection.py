@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol, cast
 
 from escrowmq.broker.limits import TURN_S
+from escrowmq.broker.taking import Taken, Taking
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.protocol.remoting import FrameSplitter
@@ -82,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._unanswered = 0
         #: Too many.
         self._is_owed = False
+        self._taking = Taking()
         self.address = ""
         #: As stored messages name their sender.
         self.born_host = NOBODY
@@ -178,6 +180,7 @@ class Connection(asyncio.Protocol):
         del exc
         self._forget()
         self._owner.closed(self)
+        self._taking.give_up()
 
     def _forget(self) -> None:
         self._transport = None
@@ -231,6 +234,25 @@ class Connection(asyncio.Protocol):
             self._is_flush_scheduled = True
             self._loop.call_soon(self.flush)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer reads what it is sent: then one more frame is no burden."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        return self._taking.has_room(transport, self._limits.config.slow_bytes)
+
+    def send_and_tell(self, data: bytes, taken: Taken) -> None:
+        """Send a whole frame, soon, and tell whether the socket took it.
+
+        Not taken: the connection was lost before, or the peer read nothing for too long.
+        """
+        if not self.is_open:
+            taken(is_taken=False)
+            return
+        self._taking.expect(len(data), taken)
+        self.send(data)
+
     def flush(self) -> None:
         """Hand everything to the socket."""
         self._is_flush_scheduled = False
@@ -238,11 +260,12 @@ class Connection(asyncio.Protocol):
         if transport is None or not self._out:
             return
         transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        size, self._out_bytes = self._out_bytes, 0
         self._out.clear()
+        self._taking.handed(size, transport)
         if self._is_unread:
-            self._unread_bytes += self._out_bytes
+            self._unread_bytes += size
             self._count_unread(transport)
-        self._out_bytes = 0
 
     def _count_unread(self, transport: asyncio.Transport) -> None:
         config, now = self._limits.config, self._loop.time()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.connection import Connection
+    from escrowmq.store.meta import Group
 
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
@@ -58,6 +59,8 @@ class Waiting:
     request: Request
     header: PullHeader
     wanted: TagFilter
+    #: Up to here nothing was found.
+    offset: int
     #: When to give up.
     tick: int = 0
 
@@ -85,6 +88,8 @@ class Pulling:
         self._last_tick = _tick_at(0)
         #: Those whose queue has grown.
         self._to_try: deque[Waiting] = deque()
+        #: How far the log was when the views were looked at.
+        self._looked_at = 0
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -97,24 +102,23 @@ class Pulling:
         """Answer a pull, or let it wait."""
         header = request.header(PullHeader)
         broker = self._broker
+        group = broker.groups.to_read(header.consumer_group)
         broker.topics.to_read(header.topic, header.queue_id)
         wanted = self._wanted(header)
+        self._check_model(group)
         if header.commits_offset and header.commit_offset >= 0:
             broker.meta.set_offset(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        pulled = self._look(header, wanted)
+        pulled = self._look(header, wanted, header.queue_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room(request.connection):
-            self._wait(request, header, wanted)
+            self._wait(request, header, wanted, pulled.next_offset)
         else:
             _answer(request, pulled)
 
     def _wanted(self, header: PullHeader) -> TagFilter:
-        if header.expression_type not in ("", EXPRESSION_TAG):
-            raise RequestRefused(
-                "filter_unsupported", "subscribe by tags", kind=header.expression_type
-            )
+        check_expression_type(header.expression_type)
         if header.has_subscription:
             return parse_filter(header.subscription)
         group = self._broker.clients.consumers(header.consumer_group)
@@ -135,18 +139,27 @@ class Pulling:
             )
         return parse_filter(known.expression)
 
-    def _look(self, header: PullHeader, wanted: TagFilter) -> Pulled:
-        pulled = self._broker.reader.pull(
+    def _check_model(self, group: Group) -> None:
+        if group.may_broadcast:
+            return
+        online = self._broker.clients.consumers(group.name)
+        if online is not None and online.said.is_broadcast:
+            raise RequestRefused(
+                "group_forbidden", "its owner forbids broadcasts", consumer_group=group.name
+            )
+
+    def _look(self, header: PullHeader, wanted: TagFilter, offset: int) -> Pulled:
+        pulled = self._broker.queues.pull(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            offset,
             count_max=min(max(header.messages_max, 1), PULLED_MAX),
             bytes_max=min(header.bytes_max or PULLED_BYTES_MAX, PULLED_BYTES_MAX),
             codes=wanted.codes,
         )
         if pulled.status is Status.NO_SUCH_QUEUE:
             # Nothing was ever sent to it.
-            return Pulled(status=Status.BEYOND_END if header.queue_offset else Status.NOTHING_NEW)
+            return Pulled(status=Status.BEYOND_END if offset else Status.NOTHING_NEW)
         return pulled
 
     # Those that wait.
@@ -155,11 +168,11 @@ class Pulling:
         of_one = len(self._by_connection.get(connection, ()))
         return self.waiting < WAITING_MAX and of_one < CONNECTION_WAITING_MAX
 
-    def _wait(self, request: Request, header: PullHeader, wanted: TagFilter) -> None:
+    def _wait(self, request: Request, header: PullHeader, wanted: TagFilter, offset: int) -> None:
         # A frame may have megabytes that nobody needs again.
         request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
         header = msgspec.structs.replace(header, consumer_group="", subscription="")
-        waiting = Waiting(request, header, wanted)
+        waiting = Waiting(request, header, wanted, offset)
         waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
         self._by_queue.setdefault(waiting.queue, {})[waiting] = None
         self._by_tick.setdefault(waiting.tick, {})[waiting] = None
@@ -186,6 +199,18 @@ class Pulling:
         if was_idle and self._to_try:
             self._try()
 
+    def look_at_views(self) -> None:
+        """Views may have new messages without a queue that has grown."""
+        settled = self._broker.store.settled
+        if settled == self._looked_at:
+            return
+        self._looked_at = settled
+        was_idle = not self._to_try
+        for topic in self._broker.queues.views:
+            self._to_try.extend(self._by_queue.get((topic, 0), ()))
+        if was_idle and self._to_try:
+            self._try()
+
     def _try(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + TRY_S
@@ -202,10 +227,11 @@ class Pulling:
     def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
         """Answer a pull that waited, unless it may wait on."""
         try:
-            pulled = self._look(waiting.header, waiting.wanted)
+            pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
             waiting.request.decline(error)
         else:
+            waiting.offset = pulled.next_offset
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return
             _answer(waiting.request, pulled)
@@ -230,6 +256,12 @@ def _take_out(table: dict[Key, Waitings], key: Key, waiting: Waiting) -> None:
     del of_key[waiting]
     if not of_key:
         del table[key]
+
+
+def check_expression_type(kind: str) -> None:
+    """Refuse subscriptions that are not by tags."""
+    if kind not in ("", EXPRESSION_TAG):
+        raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
 
 
 def _answer(request: Request, pulled: Pulled) -> None:
