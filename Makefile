@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run test check format bench crash docs lock clean
+.PHONY: help demo run test check format bench crash fuzz docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 
 bench: $(VENV)/base.stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
+
+fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
+	$(BIN)/python -m tests.fuzz.broker $(ARGS)
 
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)

@@ -7,8 +7,10 @@ before the store has recovered.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
-from contextlib import contextmanager
+import sys
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -53,6 +55,8 @@ STALLED_S = 1.0
 SPACE_S = 0.2
 RELEASED_MAX = 1_024
 BACKLOG = 4_096
+#: Open files that are not for connections: of the store, and of whoever connects one too many.
+FILES_RESERVED = 1_024
 
 
 class Server:
@@ -78,7 +82,8 @@ class Server:
         self._writer_config = writer
         self._connections: set[Connection] = set()
         #: What connections share, and how often each limit was reached.
-        self.limits = Limits(broker)  # Needs a running loop, so a server does.
+        self.limits = Limits(broker)
+        self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
         self._background = Background(clock.now_ms)
         self._http = HttpConnections(
@@ -109,6 +114,7 @@ class Server:
         """Recover, then let clients in."""
         config = self._config
         advertised = _address_to_tell(config)
+        self._connections_max = min(config.connections_max, open_files_max() - FILES_RESERVED)
         self._lock = DirectoryLock(self._data)
         sockets: list[socket.socket] = []
         try:
@@ -161,6 +167,7 @@ class Server:
             name_address=self.name_address,
             http_address=self.http_address,
             connections=lambda: len(self._connections),
+            limits_reached=self.limits.counts,
         )
         broker = Broker(
             store,
@@ -200,7 +207,7 @@ class Server:
     def opened(self, connection: Connection) -> bool:
         """Somebody connects; False if that is one too many."""
         self._connections.add(connection)
-        return len(self._connections) <= self._config.connections_max
+        return len(self._connections) <= self._connections_max
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Somebody asks."""
@@ -279,6 +286,16 @@ class Server:
 
     def _status(self) -> Answer:
         return self._readiness() if self._broker is None else json(status(self._broker))
+
+
+def open_files_max() -> int:
+    """How many files this process may have open; as many as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -13,7 +13,6 @@ from escrowmq.store import consume_queue
 from escrowmq.store.consume_queue import (
     ENTRY_BYTES,
     FILE_ENTRIES,
-    FILED_AT_ONCE,
     Columns,
     ConsumeQueue,
     Entry,
@@ -160,20 +159,6 @@ def test_a_directory_is_named_once_only_when_a_file_is_new(
     assert names == [queue.directory]
     file_all(disk, queue)
     assert named(disk) == names
-
-
-def test_many_queues_are_filed_with_each_flush_that_one_needs(disk: FaultyDisk) -> None:
-    disk.make_directory("consumequeue")
-    files = OpenFiles(disk)
-    queues = [ConsumeQueue(disk, files, f"t{number}", 0) for number in range(FILED_AT_ONCE + 1)]
-    for queue in queues:
-        add(queue, 0, numbered(0, 2))
-    write_tails(disk, [tail for queue in queues if (tail := queue.tail()) is not None])
-    after = disk.crash(nothing_survives)
-    for queue in queues:
-        again = ConsumeQueue(after, OpenFiles(after), queue.topic, 0)
-        again.open(0, 2)
-        assert again.entries(0, 9) == numbered(0, 2)
 
 
 def named(disk: FaultyDisk) -> list[str]:
