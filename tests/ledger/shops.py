@@ -184,12 +184,17 @@ def driver_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
             execute=connection.execute,
             commits={
                 "connection": connection.commit,
-                "with": lambda: connection.__enter__() and connection.__exit__(None, None, None),
+                "with": lambda: in_with(connection),
                 "by hand": lambda: connection.execute("COMMIT"),
             },
         )
     finally:
         connection.close()
+
+
+def in_with(connection: Any) -> None:
+    with connection:
+        connection.execute("SELECT 1")
 
 
 HANDS = {"session": session_hand, "connection": connection_hand, "driver": driver_hand}

@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy
 
@@ -294,24 +295,20 @@ def test_a_fence_is_durable_where_the_server_is_lax(postgres_shop: Shop) -> None
     """What a crash may forget must not be acted on."""
     seen = []
 
+    class Watched(psycopg.Connection[tuple[str, ...]]):
+        def commit(self) -> None:
+            seen.extend(self.execute("SHOW synchronous_commit").fetchall())
+            super().commit()
+
     def connect() -> object:
-        connection = postgres_shop.connect(options="-c synchronous_commit=off")
-        real = connection.commit
-
-        def commit() -> None:
-            seen.append(connection.execute("SHOW synchronous_commit").fetchone()[0])
-            real()
-
-        connection.execute("SELECT 1")
-        connection.rollback()
-        type(connection)  # a psycopg connection: its commit is looked up on the class
-        connection.commit = commit
-        return connection
+        return Watched.connect(postgres_shop.url, options="-c synchronous_commit=off")
 
     key = new_id()
     uuid = postgres_shop.ledger().uuid()
     found = SqlLedger(connect).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: ROLLED_BACK}
+    # The look-up, which writes nothing, and the fence.
+    assert seen == [("off",), ("on",)]
 
 
 def test_a_copy_made_by_restoring_files_is_the_same_ledger(file_shop: Shop, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class SqlAlchemyTransaction:
             self.is_commit_owned_by_caller = database._trans_context_manager is not None  # noqa: SLF001
             self._link = SqlAlchemyLink(database)
         hooks = [_hooks_of(target) for target in {database, self._link.connection}]
-        if any(hook.current is not None for hook in hooks):
+        if any(hook.current is not None and hook.current.is_open for hook in hooks):
             raise RequestRefused("block_already_open", "one block at a time on a connection")
         self._block = Block(
             self._link, self._row, has_hooks=True, max_duration_ms=self._max_duration_ms
@@ -100,6 +100,11 @@ class SqlAlchemyTransaction:
         for hook in hooks:
             hook.current = self
         self._hooks = hooks
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block has begun and not ended."""
+        return self._block.stage in {Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
 
     def check_outermost(self) -> None:
         """Refuse while a savepoint is open: its rollback would not take a message back."""
@@ -152,21 +157,37 @@ class SqlAlchemyTransaction:
         self._ended = callback
 
     def before_session_commits(self) -> None:
-        """Do the caller's part of the work while the session can still flush and read."""
-        if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
+        """Do our part while the session can still flush and read; stop a commit in our block."""
+        if not self.is_open or self._block.stage is Stage.COMMITTING:
+            return
+        if not self.is_commit_owned_by_caller:
+            self._block.refuse_commit()
+        if self._block.stage is Stage.OPEN:
             self._write()
 
     def before_connection_commits(self) -> None:
         """Let no COMMIT pass that is not ours or not prepared."""
         if self._block.stage is Stage.COMMITTING:
             return
-        if self.is_commit_owned_by_caller:
-            if self._block.stage is Stage.OPEN:
-                self._write()
-            if self._block.stage is Stage.ROW_WRITTEN:
-                self._commit_below()
-                return
-        self._block.refuse_commit()
+        if not self.is_open:
+            self._after_the_end()
+            return
+        if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
+            self._write()
+        if self.is_commit_owned_by_caller and self._block.stage is Stage.ROW_WRITTEN:
+            self._commit_below()
+            return
+        try:
+            self._block.refuse_commit()
+        finally:
+            # SQLAlchemy takes this transaction for ended now and would not roll it back.
+            self.poison()
+
+    def _after_the_end(self) -> None:
+        """Once rolled back, a poisoned connection gets a new one below it and is free again."""
+        if self._block.stage is Stage.POISONED and self._link.connection.invalidated:
+            self._block.refuse_commit()
+        self._let_go()
 
     def before_connection_rolls_back(self) -> None:
         """Note that the transaction ends without us."""
