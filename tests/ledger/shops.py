@@ -1,4 +1,4 @@
-"""A shop's database with orders in it and a ledger beside them, and every hand that can write it."""
+"""A shop's database with orders and a ledger in it, and every hand that can write there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -23,6 +24,7 @@ from escrowmq.client.ledger_table import (
     Question,
     SqlLedger,
 )
+from escrowmq.model.errors import EscrowError
 
 GROUP = "orders"
 NOW_MS = 1_700_000_000_000
@@ -37,6 +39,13 @@ _numbers = itertools.count(1)
 
 def unknown(reason: str) -> Answer:
     return Answer(Outcome.UNKNOWN, reason)
+
+
+@contextmanager
+def refused(*codes: str) -> Iterator[None]:
+    with pytest.raises(EscrowError) as caught:
+        yield
+    assert caught.value.code in codes
 
 
 def new_id() -> str:
@@ -146,17 +155,25 @@ def session_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
                 "session": session.commit,
                 "its transaction": lambda: root_of(session).commit(),
                 "its connection": lambda: session.connection().commit(),
-                "the driver's": lambda: session.connection().connection.commit(),
+                "the driver's": lambda: driver_of(session.connection()).commit(),
                 "by hand": lambda: session.connection().exec_driver_sql("COMMIT"),
-                "a new begin": lambda: session.begin().commit(),
+                "a new begin": lambda: begun(session).commit(),
             },
         )
 
 
-def root_of(session: sqlalchemy.orm.Session) -> sqlalchemy.orm.SessionTransaction:
-    transaction = session.get_transaction()
+def root_of(db: Any) -> Any:
+    transaction = db.get_transaction()
     assert transaction is not None
     return transaction
+
+
+def driver_of(connection: sqlalchemy.Connection) -> Any:
+    return connection.connection
+
+
+def begun(db: Any) -> Any:
+    return db.begin()
 
 
 @contextmanager
@@ -167,10 +184,10 @@ def connection_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
             execute=connection.exec_driver_sql,
             commits={
                 "connection": connection.commit,
-                "its transaction": lambda: connection.get_transaction().commit(),  # type: ignore[union-attr]
-                "the driver's": lambda: connection.connection.commit(),
+                "its transaction": lambda: root_of(connection).commit(),
+                "the driver's": lambda: driver_of(connection).commit(),
                 "by hand": lambda: connection.exec_driver_sql("COMMIT"),
-                "a new begin": lambda: connection.begin().commit(),
+                "a new begin": lambda: begun(connection).commit(),
             },
         )
 
@@ -201,9 +218,7 @@ HANDS = {"session": session_hand, "connection": connection_hand, "driver": drive
 
 
 def begin(shop: Shop, db: object, transaction_id: str) -> DatabaseTransaction:
-    transaction = shop.ledger().transaction(
-        db, transaction_id=transaction_id, producer_group=GROUP
-    )
+    transaction = shop.ledger().transaction(db, transaction_id=transaction_id, producer_group=GROUP)
     transaction.begin(NOW_MS)
     return transaction
 
