@@ -35,7 +35,9 @@ def postgres() -> Iterator[Any]:
 def postgres_url(postgres: Any) -> str:
     """A database with a shop in it, which all tests share."""
     url: str = postgres.get_uri()
-    Shop(kind="postgresql", url=url).set_up()
+    shop = Shop(kind="postgresql", url=url)
+    shop.set_up()
+    shop.close()
     return url
 
 

@@ -71,6 +71,9 @@ class Shop:
     kind: str
     url: str
     engines: list[sqlalchemy.Engine] = field(default_factory=list)
+    # Looking is most of what tests do; on a server, a connection for each look would take long.
+    looking: psycopg.Connection[Any] | None = None
+    known_ledger: SqlLedger | None = None
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -96,7 +99,9 @@ class Shop:
         return psycopg.connect(self.url, **options)
 
     def ledger(self) -> SqlLedger:
-        return SqlLedger(self.url)
+        if self.known_ledger is None:
+            self.known_ledger = SqlLedger(self.url)
+        return self.known_ledger
 
     def settle(self, *questions: Question, now_ms: int = NOW_MS) -> dict[str, Answer]:
         ledger = self.ledger()
@@ -106,6 +111,11 @@ class Shop:
         assert self.settle(overdue(transaction_id)) == {transaction_id: ROLLED_BACK}
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
+        if self.kind == "postgresql":
+            if self.looking is None:
+                self.looking = psycopg.connect(self.url, autocommit=True)
+            found = self.looking.execute(sql.encode())
+            return found.fetchall() if found.description else []
         with closing(self.connect()) as connection:
             cursor = connection.execute(sql)
             rows = cursor.fetchall() if cursor.description else []
@@ -125,6 +135,8 @@ class Shop:
     def close(self) -> None:
         for engine in self.engines:
             engine.dispose()
+        if self.looking is not None:
+            self.looking.close()
 
 
 def sqlite_shop(folder: Path, name: str = "shop.db") -> Shop:

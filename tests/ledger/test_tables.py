@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,18 @@ from tests.ledger.shops import NOW_MS, Shop, overdue, refused
 
 
 @pytest.fixture
-def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+def bare(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     """A database with nothing in it."""
     if request.param == "sqlite":
-        return Shop(kind="sqlite", url=f"sqlite:///{tmp_path / 'bare.db'}")
-    url: str = request.getfixturevalue("postgres").get_uri()
-    with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute("DROP DATABASE IF EXISTS bare")
-        admin.execute("CREATE DATABASE bare")
-    return Shop(kind="postgresql", url=url.replace("/postgres?", "/bare?"))
+        shop = Shop(kind="sqlite", url=f"sqlite:///{tmp_path / 'bare.db'}")
+    else:
+        url: str = request.getfixturevalue("postgres").get_uri()
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute("DROP DATABASE IF EXISTS bare")
+            admin.execute("CREATE DATABASE bare")
+        shop = Shop(kind="postgresql", url=url.replace("/postgres?", "/bare?"))
+    yield shop
+    shop.close()
 
 
 on_both = pytest.mark.parametrize("bare", ["sqlite", "postgresql"], indirect=True)
