@@ -55,6 +55,10 @@ class Consuming:
     consume_type: str = "CONSUME_PASSIVELY"
     from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: tuple[Subscription, ...] = ()
+    #: Stands for the subscriptions; 0 if the client has none.
+    fingerprint: int = 0
+    #: False: they are as before, and were left out.
+    has_subscriptions: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,10 @@ class Client(Generic[Connection]):
     language: str = "OTHER"
     version: int = 0
     heard_at_ms: int = 0
+    #: The address that it sends from, as stored messages name it.
+    host: bytes = b""
+    #: How it writes its headers.
+    is_binary: bool = False
 
 
 @dataclass(slots=True)
@@ -80,6 +88,8 @@ class ConsumerGroup(Generic[Connection]):
     def subscribe(self, said: Consuming) -> bool:
         """Take what a member says; whether that changes what the group consumes."""
         self.said = said
+        if not said.has_subscriptions:
+            return False
         changed = False
         for subscription in said.subscriptions:
             known = self.subscriptions.get(subscription.topic)
@@ -112,6 +122,9 @@ class Clients(Generic[Connection]):
         self._consumers: dict[str, ConsumerGroup[Connection]] = {}
         #: The groups that each connection brought clients to, so that closing it is quick.
         self._places: dict[Connection, set[Place]] = {}
+        #: Both ways: which connection comes from where.
+        self._hosts: dict[Connection, bytes] = {}
+        self._connections: dict[bytes, Connection] = {}
         self._count = 0
         #: Where the next round through a producer group begins.
         self._turns: dict[str, int] = {}
@@ -163,6 +176,8 @@ class Clients(Generic[Connection]):
         members[client.client_id] = client
         places = self._places.setdefault(client.connection, set())
         places.add(place._replace(client_id=client.client_id))
+        self._hosts[client.connection] = client.host
+        self._connections[client.host] = client.connection
         return known is None or known.connection != client.connection
 
     def _refuse_group(self, count: int, group: str) -> None:
@@ -185,6 +200,9 @@ class Clients(Generic[Connection]):
         """A connection is closed."""
         changed = self._forget(list(self._places.get(connection, ())))
         self._places.pop(connection, None)
+        host = self._hosts.pop(connection, None)
+        if host is not None and self._connections.get(host) == connection:
+            del self._connections[host]
         return changed
 
     def expire(self, now_ms: int) -> set[str]:
@@ -229,6 +247,11 @@ class Clients(Generic[Connection]):
         """The producers of a group, the longest known first."""
         return list(self._producers.get(group, {}).values())
 
+    def fingerprint(self, group: str) -> int:
+        """The fingerprint of what a group said last; 0 if it has none."""
+        online = self._consumers.get(group)
+        return 0 if online is None else online.said.fingerprint
+
     def consumers(self, group: str) -> ConsumerGroup[Connection] | None:
         """A consumer group, if a member is online."""
         return self._consumers.get(group)
@@ -241,13 +264,25 @@ class Clients(Generic[Connection]):
         """Groups with a consumer online."""
         return list(self._consumers)
 
-    def askable(self, group: str, origin: str) -> Iterator[Client[Connection]]:
-        """Producers to ask about a transaction: the one that sent it, then the others in turn."""
-        members = self._producers.get(group, {})
-        first = members.get(origin)
+    def producer_count(self, group: str) -> int:
+        """How many producers of a group are online."""
+        return len(self._producers.get(group, ()))
+
+    def askable(self, group: str, host: bytes) -> Iterator[Client[Connection]]:
+        """Producers to ask about a transaction: whoever sent it from there, then the others."""
+        first = self._producer_at(group, host)
         if first is not None:
             yield first
-        others = [client for client in members.values() if client is not first]
+        others = [client for client in self.producers(group) if client is not first]
         if others:
             turn = self._turns[group] = (self._turns.get(group, -1) + 1) % len(others)
             yield from others[turn:] + others[:turn]
+
+    def _producer_at(self, group: str, host: bytes) -> Client[Connection] | None:
+        connection = self._connections.get(host)
+        if connection is None:
+            return None
+        for place in self._places[connection]:
+            if (place.group, place.role) == (group, PRODUCER):
+                return self._at(place)
+        return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.broker.broker import Broker
+    from escrowmq.store.meta import Group
 
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
@@ -48,6 +49,8 @@ class Waiting:
     request: Request
     header: PullHeader
     wanted: TagFilter
+    #: Up to here nothing was found.
+    offset: int
     is_answered: bool = False
 
 
@@ -60,6 +63,8 @@ class Pulling:
         #: Until when (the loop's clock), a number against ties, who.
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._number = count()
+        #: How far the log was when the views were looked at.
+        self._looked_at = 0
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -77,24 +82,23 @@ class Pulling:
         """Answer a pull, or let it wait."""
         header = request.header(PullHeader)
         broker = self._broker
+        group = broker.groups.to_read(header.consumer_group)
         broker.topics.to_read(header.topic, header.queue_id)
         wanted = self._wanted(header)
+        self._check_model(group)
         if header.commits_offset and header.commit_offset >= 0:
             broker.meta.set_offset(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        pulled = self._look(header, wanted)
+        pulled = self._look(header, wanted, header.queue_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room:
-            self._wait(Waiting(request, header, wanted))
+            self._wait(Waiting(request, header, wanted, pulled.next_offset))
         else:
             _answer(request, pulled)
 
     def _wanted(self, header: PullHeader) -> TagFilter:
-        if header.expression_type not in ("", EXPRESSION_TAG):
-            raise RequestRefused(
-                "filter_unsupported", "subscribe by tags", kind=header.expression_type
-            )
+        check_expression_type(header.expression_type)
         if header.has_subscription:
             return parse_filter(header.subscription)
         group = self._broker.clients.consumers(header.consumer_group)
@@ -115,18 +119,27 @@ class Pulling:
             )
         return parse_filter(known.expression)
 
-    def _look(self, header: PullHeader, wanted: TagFilter) -> Pulled:
-        pulled = self._broker.reader.pull(
+    def _check_model(self, group: Group) -> None:
+        if group.may_broadcast:
+            return
+        online = self._broker.clients.consumers(group.name)
+        if online is not None and online.said.is_broadcast:
+            raise RequestRefused(
+                "group_forbidden", "its owner forbids broadcasts", consumer_group=group.name
+            )
+
+    def _look(self, header: PullHeader, wanted: TagFilter, offset: int) -> Pulled:
+        pulled = self._broker.queues.pull(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            offset,
             count_max=min(max(header.messages_max, 1), PULLED_MAX),
             bytes_max=min(header.bytes_max or PULLED_BYTES_MAX, PULLED_BYTES_MAX),
             codes=wanted.codes,
         )
         if pulled.status is Status.NO_SUCH_QUEUE:
             # Nothing was ever sent to it.
-            return Pulled(status=Status.BEYOND_END if header.queue_offset else Status.NOTHING_NEW)
+            return Pulled(status=Status.BEYOND_END if offset else Status.NOTHING_NEW)
         return pulled
 
     # Those that wait.
@@ -147,9 +160,19 @@ class Pulling:
         """These queues have new messages."""
         for number in numbers:
             queue = self._broker.store.queues[number]
-            waiting = self._waiting.pop((queue.topic, queue.queue_id), None)
-            for one in waiting or ():
-                self._try_again(one)
+            self._try_all((queue.topic, queue.queue_id))
+
+    def look_at_views(self) -> None:
+        """Views may have new messages without a queue that has grown."""
+        settled = self._broker.store.settled
+        if settled != self._looked_at:
+            self._looked_at = settled
+            for topic in self._broker.queues.views:
+                self._try_all((topic, 0))
+
+    def _try_all(self, queue: Queue) -> None:
+        for one in self._waiting.pop(queue, ()):
+            self._try_again(one)
 
     def _try_again(self, waiting: Waiting) -> None:
         if not waiting.request.connection.is_open:
@@ -161,10 +184,11 @@ class Pulling:
     def _finish(self, waiting: Waiting, *, may_wait: bool) -> bool:
         """Answer a pull that waited; False if it may wait on."""
         try:
-            pulled = self._look(waiting.header, waiting.wanted)
+            pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
             waiting.request.decline(error)
         else:
+            waiting.offset = pulled.next_offset
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return False
             _answer(waiting.request, pulled)
@@ -184,6 +208,12 @@ class Pulling:
             if not self._waiting[queue]:
                 del self._waiting[queue]
             self._finish(waiting, may_wait=False)
+
+
+def check_expression_type(kind: str) -> None:
+    """Refuse subscriptions that are not by tags."""
+    if kind not in ("", EXPRESSION_TAG):
+        raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
 
 
 def _answer(request: Request, pulled: Pulled) -> None:

@@ -1,1 +1,1 @@
-"""The SDK: producers, transactions, consumers and the ledger table; plain and async."""
+"""The SDK and its kin: they know the protocol, neither the store nor the core."""
