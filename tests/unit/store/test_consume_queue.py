@@ -20,7 +20,6 @@ from escrowmq.store.consume_queue import (
     write_tails,
 )
 from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.testing.journal import FlushDirectory
 from escrowmq.testing.survivors import nothing_survives
 
 FIRST_FILE = f"consumequeue/orders/3/{0:020d}"
@@ -147,28 +146,6 @@ def test_filed_entries_survive_a_power_cut(disk: FaultyDisk, queue: ConsumeQueue
     again = made(disk.crash(nothing_survives))
     again.open(0, 4)
     assert again.entries(0, 9) == [entry(number) for number in range(4)]
-
-
-def test_a_directory_is_named_once_only_when_a_file_is_new(
-    disk: FaultyDisk, queue: ConsumeQueue
-) -> None:
-    add(queue, 0, numbered(0, 1))
-    file_all(disk, queue)
-    add(queue, 1, numbered(1, 1))
-    names = named(disk)
-    assert names == [queue.directory]
-    file_all(disk, queue)
-    assert named(disk) == names
-
-
-def named(disk: FaultyDisk) -> list[str]:
-    """Directories of queues whose names were flushed."""
-    return [
-        operation.path
-        for operation in disk.journal
-        if isinstance(operation, FlushDirectory)
-        and operation.path.startswith("consumequeue/orders/")
-    ]
 
 
 def test_a_queue_opened_at_a_checkpoint_forgets_what_came_after(

@@ -1,11 +1,12 @@
-"""A checkpoint files very many queues."""
+"""A checkpoint files queues, also very many."""
 
 from __future__ import annotations
 
 from escrowmq.store.consume_queue import FILED_AT_ONCE, ConsumeQueue, OpenFiles, write_tails
 from escrowmq.testing.faulty_disk import FaultyDisk
+from escrowmq.testing.journal import FlushDirectory
 from escrowmq.testing.survivors import nothing_survives
-from tests.unit.store.test_consume_queue import add, numbered
+from tests.unit.store.test_consume_queue import add, file_all, made, numbered
 
 
 def test_many_queues_are_filed_with_each_flush_that_one_needs() -> None:
@@ -21,3 +22,25 @@ def test_many_queues_are_filed_with_each_flush_that_one_needs() -> None:
         again = ConsumeQueue(after, OpenFiles(after), queue.topic, 0)
         again.open(0, 2)
         assert again.entries(0, 9) == numbered(0, 2)
+
+
+def test_a_directory_is_named_once_only_when_a_file_is_new() -> None:
+    disk = FaultyDisk()
+    queue = made(disk)
+    add(queue, 0, numbered(0, 1))
+    file_all(disk, queue)
+    add(queue, 1, numbered(1, 1))
+    names = named(disk)
+    assert names == [queue.directory]
+    file_all(disk, queue)
+    assert named(disk) == names
+
+
+def named(disk: FaultyDisk) -> list[str]:
+    """Directories of queues whose names were flushed."""
+    return [
+        operation.path
+        for operation in disk.journal
+        if isinstance(operation, FlushDirectory)
+        and operation.path.startswith("consumequeue/orders/")
+    ]
