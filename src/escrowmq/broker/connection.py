@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from ipaddress import ip_address
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol, cast
 
 from escrowmq.broker.limits import TURN_S
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         #: Frames whose turn has not come, and the bytes that they are made of.
         self._frames: Iterator[Frame] | None = None
         self._frames_bytes = 0
+        self._next: Frame | None = None
         #: For its next turn.
         self._has_asked = False
         #: When the frame began that is not whole yet.
@@ -129,13 +131,17 @@ class Connection(asyncio.Protocol):
         handle = self._owner.handle
         time = self._loop.time
         is_one_whole = False
+        todo = frames if self._next is None else chain((self._next,), frames)
+        self._next = None
         self._is_reading = True
         try:
-            for frame in frames:
+            for frame in todo:
+                # Only when there is a next one: whoever asks for one thing is done.
+                if is_one_whole and (self._must_wait or time() > until):
+                    self._next = frame
+                    break
                 is_one_whole = self._is_known = True
                 handle(self, frame)
-                if self._must_wait or time() > until:
-                    break
             else:
                 self._frames_bytes = 0
         except ProtocolViolation as violation:
@@ -153,7 +159,7 @@ class Connection(asyncio.Protocol):
         """Keep the rest for the next turn."""
         was_behind = self._frames is not None
         if self._transport is None:
-            frames = None
+            frames = self._next = None
         self._frames = frames
         if was_behind or frames is not None:
             self._set_reading()

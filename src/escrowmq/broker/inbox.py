@@ -22,7 +22,7 @@ Tell = Callable[[Decision | BaseException], None]
 LITTLE = 64
 LITTLE_BYTES = 1024 * 1024
 #: Places in a batch for all who have much.
-MUCH_TAKEN = 32
+MUCH_TAKEN = 16
 
 
 @dataclass(slots=True, eq=False)

@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long those who are behind may be handled before the loop does something else, and how long
-#: one of them before it is the next one's turn.
+#: How long a connection is handled when its bytes come, and nobody is behind.
 TURN_S = 0.002
-QUANTUM_S = 0.0005
+#: How long those who are behind are handled before the loop does something else.  Whoever is not
+#: behind waits for it some three times: to be read, to be written, to be answered.
+LATE_S = 0.0005
+#: How long one of them is handled before it is the next one's turn.
+QUANTUM_S = 0.00025
 #: After a cut this much of a budget is in use at most, so that the next one is not at once.
 KEPT = 7 / 8
 #: Lines of one event in one second; the rest is only counted.
@@ -143,7 +146,7 @@ class Turns:
 
     def _take(self) -> None:
         now = self._loop.time()
-        until = now + TURN_S
+        until = now + LATE_S
         while self._late and now < until:
             # Still in the queue meanwhile, so that it is not asked for once more.
             self._late[0].take_turn(now + QUANTUM_S)

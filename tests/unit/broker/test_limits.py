@@ -82,6 +82,27 @@ async def test_others_are_answered_while_one_has_ten_thousand_requests(tmp_path:
         assert handled == count + 1
 
 
+async def test_who_asks_for_one_thing_at_a_time_is_never_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peers = [await Peer.to(server.broker_address) for _ in range(21)]
+        *greedy, modest = peers
+        for peer in peers:
+            await peer.ask(UNKNOWN_CODE)
+        (own,) = [one for one in server._connections if one.address == modest.address]
+        count = 2_000
+        flood = b"".join(encode_request(UNKNOWN_CODE, number) for number in range(count))
+        for peer in greedy:
+            peer.write(flood)
+        await eventually(lambda: server.limits.turns.is_any_behind)
+        asked = 0
+        while server.limits.turns.is_any_behind:
+            modest.write(encode_request(UNKNOWN_CODE, 1))
+            await modest.until(lambda frame: frame.is_response)
+            assert own._frames is None
+            asked += 1
+        assert asked > 10
+
+
 async def test_no_more_is_handled_than_may_wait_for_an_answer(tmp_path: Path) -> None:
     async with serving(tmp_path, broker={"unanswered_max": 4}) as server:
         peer = await Peer.to(server.broker_address)
