@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.ids import format_address, pack_host
@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody is there."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's have all that a transport has, and are none by type.
+        self._transport = transport = cast("asyncio.Transport", transport)
         self.heard_at = self._loop.time()
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         if host:
