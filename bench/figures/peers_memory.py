@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.figures.common import report
 from bench.figures.peers_common import MIB, Plan
-from tests.interop.harness import ApacheRocketMQ, EscrowMQ, JavaPeer
+from tests.interop.harness import ApacheRocketMQ, Escrow, JavaPeer
 from tests.interop.load import LoadedBroker, Shape, load_peer, run_load
 
 TRANSACTIONS = 100_000
@@ -18,7 +18,7 @@ def run(_plan: Plan) -> None:
     with load_peer() as peer:
         with ApacheRocketMQ() as theirs:
             apache_bytes, apache_count = filled(peer, theirs)
-        with EscrowMQ() as ours:
+        with Escrow() as ours:
             our_bytes, our_count = filled(peer, ours)
     report(
         "memory_ratio",

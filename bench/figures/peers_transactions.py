@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bench.figures.common import report
 from bench.figures.peers_common import Plan, faults, median
-from tests.interop.harness import ApacheRocketMQ, EscrowMQ
+from tests.interop.harness import ApacheRocketMQ, Escrow
 from tests.interop.load import Comparison, Shape, load_peer, run_load, take_turns
 
+DURABILITY = {"sync": "fsync", "async": "os"}
 #: At 64 threads.
 WANTED = {"sync": ">= 1.0", "async": ">= 0.8"}
 
@@ -27,10 +28,9 @@ def async_(plan: Plan) -> None:
 
 def compare(flush: str, plan: Plan) -> None:
     """All shapes of a plan, with one pair of brokers and one driver."""
-    is_sync = flush == "sync"
     with (
-        ApacheRocketMQ(sync_flush=is_sync) as theirs,
-        EscrowMQ(sync_flush=is_sync) as ours,
+        ApacheRocketMQ(sync_flush=flush == "sync") as theirs,
+        Escrow(settings={"store.durability": DURABILITY[flush]}) as ours,
         load_peer() as peer,
     ):
         shapes = plan.shapes()

@@ -22,18 +22,11 @@ BOOT_TIMEOUT_S = 30
 _READY = re.compile(rb"ready name=(\S+) broker=(\S+) ")
 
 
-class EscrowMQ:
+class Escrow:
     """Use it in a ``with`` block: at its end the process and its files are gone."""
 
-    def __init__(
-        self, *, sync_flush: bool = True, settings: Mapping[str, object] | None = None
-    ) -> None:
-        self._settings: dict[str, object] = {
-            "broker.port": 0,
-            "broker.name_port": 0,
-            "store.durability": "fsync" if sync_flush else "os",
-            **(settings or {}),
-        }
+    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = {"broker.port": "0", "broker.name_port": "0", **(settings or {})}
         self._home: Path | None = None
         self._child: Child | None = None
         self.name_server = ""

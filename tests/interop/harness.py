@@ -32,7 +32,7 @@ from tests.interop.errors import (
     ToolMissing,
     WaitedInVain,
 )
-from tests.interop.escrow import EscrowMQ
+from tests.interop.escrow import Escrow
 from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import SCENARIOS, Broker, Scenario, scenarios_for
 from tests.interop.scenarios import consuming, looking, sending, transactions
@@ -51,7 +51,7 @@ __all__ = [
     "ApacheRocketMQ",
     "Broker",
     "BuildFailed",
-    "EscrowMQ",
+    "Escrow",
     "FromWhere",
     "GoPeer",
     "InteropError",
