@@ -82,6 +82,18 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
     return data
 
 
+def half_properties(unique_key: str, topic: str, queue_id: int) -> bytes:
+    """What a broker notes in a half message: its transaction, and where it really goes.
+
+    The topic is a legal name, and the key was a property's value.
+    """
+    if not unique_key or _NAME_END in unique_key:
+        raise _first_illegal({TRANSACTION_ID: unique_key})
+    return (
+        f"{TRANSACTION_ID}\x01{unique_key}\x02{REAL_TOPIC}\x01{topic}\x02{REAL_QID}\x01{queue_id}\x02"
+    ).encode()
+
+
 def find_property(data: bytes, name: bytes) -> bytes | None:
     """One value, without looking at the other pairs."""
     return _last_value(b"\x02%b\x02" % data, b"\x02%b\x01" % name, b"\x02") or None

@@ -148,6 +148,9 @@ class CommitLog:
         return segment.file.read_at(log_offset - segment.start, max(size, 0))
 
     def _segment_of(self, log_offset: int) -> Segment:
+        # Nearly always what was written last.
+        if self.segments and self.segments[-1].start <= log_offset < self.segments[-1].end:
+            return self.segments[-1]
         at = bisect_right(self.segments, log_offset, key=lambda segment: segment.start) - 1
         if at < 0 or log_offset >= self.segments[at].end:
             raise StoreCorrupt(

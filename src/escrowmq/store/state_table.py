@@ -21,7 +21,7 @@ from escrowmq.store.rows import Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import State
+from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
 
-_STATES = (State.PREPARED, State.COMMITTED, State.ROLLED_BACK, State.PARKED)
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
 
@@ -100,7 +99,7 @@ class StateTable:
             queue=chunk.queue[at],
             tags=chunk.tags[at],
             part=part,
-            state=_STATES[chunk.state[at]],
+            state=STATES[chunk.state[at]],
             checks_sent=chunk.checks_sent[at],
             next_at_ms=chunk.next_at_ms[at],
             op_offset=op[1] if op else -1,
@@ -229,11 +228,12 @@ class StateTable:
             self.start = self.end = rows.first
         assert rows.first == self.end, "rows are added in order"
         count = len(rows.placed.sizes)
+        id_hash = crc32(rows.transaction_id.encode())
         if rows.transaction_id:
-            self.ids.add(crc32(rows.transaction_id.encode()))
+            self.ids.add(id_hash)
         chunk = self.chunk_for(self.end)
         if count == 1:
-            chunk.insert_one(rows)
+            chunk.insert_one(rows, id_hash)
         else:
             done = min(count, self.chunk_rows - chunk.count)
             chunk.insert_many(rows, 0, done)
@@ -278,7 +278,11 @@ class StateTable:
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
         self.ops[first] = (count, op_offset)
-        self._set(first, count, state)
+        chunk, at = self.place(first) if count == 1 else (None, 0)
+        if chunk is not None and not self.survivors.rows:
+            chunk.set_state(at, at + 1, state, settled=True)
+        else:
+            self._set(first, count, state)
 
     def mark(self, first: int, count: int, state: State) -> None:
         """Park or resume rows."""
@@ -340,7 +344,7 @@ class StateTable:
             queue=placed.queues[index],
             tags=placed.tags[index],
             part=row.part,
-            state=_STATES[row.state],
+            state=STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
             op_offset=op_offset,
