@@ -26,9 +26,9 @@ from escrowmq.protocol.properties import (
     half_properties,
 )
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
-from escrowmq.protocol.sent_answers import SentAnswers
 from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
 from escrowmq.protocol.stored_message import SYS_TRANSACTION_MASK
+from escrowmq.protocol.templates import SentAnswers
 from escrowmq.store.meta import MessageType
 from escrowmq.transaction.commands import Append, Appended, Decision, Held, Prepare
 

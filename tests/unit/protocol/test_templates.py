@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.protocol.consumer_headers import PullResponseHeader
 from escrowmq.protocol.headers import read_fields
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.remoting import Frame, FrameSplitter, decode_frame, encode_response
 from escrowmq.protocol.send_headers import SendResponseHeader
-from escrowmq.protocol.sent_answers import SentAnswers
+from escrowmq.protocol.templates import SentAnswers, encode_found
 from tests.unit.protocol.examples import IPV4, IPV6
 from tests.unit.protocol.frames import binary_header, frame_of, json_header
 
@@ -31,8 +32,24 @@ def test_an_answer_from_the_template_says_the_same(
         region="DefaultRegion",
         is_traced=True,
     )
-    (usual,) = FrameSplitter().feed(encode_response(request_, 0, header=header))
-    (said,) = FrameSplitter().feed(answers.encode(request_, 2**40 + 5, 3, 2**33, transaction_id))
+    assert_same(
+        answers.encode(request_, 2**40 + 5, 3, 2**33, transaction_id),
+        encode_response(request_, 0, header=header),
+    )
+
+
+@pytest.mark.parametrize("request_", [JSON, BINARY], ids=["json", "binary"])
+@pytest.mark.parametrize("messages", [[], [b"one"], [b"one", b"", b"three"]])
+def test_messages_found_are_handed_out_as_ever(request_: Frame, messages: list[bytes]) -> None:
+    header = PullResponseHeader(next_offset=2**33, min_offset=5, max_offset=2**34)
+    assert_same(
+        encode_found(request_, 2**33, 5, 2**34, messages),
+        encode_response(request_, 0, header=header, remark="found", body=b"".join(messages)),
+    )
+
+
+def assert_same(template: bytes, as_ever: bytes) -> None:
+    (said,), (usual,) = FrameSplitter().feed(template), FrameSplitter().feed(as_ever)
     assert read_fields(said.ext) == read_fields(usual.ext)
     for name in ("code", "opaque", "flag", "language", "version", "remark", "body", "is_binary"):
         assert getattr(said, name) == getattr(usual, name)
