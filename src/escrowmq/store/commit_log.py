@@ -123,6 +123,16 @@ class CommitLog:
         self._unflushed = {}
         self.flushed = written
 
+    def unflushed(self) -> list[Segment]:
+        """Segments that were written to since they were flushed, for who flushes them aside."""
+        return list(self._unflushed.values())
+
+    def note_flushed(self, log_offset: int) -> None:
+        """Somebody has flushed all that is below this."""
+        self.flushed = max(self.flushed, log_offset)
+        more = {start: one for start, one in self._unflushed.items() if one.end > log_offset}
+        self._unflushed = more
+
     def read(self, log_offset: int, size: int) -> bytes:
         """Bytes of the log; also of what is only gathered yet."""
         if log_offset >= self.written:

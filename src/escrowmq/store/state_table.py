@@ -62,8 +62,10 @@ class StateTable:
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
         self.survivors = Survivors()
-        #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
-        self.ops: dict[int, tuple[int, int]] = {}
+        #: First row of a request -> op offset, for decisions the file does not have yet.
+        self.ops: dict[int, int] = {}
+        #: How many rows each of these has, where it is not one.
+        self._op_rows: dict[int, int] = {}
         #: The same of requests of one row, by the column: a replay decides them by the thousand,
         #: and ends with a checkpoint before anybody asks.
         self.replayed_ops: list[tuple[Rows, Rows]] = []
@@ -87,7 +89,7 @@ class StateTable:
             return self.survivors.rows.get(half_offset)
         log_offset = chunk.log_offset[at]
         part = chunk.part[at]
-        op = self.ops.get(half_offset if part & FIRST else half_offset - part)
+        first = half_offset if part & FIRST else half_offset - part
         return Half(
             half_offset=half_offset,
             log_offset=log_offset,
@@ -102,7 +104,7 @@ class StateTable:
             state=STATES[chunk.state[at]],
             checks_sent=chunk.checks_sent[at],
             next_at_ms=chunk.next_at_ms[at],
-            op_offset=op[1] if op else -1,
+            op_offset=self.ops.get(first, -1),
         )
 
     def find(self, transaction_id: str) -> int | None:
@@ -277,7 +279,9 @@ class StateTable:
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
-        self.ops[first] = (count, op_offset)
+        self.ops[first] = op_offset
+        if count > 1:
+            self._op_rows[first] = count
         chunk, at = self.place(first) if count == 1 else (None, 0)
         if chunk is not None and not self.survivors.rows:
             chunk.set_state(at, at + 1, state, settled=True)
@@ -295,7 +299,7 @@ class StateTable:
         if self.survivors.rows:
             changes: dict[str, object] = {"state": state}
             if settled:
-                changes.update(next_at_ms=NEVER, op_offset=self.ops[first][1])
+                changes.update(next_at_ms=NEVER, op_offset=self.ops[first])
             for row in range(first, first + count):
                 self.survivors.change(row, **changes)
 
@@ -331,8 +335,9 @@ class StateTable:
         placed = moved.placed
         # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
-        op = self.ops.get(first_row(row.half_offset, row.part))
-        op_offset = op[1] if op else self._op_offset(known) if known else -1
+        op_offset = self.ops.get(first_row(row.half_offset, row.part), -1)
+        if op_offset < 0 and known is not None:
+            op_offset = self._op_offset(known)
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -382,12 +387,14 @@ class StateTable:
     def _op_columns(self) -> tuple[Rows, Rows, Rows]:
         """First rows, numbers of rows and op offsets of what was decided since the last time."""
         firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
-        values = np.array(list(self.ops.values()), dtype=np.int64).reshape(-1, 2)
+        offsets = np.fromiter(self.ops.values(), dtype=np.int64, count=len(self.ops))
         replayed, self.replayed_ops = self.replayed_ops, []
         rows = np.concatenate([firsts, *(rows for rows, _ in replayed)])
         counts = np.ones(len(rows), dtype=np.int64)
-        counts[: len(firsts)] = values[:, 0]
-        return rows, counts, np.concatenate([values[:, 1], *(offsets for _, offsets in replayed)])
+        if self._op_rows:
+            count_of = self._op_rows.get
+            counts[: len(firsts)] = [count_of(first, 1) for first in self.ops]
+        return rows, counts, np.concatenate([offsets, *(more for _, more in replayed)])
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
@@ -402,6 +409,8 @@ class StateTable:
         for first in snapshot.ops:
             # Decided rows of the map keep their op offset themselves.
             self.ops.pop(first, None)
+            if self._op_rows:
+                self._op_rows.pop(first, None)
         for base in snapshot.dropped:
             del self.chunks[base]
         if snapshot.dropped:

@@ -285,7 +285,6 @@ class Store:
         self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
-        self.flush()
         return CheckpointJob(self)
 
     def end_checkpoint(self, job: CheckpointJob) -> None:
