@@ -7,12 +7,15 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
+from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
+from escrowmq.broker.queues import Queues
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -27,6 +30,7 @@ from escrowmq.transaction.commands import Decision
 if TYPE_CHECKING:
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
@@ -51,13 +55,16 @@ class Broker:
         topics: TopicsConfig,
         address: str,
         store_host: bytes,
+        vitals: Vitals,
     ) -> None:
         self.store = store
         self.writer = writer
         self.meta = meta
         self.clock = clock
         self.config = config
+        self.vitals = vitals
         self.reader = Reader(store)
+        self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
@@ -66,11 +73,14 @@ class Broker:
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
+        self.contradictions = Contradictions()
+        self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         parts = (
             Sending(self),
             Ending(self),
+            self.checking,
             self.heartbeats,
             Routes(self),
             self.pulling,

@@ -24,6 +24,7 @@ from escrowmq.protocol.properties import (
     UNIQ_KEY,
     format_properties,
     half_properties,
+    join_properties,
 )
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
@@ -74,15 +75,17 @@ class Sending:
         self._broker.topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
         unique_key = facts.unique_key or _made_up_key()
         if not facts.unique_key:
-            properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))
+            properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
-            properties = _joined(properties, half_properties(unique_key, topic.name, queue_id))
+            properties = join_properties(
+                properties, half_properties(unique_key, topic.name, queue_id)
+            )
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
         message = Message(
             topic=topic.name,
             queue_id=queue_id,
             body=request.frame.body,
-            properties=_joined(properties, self._added),
+            properties=join_properties(properties, self._added),
             tags=facts.tags,
             keys=facts.keys,
             unique_key=unique_key,
@@ -126,13 +129,13 @@ class Sending:
             facts = read_sent_facts(properties)
             unique_key = facts.unique_key or _made_up_key()
             if not facts.unique_key:
-                properties = _joined(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
+                properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
             messages.append(
                 Message(
                     topic=topic.name,
                     queue_id=queue_id,
                     body=body,
-                    properties=_joined(properties, self._added),
+                    properties=join_properties(properties, self._added),
                     tags=facts.tags,
                     keys=facts.keys,
                     unique_key=unique_key,
@@ -213,10 +216,3 @@ def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageTy
 
 def _made_up_key() -> str:
     return uuid.uuid4().hex.upper()
-
-
-def _joined(properties: bytes, more: bytes) -> bytes:
-    """Old clients leave out the last separator."""
-    if properties and not properties.endswith(b"\x02"):
-        return b"%b\x02%b" % (properties, more)
-    return properties + more

@@ -5,10 +5,21 @@ The bytes in the log stay as they are; what differs is patched in a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 
 from escrowmq.model.message import Message
+from escrowmq.protocol.ids import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from escrowmq.protocol.properties import (
+    PGROUP,
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    TRANSACTION_CHECK_TIMES,
+    find_property,
+    format_properties,
+    join_properties,
+)
 from escrowmq.protocol.stored_message import (
     HOSTS,
     SYS_BORN_IPV6,
@@ -18,9 +29,13 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
     malformed,
+    skim,
 )
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+OP_TAG = "d"
 
 #: A record up to the prepared offset; "8x" is where a commit shows, and the sys flag.
 _KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in HOSTS)
@@ -28,6 +43,11 @@ _COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store 
 #: Queue offset, log offset and sys flag, at 20.
 _PLACE = Struct(">qqi")
 _TIME = Struct(">q")
+_SIZE = Struct(">I")
+_SYS_FLAG = Struct(">i")
+_SYS_FLAG_AT = 36
+_TEXT_SIZE = Struct(">h")
+_BORN_HOST_AT = 48
 
 
 def patch_committed(
@@ -83,14 +103,28 @@ def stored_at_ms(record: bytes) -> int:
     return stored
 
 
-def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
-    """Show an undecided half message as administrators see it: on the half topic, queue 0."""
+def half_topic_view(
+    record: bytes,
+    queue_offset: int,
+    *,
+    topic: str = HALF_TOPIC,
+    checks_sent: int = 0,
+    stored_at_ms: int | None = None,
+) -> bytes:
+    """Show a half message as RocketMQ keeps it: on the half topic, or the one of the parked."""
     half = decode(record)
+    properties = half.properties
+    if checks_sent:
+        # Of pairs with one name the last one holds.
+        counted = join_properties(
+            properties, format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
+        )
+        properties = counted if len(counted) <= PROPERTIES_BYTES_MAX else properties
     message = Message(
-        topic=HALF_TOPIC,
+        topic=topic,
         queue_id=0,
         body=half.body,
-        properties=half.properties,
+        properties=properties,
         flag=half.flag,
         sys_flag=half.sys_flag,
         born_at_ms=half.born_at_ms,
@@ -99,9 +133,56 @@ def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
     )
     return encode(
         message,
-        half_queue_offset,
+        queue_offset,
         half.log_offset,
-        half.stored_at_ms,
+        half.stored_at_ms if stored_at_ms is None else stored_at_ms,
         half.store_host,
         prepared_offset=half.prepared_offset,
+    )
+
+
+def op_message(
+    rows: Iterable[int], queue_offset: int, log_offset: int, at_ms: int, store_host: bytes
+) -> bytes:
+    """Tell which half messages a decision settles, as RocketMQ 5 does."""
+    message = Message(
+        topic=OP_TOPIC,
+        queue_id=0,
+        body="".join(f"{row}," for row in rows).encode(),
+        properties=format_properties({TAGS: OP_TAG}),
+        born_at_ms=at_ms,
+        born_host=store_host,
+    )
+    return encode(message, queue_offset, log_offset, at_ms, store_host)
+
+
+def born_host(record: bytes) -> bytes:
+    """Where a message was sent from."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
+    size = IPV6_HOST_BYTES if sys_flag & SYS_BORN_IPV6 else IPV4_HOST_BYTES
+    return record[_BORN_HOST_AT : _BORN_HOST_AT + size]
+
+
+def back_check_view(record: bytes, group: str, number: int) -> bytes:
+    """Show a half message as its producer is asked about it for the ``number``-th time.
+
+    Listeners read the number; stock clients drop a check that does not name their group.
+    """
+    _, _, _, sys_flag, _, properties = skim(record)
+    added = {TRANSACTION_CHECK_TIMES: str(number)}
+    if find_property(properties, PGROUP.encode()) is None:
+        added[PGROUP] = group
+    told = join_properties(properties, format_properties(added))
+    if len(told) > PROPERTIES_BYTES_MAX:
+        told = properties
+    kept_bytes = len(record) - len(properties)
+    return b"".join(
+        (
+            _SIZE.pack(kept_bytes + len(told)),
+            record[_SIZE.size : _SYS_FLAG_AT],
+            _SYS_FLAG.pack(sys_flag & ~SYS_TRANSACTION_MASK),
+            record[_SYS_FLAG_AT + _SYS_FLAG.size : kept_bytes - _TEXT_SIZE.size],
+            _TEXT_SIZE.pack(len(told)),
+            told,
+        )
     )

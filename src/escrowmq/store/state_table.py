@@ -159,9 +159,10 @@ class StateTable:
 
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Who decided it, and when."""
-        return self._reading.decision(self._op_offset(half))
+        return self._reading.decision(self.op_offset(half))
 
-    def _op_offset(self, half: Half) -> int:
+    def op_offset(self, half: Half) -> int:
+        """Which frame decided it; -1 if none has, or nobody knows any more."""
         if half.op_offset >= 0:
             return half.op_offset
         # In memory until a file has it; of a row that was carried forward there may be no file.
@@ -181,7 +182,7 @@ class StateTable:
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
-        rows = [half.half_offset for half in self._kept() if half.next_at_ms <= now_ms]
+        rows = [half.half_offset for half in self.kept() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -190,11 +191,15 @@ class StateTable:
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
         """Committed rows whose time to become visible has come."""
-        rows = [
-            half.half_offset
-            for half in self._kept()
-            if half.next_at_ms <= now_ms and half.state is State.COMMITTED
-        ]
+        rows = []
+        if self.survivors.release_from_ms <= now_ms:
+            rows = [
+                half.half_offset
+                for half in self.kept()
+                if half.next_at_ms <= now_ms and half.state is State.COMMITTED
+            ]
+            if not rows:
+                self.survivors.find_release()
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -205,7 +210,7 @@ class StateTable:
         """Needed rows whose bytes lie below this log offset."""
         rows = [
             half.half_offset
-            for half in self._kept()
+            for half in self.kept()
             if half.location < log_offset and half.is_needed
         ]
         for chunk in self.chunks.values():
@@ -218,7 +223,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(half.is_needed for half in self._kept())
+        kept = sum(half.is_needed for half in self.kept())
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
@@ -337,7 +342,7 @@ class StateTable:
         known = self.survivors.rows.get(row.half_offset)
         op_offset = self.ops.get(first_row(row.half_offset, row.part), -1)
         if op_offset < 0 and known is not None:
-            op_offset = self._op_offset(known)
+            op_offset = self.op_offset(known)
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -448,7 +453,7 @@ class StateTable:
 
     # Where rows are.
 
-    def _kept(self) -> Iterator[Half]:
+    def kept(self) -> Iterator[Half]:
         """Rows of the map, but for those of a chunk that is about to leave."""
         for row, half in self.survivors.rows.items():
             if self.place(row)[0] is None:
