@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.group_tools import GroupTools
+from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
+from escrowmq.broker.own_admin import OwnAdmin
+from escrowmq.broker.own_facts import OwnFacts
+from escrowmq.broker.own_reading import OwnReading
+from escrowmq.broker.own_records import OwnRecords
+from escrowmq.broker.own_verdicts import OwnVerdicts
+from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
+from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -66,6 +77,8 @@ class Broker:
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
+        self.groups = Groups(meta, topics)
+        self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
         self.address = address
@@ -77,6 +90,7 @@ class Broker:
         self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
+        self.relaying = Relaying(self)
         parts = (
             Sending(self),
             Ending(self),
@@ -88,6 +102,14 @@ class Broker:
             Retrying(self),
             Querying(self),
             Administering(self),
+            GroupTools(self),
+            self.relaying,
+            OwnWriting(self),
+            OwnVerdicts(self),
+            OwnFacts(self),
+            OwnRecords(self),
+            OwnReading(self),
+            OwnAdmin(self),
         )
         for part in parts:
             self._handlers.update(part.handlers())
@@ -96,7 +118,7 @@ class Broker:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""
         if frame.is_response:
-            # Everything that we ask is one-way.
+            self.relaying.answered(connection, frame)
             return
         request = Request(connection, frame)
         handler = self._handlers.get(frame.code)
@@ -133,6 +155,41 @@ class Broker:
                 request.decline(error)
 
         self.writer.put(command, tell)
+        request.connection.owe()
+
+    def submit_all(
+        self, request: Request, commands: Sequence[Command], decided: Callable[[Ends], None]
+    ) -> None:
+        """Answer a request once each of its commands is durable, refused, or failed."""
+
+        def tell(ends: Ends) -> None:
+            request.connection.settle()
+            try:
+                failed = [end for end in ends if not isinstance(end, Decision)]
+                if ends and len(failed) == len(ends):
+                    request.decline(failed[0])
+                else:
+                    decided(ends)
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        request.connection.owe()
+        Bulk(self.writer, commands, tell).start()
+
+    def look(self, request: Request, answer: Callable[[], None]) -> None:
+        """Answer a question soon, when memory holds exactly what is durable."""
+
+        def look() -> None:
+            request.connection.settle()
+            try:
+                if self.store.failure is None:
+                    answer()
+                else:
+                    request.decline(self.store.finished())
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        self.writer.between(look)
         request.connection.owe()
 
     def next_opaque(self) -> int:

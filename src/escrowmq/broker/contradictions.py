@@ -10,6 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from escrowmq.model.errors import RequestRefused
+    from escrowmq.transaction.commands import End
     from escrowmq.transaction.states import Resolution
 
 log = logging.getLogger(__name__)
@@ -53,4 +55,15 @@ class Contradictions:
                 "decided_by": decided_by,
                 "decided_at_ms": decided_at_ms,
             },
+        )
+
+    def note_refused(self, command: End, refused: RequestRefused) -> None:
+        """A decision was refused because of an earlier one."""
+        self.note(
+            command.half_offset,
+            command.resolution,
+            command.by,
+            state=refused.code.removeprefix("already_"),
+            decided_by=str(refused.fields["by"]),
+            decided_at_ms=int(str(refused.fields["at_ms"])),
         )

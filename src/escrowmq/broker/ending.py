@@ -88,14 +88,7 @@ class Ending:
             at_ms=int(str(refused.fields["at_ms"])),
             is_repeated=True,
         )
-        self._broker.contradictions.note(
-            command.half_offset,
-            command.resolution,
-            command.by,
-            state=header.state,
-            decided_by=header.by,
-            decided_at_ms=header.at_ms,
-        )
+        self._broker.contradictions.note_refused(command, refused)
         request.answer(code, header=header, remark=str(refused))
 
 

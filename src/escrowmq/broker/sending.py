@@ -1,44 +1,26 @@
-"""Messages from producers: ordinary ones, batches, and half messages.
-
-What is stored is what the producer sent, and a few properties that RocketMQ's brokers add.  A half
-message keeps its real topic and queue: that it is one is a bit in the stored layout.
-"""
+"""Messages from producers: ordinary ones, batches, and half messages."""
 
 from __future__ import annotations
 
-import uuid
-from itertools import count
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.messages import REGION, Sender
 from escrowmq.broker.requests import Handlers, Request
-from escrowmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from escrowmq.broker.topics import RETRY_PREFIX, dlq_topic
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.message import Message
 from escrowmq.protocol.batch_message import decode_batch
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.ids import offset_message_id
-from escrowmq.protocol.properties import (
-    CLUSTER,
-    MSG_REGION,
-    TRACE_ON,
-    UNIQ_KEY,
-    format_properties,
-    half_properties,
-    join_properties,
-)
+from escrowmq.protocol.properties import POP_CK, format_properties, parse_properties
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
-from escrowmq.protocol.sent_facts import SentFacts, read_sent_facts
+from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_TRANSACTION_MASK
 from escrowmq.protocol.templates import SentAnswers
-from escrowmq.store.meta import MessageType
 from escrowmq.transaction.commands import Append, Appended, Decision, Held, Prepare
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.store.meta import Topic
-
-REGION = "DefaultRegion"
-_SHARDING_KEY = b"__SHARDINGKEY\x01"
 
 
 class Sending:
@@ -46,11 +28,7 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._turn = count()
         self._answers = SentAnswers(broker.store_host, REGION)
-        self._added = format_properties(
-            {MSG_REGION: REGION, TRACE_ON: "true", CLUSTER: broker.config.cluster}
-        )
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -67,37 +45,24 @@ class Sending:
             self.send_batch(request)
             return
         now_ms = self._broker.clock.now_ms()
-        properties = header.properties.encode()
+        properties = _without_receipt(header.properties.encode())
         facts = read_sent_facts(properties)
         # Clients older than 4.6.1 give a message back with the mark of its transaction on it.
         is_half = facts.is_half and not (header.reconsume_times > 0 and facts.delay_level > 0)
-        topic, queue_id = self._place(header, now_ms)
-        self._broker.topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
-        unique_key = facts.unique_key or _made_up_key()
-        if not facts.unique_key:
-            properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
-        if is_half:
-            properties = join_properties(
-                properties, half_properties(unique_key, topic.name, queue_id)
-            )
-        waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
-        message = Message(
-            topic=topic.name,
-            queue_id=queue_id,
-            body=request.frame.body,
-            properties=join_properties(properties, self._added),
-            tags=facts.tags,
-            keys=facts.keys,
-            unique_key=unique_key,
-            flag=header.flag,
-            sys_flag=header.sys_flag,
-            born_at_ms=header.born_at_ms,
-            born_host=request.connection.born_host,
-            reconsume_times=header.reconsume_times,
-            deliver_after_ms=waits_ms if is_half else 0,
-            deliver_at_ms=now_ms + waits_ms if waits_ms and not is_half else 0,
+        place = self._place(header, now_ms)
+        sender = Sender(
+            header.flag,
+            header.sys_flag,
+            header.born_at_ms,
+            request.connection.born_host,
+            header.reconsume_times,
         )
+        message = self._broker.messages.make(
+            place, request.frame.body, properties, facts, sender, now_ms=now_ms, is_half=is_half
+        )
+        queue_id = place[1]
         if is_half:
+            unique_key = message.unique_key
             self._broker.submit(
                 request,
                 Prepare(
@@ -123,49 +88,49 @@ class Sending:
             raise RequestRefused(
                 "batch_illegal", "half messages and retries are sent one by one", topic=header.topic
             )
-        topic, queue_id = self._place(header, now_ms)
-        messages = []
-        for flag, body, properties in decode_batch(request.frame.body):
-            facts = read_sent_facts(properties)
-            unique_key = facts.unique_key or _made_up_key()
-            if not facts.unique_key:
-                properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))  # noqa: PLW2901
-            messages.append(
-                Message(
-                    topic=topic.name,
-                    queue_id=queue_id,
-                    body=body,
-                    properties=join_properties(properties, self._added),
-                    tags=facts.tags,
-                    keys=facts.keys,
-                    unique_key=unique_key,
-                    flag=flag,
-                    sys_flag=header.sys_flag,
-                    born_at_ms=header.born_at_ms,
-                    born_host=request.connection.born_host,
-                )
+        place = self._place(header, now_ms)
+        born = (header.sys_flag, header.born_at_ms, request.connection.born_host)
+        messages = [
+            self._broker.messages.make(
+                place,
+                body,
+                properties,
+                read_sent_facts(properties),
+                Sender(flag, *born),
+                now_ms=now_ms,
+                is_half=False,
             )
+            for flag, body, properties in decode_batch(request.frame.body)
+        ]
         self._broker.submit(
             request,
             Append(messages=tuple(messages)),
-            lambda decision: self._stored(request, decision, queue_id),
+            lambda decision: self._stored(request, decision, place[1]),
         )
 
     def _place(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
-        topics = self._broker.topics
-        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            topics.for_group(header.topic, now_ms)
-        topic = topics.to_send(
+        if header.topic.startswith(RETRY_PREFIX):
+            return self._place_retry(header, now_ms)
+        return self._broker.messages.place(
             header.topic,
             header.queue_id,
+            now_ms,
             template=header.default_topic,
             queue_count=header.default_queue_count,
-            now_ms=now_ms,
         )
-        queue_id = header.queue_id
-        if queue_id < 0:
-            queue_id = next(self._turn) % max(topic.write_queue_count, 1)
-        return topic, queue_id
+
+    def _place_retry(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
+        """Where a message belongs that its consumer sends again: CONSUMER_SEND_MSG_BACK failed."""
+        broker = self._broker
+        group = broker.groups.made(header.topic.removeprefix(RETRY_PREFIX))
+        retries_max = header.max_reconsume_times
+        if retries_max is None:
+            retries_max = group.retry_max
+        # In an ordered group only a message that was given up comes this way.
+        if header.reconsume_times > retries_max or broker.offsets.has_locks(group.name):
+            return broker.topics.for_group(dlq_topic(group.name), 1, now_ms), 0
+        broker.topics.for_group(header.topic, max(group.retry_queue_count, 1), now_ms)
+        return broker.messages.place(header.topic, -1, now_ms)
 
     def _held(self, request: Request, decision: Decision, queue_id: int, unique_key: str) -> None:
         held = decision.reply
@@ -206,13 +171,10 @@ class Sending:
         return offset_message_id(self._broker.store_host, log_offset)
 
 
-def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
-    if is_half:
-        return MessageType.TRANSACTION
-    if facts.deliver_after_ms or facts.deliver_at_ms:
-        return MessageType.DELAY
-    return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL
-
-
-def _made_up_key() -> str:
-    return uuid.uuid4().hex.upper()
+def _without_receipt(properties: bytes) -> bytes:
+    """The properties without one that only a broker may set."""
+    if POP_CK.encode() not in properties:
+        return properties
+    pairs = parse_properties(properties)
+    pairs.pop(POP_CK, None)
+    return format_properties(pairs)

@@ -58,6 +58,7 @@ class Writer:
         self._slowed_messages: deque[asyncio.Future[None]] = deque()
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
+        self._questions: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
@@ -98,6 +99,14 @@ class Writer:
         if not self._has_room(size):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         self._enqueue(command, size, tell)
+
+    def between(self, work: Callable[[], None]) -> None:
+        """Run a question soon, between two batches, when memory holds exactly what is durable."""
+        self._refuse_if_closed()
+        if len(self._questions) >= self._config.inbox_max:
+            raise Unavailable("inbox_full", "the broker is asked more than it can answer")
+        self._questions.append(work)
+        self._schedule()
 
     def _has_room(self, size: int | None) -> bool:
         config = self._config
@@ -150,7 +159,8 @@ class Writer:
         if self.failed.done():
             return True
         is_busy = self._is_flushing or self._checkpoint is not None
-        return not (self._queued or self._alone or is_busy) and self._store.dispatcher.is_idle
+        waits = self._queued or self._alone or self._questions
+        return not (waits or is_busy) and self._store.dispatcher.is_idle
 
     def _tell_if_quiet(self) -> None:
         if self._drained is not None and self._is_quiet and not self._drained.done():
@@ -203,6 +213,9 @@ class Writer:
             return
         if self._alone and self._checkpoint is None:
             self._alone.popleft()()
+        # One each time, so that batches go on in between.
+        if self._questions:
+            self._questions.popleft()()
         batch = self._take()
         if not batch:
             self._after()
@@ -273,7 +286,7 @@ class Writer:
         elif store.checkpoint_due and self._checkpoint is None and not self._alone:
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
-        if self._queued or self._alone or not store.dispatcher.is_idle:
+        if self._queued or self._alone or self._questions or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
 
@@ -307,6 +320,9 @@ class Writer:
         for lane in (self._messages, self._decisions):
             while lane:
                 lane.popleft().tell(self._store.finished())
+        while self._questions:
+            # Whoever asks sees that the store has failed.
+            self._questions.popleft()()
         for slowed in (self._slowed_messages, self._slowed_decisions):
             while slowed:
                 _wake(slowed.popleft())

@@ -82,15 +82,16 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
     return data
 
 
-def half_properties(unique_key: str, topic: str, queue_id: int) -> bytes:
+def half_properties(transaction_id: str, topic: str, queue_id: int) -> bytes:
     """What a broker notes in a half message: its transaction, and where it really goes.
 
-    The topic is a legal name, and the key was a property's value.
+    As ``format_properties`` writes it, but the topic is known to be a legal name.
     """
-    if not unique_key or _NAME_END in unique_key:
-        raise _first_illegal({TRANSACTION_ID: unique_key})
+    if not transaction_id or _NAME_END in transaction_id or _PAIR_END in transaction_id:
+        raise _first_illegal({TRANSACTION_ID: transaction_id})
     return (
-        f"{TRANSACTION_ID}\x01{unique_key}\x02{REAL_TOPIC}\x01{topic}\x02{REAL_QID}\x01{queue_id}\x02"
+        f"{TRANSACTION_ID}\x01{transaction_id}\x02"
+        f"{REAL_TOPIC}\x01{topic}\x02{REAL_QID}\x01{queue_id}\x02"
     ).encode()
 
 

@@ -67,7 +67,7 @@ def test_a_name_that_would_be_read_as_two_pairs_is_refused() -> None:
 def test_a_half_messages_own_properties_are_written_as_any() -> None:
     pairs = {"__transactionId__": "é key", "REAL_TOPIC": "orders", "REAL_QID": "3"}
     assert half_properties("é key", "orders", 3) == format_properties(pairs)
-    for key in ("", "a\x01b"):
+    for key in ("", "a\x01b", "a\x02b"):
         with pytest.raises(RequestRefused, match="property_illegal"):
             half_properties(key, "orders", 3)
 
