@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+UNFLUSHED_BATCH_MAX = 24
+"""Commands in one batch where none waits for the disk: few, so that the first are answered, and
+their senders go on, while the others are written."""
+
 
 Tell = Callable[[Decision | BaseException], None]
 """Is told how a command ended."""
@@ -63,6 +67,9 @@ class Writer:
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
         self._is_fsync = store.config.durability == "fsync"
+        self._batch_max = self._config.batch_max
+        if not self._is_fsync:
+            self._batch_max = min(self._batch_max, UNFLUSHED_BATCH_MAX)
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         #: Done, with the error, once the store has failed.
@@ -241,7 +248,7 @@ class Writer:
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
-        room = self._config.batch_max
+        room = self._batch_max
         for lane in (self._decisions, self._messages):
             while lane and len(batch) < room:
                 waiting = lane.popleft()
