@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-UNFLUSHED_BATCH_MAX = 24
+UNFLUSHED_BATCH_MAX = 32
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
 their senders go on, while the others are written."""
 
