@@ -32,6 +32,7 @@ from tests.interop.errors import (
     ToolMissing,
     WaitedInVain,
 )
+from tests.interop.escrow import Escrow
 from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import SCENARIOS, Broker, Scenario, scenarios_for
 from tests.interop.scenarios import consuming, looking, sending, transactions
@@ -50,6 +51,7 @@ __all__ = [
     "ApacheRocketMQ",
     "Broker",
     "BuildFailed",
+    "Escrow",
     "FromWhere",
     "GoPeer",
     "InteropError",

@@ -19,7 +19,7 @@ class WriterConfig:
     messages_max: int = 4_096
     #: Bytes of new messages that may wait.
     bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch: what shares a flush.
+    #: Commands in one batch: what shares a flush.  Where nothing is flushed, 32 at most.
     batch_max: int = 1_024
 
     def __post_init__(self) -> None:

@@ -17,12 +17,10 @@ from escrowmq.model.message import Message
 from escrowmq.protocol.properties import (
     CLUSTER,
     MSG_REGION,
-    REAL_QID,
-    REAL_TOPIC,
     TRACE_ON,
-    TRANSACTION_ID,
     UNIQ_KEY,
     format_properties,
+    half_properties,
     join_properties,
 )
 from escrowmq.store.meta import MessageType
@@ -105,12 +103,8 @@ class Messages:
             unique_key = uuid.uuid4().hex.upper()
             properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
-            real = {
-                TRANSACTION_ID: transaction_id or unique_key,
-                REAL_TOPIC: topic.name,
-                REAL_QID: str(queue_id),
-            }
-            properties = join_properties(properties, format_properties(real))
+            real = half_properties(transaction_id or unique_key, topic.name, queue_id)
+            properties = join_properties(properties, real)
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
         if topic.name.startswith(DLQ_PREFIX):
             # It was sent as a retry, which would have waited.
