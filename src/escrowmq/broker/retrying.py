@@ -13,7 +13,6 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import SendBackHeader
-from escrowmq.protocol.delay_levels import delay_ms, retry_level
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.properties import (
     DELAY,
@@ -65,8 +64,9 @@ class Retrying:
         if header.delay_level < 0 or message.reconsume_times >= retries_max:
             again = self._again(message, dlq_topic(group.name), 0)
         else:
-            level = retry_level(message.reconsume_times, header.delay_level)
-            again = self._again(message, retry_topic(group.name), now_ms + delay_ms(level))
+            levels = broker.topics.delay_levels
+            level = levels.retry_level(message.reconsume_times, header.delay_level)
+            again = self._again(message, retry_topic(group.name), now_ms + levels.delay_ms(level))
         broker.topics.for_group(again.topic, now_ms)
         broker.submit(
             request, Append(messages=(again,)), lambda _: request.answer(ResponseCode.SUCCESS)

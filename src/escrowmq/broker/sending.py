@@ -78,7 +78,11 @@ class Sending:
         if is_half:
             real = {TRANSACTION_ID: unique_key, REAL_TOPIC: topic.name, REAL_QID: str(queue_id)}
             properties = _joined(properties, format_properties(real))
-        waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+        waits_ms = (
+            self._broker.topics.delay_levels.delay_ms(facts.delay_level)
+            or facts.deliver_after_ms
+            or max(facts.deliver_at_ms - now_ms, 0)
+        )
         message = Message(
             topic=topic.name,
             queue_id=queue_id,
