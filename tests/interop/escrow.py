@@ -1,4 +1,4 @@
-"""Our broker, as its users run it: a process that can be told to stop, killed, and started again."""
+"""Our broker, as its users run it: a process to be stopped, killed, and started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running brokers have in common: processes that say when they are up, and a place of their own."""
+"""What running brokers have in common: processes that say when they are up, and a place."""
 
 from __future__ import annotations
 
@@ -96,17 +96,20 @@ def start_saying(
     child = Child(name, command, log=log, environment=environment, directory=directory)
     timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
     timer.start()
+    said = ""
     try:
         for line in child.stdout:
-            if word in line.decode():
-                threading.Thread(target=_drain, args=(child,), daemon=True).start()
-                return child, line.decode()
-        raise child.died()
-    except BaseException:
-        child.kill()
-        raise
+            said = line.decode()
+            if word in said:
+                break
     finally:
         timer.cancel()
+    if word not in said:
+        problem = child.died()
+        child.kill()
+        raise problem
+    threading.Thread(target=_drain, args=(child,), daemon=True).start()
+    return child, said
 
 
 def _drain(child: Child) -> None:

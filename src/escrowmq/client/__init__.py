@@ -1,0 +1,1 @@
+"""The SDK and its kin: they know the protocol, neither the store nor the core."""
