@@ -11,9 +11,8 @@ from tests.interop.building import CACHE
 from tests.interop.child import Child
 from tests.interop.errors import Diverged
 from tests.interop.running import RunningBroker, start_saying
+from tests.interop.scenario import CHECK_MS, CHECKS_MAX, DELAY_LEVELS
 
-#: The first levels are short, so that a delayed or refused message comes soon.
-DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
 READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
 
 
@@ -95,8 +94,9 @@ def quick_escrow() -> Escrow:
     """A broker that asks soon and delays little."""
     return Escrow(
         settings={
-            "transaction.check_after_ms": "1000",
-            "transaction.check_interval_ms": "1000",
+            "transaction.check_after_ms": str(CHECK_MS),
+            "transaction.check_interval_ms": str(CHECK_MS),
+            "transaction.checks_max": str(CHECKS_MAX),
             "topics.delay_levels": DELAY_LEVELS,
         }
     )

@@ -20,16 +20,24 @@ from tests.interop.peer import Ability, Peer
 
 POLL_S = 0.05
 
+#: The first levels are short, so that a delayed or refused message comes soon.
+DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
+#: Checks come soon and are soon given up.
+CHECK_MS = 1_000
+CHECKS_MAX = 4
+
 
 class Broker(Protocol):
-    """A running broker, ours or another.
-
-    Its checks come after a second or two, and its first delay level is one second.
-    """
+    """A running broker, ours or another, with the settings above."""
 
     @property
     def name_server(self) -> str:
         """Where clients ask for routes: host and port."""
+        ...
+
+    @property
+    def broker_address(self) -> str:
+        """Where messages go, and what admins ask: host and port."""
         ...
 
     def create_topic(self, topic: str, queues: int = 4) -> None:

@@ -21,10 +21,7 @@ from tests.interop.harness import (
     every_peer,
     scenarios_for,
 )
-
-#: The first levels are short, so that a delayed or refused message comes soon.
-DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
-
+from tests.interop.scenario import CHECK_MS, CHECKS_MAX, DELAY_LEVELS
 
 #: What a stock client and a stock broker do not manage with each other, each with the reason.
 APACHE_FAILS = {
@@ -37,8 +34,9 @@ APACHE_FAILS = {
 def quick_apache(*, advertised_host: str = "127.0.0.1") -> ApacheRocketMQ:
     """A broker that asks soon and delays little."""
     return ApacheRocketMQ(
-        check_after_ms=1_000,
-        check_interval_ms=1_000,
+        check_after_ms=CHECK_MS,
+        check_interval_ms=CHECK_MS,
+        checks_max=CHECKS_MAX,
         delay_levels=DELAY_LEVELS,
         advertised_host=advertised_host,
         # It notes decisions that late, and until then asks about what is decided.

@@ -24,6 +24,7 @@ from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
+from escrowmq.broker.views import Queues
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
@@ -67,6 +68,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.reader = Reader(store)
+        self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
         self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from tests.interop import remoting
 from tests.interop.peer import Ability, Peer
-from tests.interop.scenario import Broker, fresh, same, scenario
+from tests.interop.scenario import Broker, eventually, fresh, same, scenario
 from tests.interop.values import Message, Model
 
 #: The Go client looks for its retry topic only when it refreshes routes, every 30 s.
@@ -29,6 +30,30 @@ def a_refused_message_comes_again(broker: Broker, peer: Peer) -> None:
     assert (second.topic, second.body, second.tags) == (topic, b"again", "t")
     assert second.message_id == sent.message_id
     same([message.keys for message in consumer.received()], ["hard", "hard", "easy"])
+
+
+@scenario(Ability.SEND, Ability.PUSH)
+def a_message_refused_too_often_goes_to_the_dead_letters(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("dead"), fresh("consumers")
+    broker.create_topic(topic, queues=1)
+    # The C++ client leaves it to the group how often a message comes again; others say it.
+    remoting.create_group(broker.broker_address, group, retries_max=1)
+    consumer = peer.start_push_consumer(
+        broker.name_server, group, topic, fail={"hard": 99}, max_reconsume_times=1
+    )
+    producer = peer.start_producer(broker.name_server, fresh("producers"))
+    sent = producer.send(Message(topic=topic, keys="hard", body=b"too hard"))
+    consumer.wait_for(2, timeout_s=RETRY_TIMEOUT_S)
+    dead_letters = f"%DLQ%{group}"
+    eventually(
+        lambda: b"too hard" in remoting.pull_all(broker.broker_address, dead_letters),
+        "the dead letter",
+    )
+    reader = peer.start_push_consumer(broker.name_server, fresh("undertakers"), dead_letters)
+    (found,) = reader.wait_for(1)
+    assert (found.keys, found.body) == ("hard", b"too hard")
+    assert found.message_id == sent.message_id
+    assert len(consumer.received()) == 2
 
 
 @scenario(Ability.SEND, Ability.PUSH)
@@ -97,6 +122,25 @@ def the_rest_of_a_group_takes_over_from_one_that_leaves(broker: Broker, peer: Pe
     leaving.wait_for(1)
     staying.wait_for(1)
     leaving.stop()
+    late = [f"late-{number}" for number in range(8)]
+    for key in late:
+        producer.send(Message(topic=topic, keys=key))
+    found = staying.wait_for(8, lambda message: message.keys in late)
+    same({message.keys for message in found}, late)
+
+
+@scenario(Ability.SEND, Ability.PUSH)
+def the_rest_of_a_group_takes_over_from_one_that_is_killed(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("inherit"), fresh("consumers")
+    broker.create_topic(topic)
+    staying = peer.start_push_consumer(broker.name_server, group, topic)
+    producer = peer.start_producer(broker.name_server, fresh("producers"))
+    with peer.another() as doomed:
+        killed = doomed.start_push_consumer(broker.name_server, group, topic)
+        # It is a member as soon as it is given something; who has which queue may take a while.
+        for number in range(8):
+            producer.send(Message(topic=topic, keys=f"early-{number}"))
+        killed.wait_for(1)
     late = [f"late-{number}" for number in range(8)]
     for key in late:
         producer.send(Message(topic=topic, keys=key))
@@ -186,3 +230,24 @@ def all_can_be_pulled(broker: Broker, peer: Peer) -> None:
         producer.send(Message(topic=topic, keys=key))
     consumer = peer.start_pull_consumer(broker.name_server, fresh("consumers"))
     same([message.keys for message in consumer.pull_all(topic)], keys)
+
+
+@scenario(Ability.SEND, Ability.PUSH, Ability.TRACE)
+def traces_arrive_like_messages(broker: Broker, peer: Peer) -> None:
+    topic, traces = fresh("traced"), fresh("traces")
+    broker.create_topic(topic)
+    broker.create_topic(traces)
+    producer = peer.start_producer(broker.name_server, fresh("producers"), trace_topic=traces)
+    sent = producer.send(Message(topic=topic, keys="seen"))
+    assert sent.message_id is not None
+    message_id = sent.message_id.encode()
+    consumer = peer.start_push_consumer(
+        broker.name_server, fresh("consumers"), topic, trace_topic=traces
+    )
+    consumer.wait_for(1)
+    reader = peer.start_push_consumer(broker.name_server, fresh("consumers"), traces)
+    for step in (b"Pub", b"SubBefore", b"SubAfter"):
+        reader.wait_for(
+            1,
+            lambda found, step=step: step in found.body and message_id in found.body,  # type: ignore[misc]
+        )

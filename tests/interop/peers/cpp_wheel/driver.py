@@ -32,6 +32,8 @@ from rocketmq.exceptions import ffi_check  # type: ignore[import-not-found]
 from rocketmq.ffi import MessageModel, dll  # type: ignore[import-not-found]
 
 SEND_TIMEOUT_MS = 10_000
+#: As the wheel has it.
+RETRIES = 3
 SUCCESS, LATER = 0, 1
 MODELS = {"CLUSTERING": MessageModel.CLUSTERING, "BROADCASTING": MessageModel.BROADCASTING}
 #: The library gives properties by name only; these are the ones that tests look at.
@@ -111,6 +113,7 @@ class Driver:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._clients: dict[str, Any] = {}
+        self._retries: dict[str, int] = {}
 
     def start_producer(self, command: Fields) -> Fields:
         if command.get("transactional"):
@@ -118,6 +121,7 @@ class Driver:
         producer = Producer(command["group"], timeout=SEND_TIMEOUT_MS)
         instance = self._instance(command)
         ffi_check(dll.SetProducerInstanceName(producer._handle, instance.encode()))
+        self._retries[command["client"]] = command.get("retries", RETRIES)
         return self._start(producer, command)
 
     def start_push_consumer(self, command: Fields) -> Fields:
@@ -157,7 +161,9 @@ class Driver:
         message = messages[0]
         if "queue" in command:
             # The wheel's selector takes the argument modulo the number of queues.
-            return {**sent(producer.send_orderly(message, command["queue"])), **queue(command)}
+            retries = self._retries[command["client"]]
+            result = producer.send_orderly(message, command["queue"], retries)
+            return {**sent(result), "queue": command["queue"]}
         if command.get("mode") == "oneway":
             producer.send_oneway(message)
             return {"status": "ONEWAY"}
@@ -179,10 +185,6 @@ class Driver:
         client.start()
         self._clients[command["client"]] = client
         return {"client_id": self._instance(command)}
-
-
-def queue(command: Fields) -> Fields:
-    return {"queue": command["queue"]}
 
 
 def answer(wire: Wire, run: Callable[[Fields], Fields], command: Fields) -> None:

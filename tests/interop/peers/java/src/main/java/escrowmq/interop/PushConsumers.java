@@ -25,7 +25,9 @@ final class PushConsumers {
 
     Map<String, Object> start(Request request) throws Exception {
         String client = request.text("client");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        DefaultMQPushConsumer consumer =
+                new DefaultMQPushConsumer(request.text("group"), request.has("trace_topic"),
+                        request.text("trace_topic", ""));
         consumer.setNamesrvAddr(request.text("name_server"));
         Versions.setMessageModel(consumer, request.text("model", "CLUSTERING"));
         // Broadcasting consumers of one process would otherwise share one id.

@@ -1,0 +1,418 @@
+"""The system's topics over a real socket: what tools and pull consumers see of transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from escrowmq.broker import views
+from escrowmq.broker.server import Server
+from escrowmq.protocol.admin_headers import TopicHeader, ViewMessageHeader
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import PullHeader, QueueHeader, SearchOffsetHeader
+from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
+from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.remoting import Frame
+from escrowmq.protocol.stored_message import StoredMessage, decode_many
+from escrowmq.transaction.commands import CheckSent, Command, End, Park, Prepare, Resume
+from escrowmq.transaction.states import Resolution
+from tests.unit.broker.test_delivering import COMMITS, MAY_WAIT, PULL, SUBSCRIBES
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    ROLLBACK,
+    SEND,
+    T0,
+    Peer,
+    ending,
+    eventually,
+    facts,
+    half,
+    sending,
+    serving,
+    visible,
+)
+from tests.unit.store.helpers import message
+
+
+def asking(topic: str, offset: int, **fields: Any) -> PullHeader:  # noqa: ANN401 - as it is
+    values: dict[str, Any] = {
+        "consumer_group": "tool",
+        "topic": topic,
+        "queue_id": 0,
+        "queue_offset": offset,
+        "messages_max": 32,
+        "sys_flag": SUBSCRIBES,
+        "commit_offset": 0,
+        "wait_ms": 0,
+        "subscription": "*",
+        "subscription_version": 0,
+        **fields,
+    }
+    return PullHeader(**values)
+
+
+async def seen(peer: Peer, topic: str, **fields: Any) -> list[StoredMessage]:  # noqa: ANN401
+    """Everything that a pull consumer gets from the first offset on."""
+    offset = await lowest(peer, topic)
+    found: list[StoredMessage] = []
+    for _ in range(1_000):
+        answer = await peer.ask(PULL, asking(topic, offset, **fields))
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            return found
+        found += decode_many(answer.body)
+        assert int(facts(answer)["nextBeginOffset"]) > offset
+        offset = int(facts(answer)["nextBeginOffset"])
+    raise AssertionError("it does not end")
+
+
+async def lowest(peer: Peer, topic: str) -> int:
+    return await asked(peer, RequestCode.GET_MIN_OFFSET, QueueHeader(topic=topic, queue_id=0))
+
+
+async def highest(peer: Peer, topic: str) -> int:
+    return await asked(peer, RequestCode.GET_MAX_OFFSET, QueueHeader(topic=topic, queue_id=0))
+
+
+async def at_time(peer: Peer, topic: str, at_ms: int) -> int:
+    header = SearchOffsetHeader(topic=topic, queue_id=0, stored_at_ms=at_ms)
+    return await asked(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+
+async def asked(peer: Peer, code: int, header: QueueHeader | SearchOffsetHeader) -> int:
+    answer = await peer.ask(code, header)
+    assert answer.code == ResponseCode.SUCCESS
+    return int(facts(answer)["offset"])
+
+
+async def hold(peer: Peer, *keys: str) -> list[Frame]:
+    return [await peer.ask(SEND, half(key, TAGS=f"tag-{key}"), key.encode()) for key in keys]
+
+
+async def do(server: Server, command: Command) -> None:
+    decision = await server.broker.writer.submit(command)
+    assert decision.refused is None
+
+
+def end(row: int) -> End:
+    return End(half_offset=row, resolution=Resolution.COMMIT, by="me")
+
+
+def later(server: Server, ms: int) -> None:
+    server.broker.clock.advance(ms=ms)  # type: ignore[attr-defined] # a ManualClock
+
+
+def bodies(messages: Sequence[StoredMessage]) -> list[str]:
+    return [one.body.decode() for one in messages]
+
+
+# The half topic
+
+
+async def test_half_messages_stand_in_the_half_topic_whatever_became_of_them(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        held = await hold(peer, "a", "b", "c")
+        await peer.ask(END, ending(held[0], COMMIT))
+        await peer.ask(END, ending(held[1], ROLLBACK))
+        found = await seen(peer, HALF_TOPIC)
+        assert bodies(found) == ["a", "b", "c"]
+        assert [one.queue_offset for one in found] == [0, 1, 2]
+        assert {(one.topic, one.queue_id, one.sys_flag) for one in found} == {(HALF_TOPIC, 0, 0)}
+        properties = parse_properties(found[0].properties)
+        assert properties["REAL_TOPIC"] == "orders"
+        assert properties["REAL_QID"] == "1"
+        assert properties["__transactionId__"] == "a"
+        assert "TRANSACTION_CHECK_TIMES" not in properties
+        # As the producer was told: an id that leads to the same message.
+        view = ViewMessageHeader(log_offset=found[2].log_offset)
+        answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, view)
+        assert decode_many(answer.body) == found[2:]
+        assert [one.body for one in visible(server)] == [b"a"]
+
+
+async def test_what_is_no_half_message_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "LOOKED_AT_MAX", 2)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "a")
+        for _ in range(5):
+            await peer.ask(SEND, sending(properties={"DELAY": "9"}), b"scheduled")
+        await hold(peer, "b")
+        first = await peer.ask(PULL, asking(HALF_TOPIC, 1))
+        assert first.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert facts(first)["nextBeginOffset"] == "3"
+        assert bodies(await seen(peer, HALF_TOPIC)) == ["a", "b"]
+        assert (await lowest(peer, HALF_TOPIC), await highest(peer, HALF_TOPIC)) == (0, 7)
+
+
+async def test_the_half_topic_is_filtered_counted_and_found_by_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for key in ("a", "b", "c"):
+            await hold(peer, key)
+            later(server, 1_000)
+        assert bodies(await seen(peer, HALF_TOPIC, subscription="tag-b || tag-c")) == ["b", "c"]
+        assert bodies(await seen(peer, HALF_TOPIC, messages_max=1)) == ["a", "b", "c"]
+        assert bodies(await seen(peer, HALF_TOPIC, bytes_max=1)) == ["a", "b", "c"]
+        for number in range(3):
+            assert await at_time(peer, HALF_TOPIC, T0 + number * 1_000) == number
+        assert await at_time(peer, HALF_TOPIC, T0 + 10**6) == 3
+        behind = await peer.ask(PULL, asking(HALF_TOPIC, 99))
+        assert behind.code == ResponseCode.PULL_OFFSET_MOVED
+        assert facts(behind)["nextBeginOffset"] == "3"
+        stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=HALF_TOPIC))
+        assert b'"maxOffset":3' in stats.body
+        assert str(T0 + 2_000).encode() in stats.body
+        earliest = await peer.ask(
+            RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader(topic=HALF_TOPIC, queue_id=0)
+        )
+        assert facts(earliest)["timestamp"] == str(T0)
+
+
+async def test_checks_are_counted_in_the_message(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "a")
+        for _ in range(2):
+            await do(server, CheckSent(half_offset=0, client="c"))
+        (found,) = await seen(peer, HALF_TOPIC)
+        assert parse_properties(found.properties)["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+async def test_half_messages_that_outlived_their_log_are_still_there(tmp_path: Path) -> None:
+    small = {"segment_bytes_max": 4_096, "chunk_rows": 8, "id_window_ms": 0}
+    async with serving(tmp_path, store=small) as server:
+        peer = await Peer.to(server.broker_address)
+        for number in range(40):
+            (held,) = await hold(peer, f"t{number}")
+            if number not in (3, 12):
+                await peer.ask(END, ending(held, ROLLBACK))
+            later(server, 60_000)
+        later(server, 72 * 3_600_000 - 600_000)
+        await server.broker.writer.alone(lambda store: store.checkpoint())
+        await hold(peer, "young")
+        await server._retain()
+        assert server.broker.store.log.start > 0
+        await outlived(peer)
+    # Made anew from what is left of the log, the table starts after them.
+    (tmp_path / "store" / "checkpoint").write_bytes(b"damaged")
+    async with serving(tmp_path, store=small) as server:
+        assert server.broker.store.table.start > 12
+        peer = await Peer.to(server.broker_address)
+        assert await lowest(peer, HALF_TOPIC) == 3
+        await outlived(peer)
+
+
+async def outlived(peer: Peer) -> None:
+    found = await seen(peer, HALF_TOPIC)
+    offsets = [one.queue_offset for one in found]
+    assert offsets == sorted(offsets)
+    assert (
+        dict(zip(offsets, bodies(found), strict=True)).items()
+        >= {
+            3: "t3",
+            12: "t12",
+            40: "young",
+        }.items()
+    )
+    assert await at_time(peer, HALF_TOPIC, T0 + 10**12) == 41
+
+
+# The op topic
+
+
+async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        held = await hold(peer, "a", "b", "c")
+        later(server, 1_000)
+        await peer.ask(END, ending(held[1], ROLLBACK))
+        later(server, 1_000)
+        await peer.ask(END, ending(held[0], COMMIT))
+        # A transaction of several messages is decided at once.
+        messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(3))
+        await do(server, Prepare(group="pay", transaction_id="many", messages=messages))
+        await do(server, end(3))
+        found = await seen(peer, OP_TOPIC)
+        assert bodies(found) == ["1,", "0,", "3,4,5,"]
+        assert {(one.topic, one.queue_id, one.sys_flag) for one in found} == {(OP_TOPIC, 0, 0)}
+        assert parse_properties(found[0].properties) == {"TAGS": "d"}
+        assert [one.stored_at_ms for one in found[:2]] == [T0 + 1_000, T0 + 2_000]
+        assert found[0].store_host == server.broker.store_host
+        assert await seen(peer, OP_TOPIC, messages_max=1) == found
+        assert await seen(peer, OP_TOPIC, bytes_max=1) == found
+        assert await seen(peer, OP_TOPIC, subscription="d") == found
+        assert await seen(peer, OP_TOPIC, subscription="other") == []
+        start = await at_time(peer, OP_TOPIC, T0 + 1_500)
+        assert found[0].queue_offset < start <= found[1].queue_offset
+        # Whoever handled a message goes on at the offset after it.
+        after = await peer.ask(PULL, asking(OP_TOPIC, found[0].queue_offset + 1))
+        assert decode_many(after.body) == found[1:]
+        stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=OP_TOPIC))
+        assert str(T0 + 2_000).encode() in stats.body
+
+
+async def test_op_offsets_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    found: list[list[tuple[int, bytes]]] = []
+    for _ in range(2):
+        async with serving(tmp_path, broker={"port": 0}) as server:
+            peer = await Peer.to(server.broker_address)
+            if not found:
+                for held in await hold(peer, "a", "b"):
+                    await peer.ask(END, ending(held, COMMIT))
+            found.append([(one.queue_offset, one.body) for one in await seen(peer, OP_TOPIC)])
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
+async def test_a_decision_about_very_many_is_told_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "OP_ROWS", 4)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(10))
+        await do(server, Prepare(group="pay", transaction_id="many", messages=messages))
+        await do(server, end(0))
+        (held,) = await hold(peer, "one")
+        await peer.ask(END, ending(held, COMMIT))
+        expected = ["0,1,2,3,", "4,5,6,7,", "8,9,", "10,"]
+        found = await seen(peer, OP_TOPIC)
+        assert bodies(found) == expected
+        assert await seen(peer, OP_TOPIC, messages_max=1) == found
+        # Past its last piece comes the next decision.
+        after = await peer.ask(PULL, asking(OP_TOPIC, found[2].queue_offset + 1))
+        assert bodies(decode_many(after.body)) == ["10,"]
+
+
+async def test_a_pull_reads_a_bounded_piece_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for _ in range(20):
+            await peer.ask(SEND, sending(), b"x" * 1_000)
+        (held,) = await hold(peer, "a")
+        await peer.ask(END, ending(held, COMMIT))
+        frames = server.broker.queues.views[OP_TOPIC]._scan.frames  # type: ignore[attr-defined]
+        monkeypatch.setattr(
+            server.broker.queues.views[OP_TOPIC]._scan,  # type: ignore[attr-defined]
+            "frames",
+            lambda offset: frames(offset, 4_096),
+        )
+        first = await peer.ask(PULL, asking(OP_TOPIC, 0))
+        assert first.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert bodies(await seen(peer, OP_TOPIC)) == ["0,"]
+
+
+# The topic of the parked
+
+
+async def test_parked_transactions_stand_in_their_topic_each_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert await seen(peer, PARKED_TOPIC) == []
+        (_, held) = await hold(peer, "a", "b")
+        await do(server, CheckSent(half_offset=1, client="c"))
+        later(server, 5_000)
+        await do(server, Park(half_offset=1, reason="exhausted"))
+        (found,) = await seen(peer, PARKED_TOPIC)
+        assert (found.topic, found.queue_id, found.queue_offset) == (PARKED_TOPIC, 0, 0)
+        assert (found.body, found.stored_at_ms) == (b"b", T0 + 5_000)
+        # The id with which an operator revives it.
+        assert found.log_offset == int(facts(held)["msgId"][16:], 16)
+        properties = parse_properties(found.properties)
+        assert (properties["REAL_TOPIC"], properties["TRANSACTION_CHECK_TIMES"]) == ("orders", "1")
+        assert visible(server) == []
+        later(server, 5_000)
+        await do(server, Resume(half_offset=1, by="me"))
+        await do(server, Park(half_offset=1, reason="exhausted"))
+        assert [one.queue_offset for one in await seen(peer, PARKED_TOPIC)] == [0, 1]
+        await peer.ask(END, ending(held, COMMIT))
+        assert bodies(await seen(peer, PARKED_TOPIC)) == ["b", "b"]
+        assert [await at_time(peer, PARKED_TOPIC, T0 + ms) for ms in (0, 5_001, 10_001)] == [
+            0,
+            1,
+            2,
+        ]
+        assert (await lowest(peer, PARKED_TOPIC), await highest(peer, PARKED_TOPIC)) == (0, 2)
+
+
+@pytest.mark.parametrize("is_decided", [False, True])
+async def test_all_messages_of_a_parked_transaction_are_there(
+    tmp_path: Path, *, is_decided: bool
+) -> None:
+    for attempt in range(2):
+        async with serving(tmp_path) as server:
+            peer = await Peer.to(server.broker_address)
+            if not attempt:
+                for number, names in enumerate((("a", "b"), ("c",))):
+                    messages = tuple(message(name, unique_key=name) for name in names)
+                    await do(
+                        server,
+                        Prepare(group="pay", transaction_id="t", messages=messages, number=number),
+                    )
+                await do(server, Park(half_offset=0, reason="why"))
+                if is_decided:
+                    await do(server, end(0))
+            assert bodies(await seen(peer, PARKED_TOPIC)) == ["a", "b", "c"]
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("topic", [HALF_TOPIC, OP_TOPIC, PARKED_TOPIC])
+async def test_a_pull_from_a_view_waits_until_there_is_something(
+    tmp_path: Path, topic: str
+) -> None:
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await hold(other, "a")
+        header = asking(
+            topic, await highest(peer, topic), sys_flag=SUBSCRIBES | MAY_WAIT, wait_ms=20_000
+        )
+        waiting = asyncio.ensure_future(peer.ask(PULL, header))
+        await eventually(lambda: server.broker.pulling.waiting == 1)
+        # Of no concern to any view: it waits on.
+        await other.ask(SEND, sending(), b"ordinary")
+        (held,) = await hold(other, "b")
+        await do(server, Park(half_offset=0, reason="why"))
+        await other.ask(END, ending(held, COMMIT))
+        answer = await waiting
+        assert answer.code == ResponseCode.SUCCESS
+        (found,) = decode_many(answer.body)
+        assert found.topic == topic
+        assert found.body == {HALF_TOPIC: b"b", OP_TOPIC: b"1,", PARKED_TOPIC: b"a"}[topic]
+
+
+async def test_progress_in_a_view_survives_a_restart(tmp_path: Path) -> None:
+    offset = 0
+    for attempt in range(2):
+        async with serving(tmp_path) as server:
+            peer = await Peer.to(server.broker_address)
+            key = ("tool", OP_TOPIC, 0)
+            if not attempt:
+                (held,) = await hold(peer, "a")
+                await peer.ask(END, ending(held, COMMIT))
+                offset = await highest(peer, OP_TOPIC)
+                header = asking(OP_TOPIC, offset, sys_flag=SUBSCRIBES | COMMITS)
+                await peer.ask(PULL, msgspec.structs.replace(header, commit_offset=offset))
+            assert server.broker.meta.offsets[key] == offset
+
+
+async def test_views_have_one_queue(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(PULL, asking(OP_TOPIC, 0, queue_id=1))
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert server.broker.queues.get(OP_TOPIC, 1) is None
