@@ -13,43 +13,16 @@ from typing import Any, Self
 
 import msgspec
 
-from escrowmq.model.errors import (
-    EscrowError,
-    OutcomeUnknown,
-    ProtocolViolation,
-    RequestRefused,
-    StoreCorrupt,
-    StoreUnusable,
-    Unavailable,
-)
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.headers import ExtFields, read_header
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
-from escrowmq.protocol.own_forms import Row, decode_rows, encode_rows
-from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal, PagedAnswer
-from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_forms import Row
+from escrowmq.protocol.own_frames import Answer, encode_call, read_answer
+from escrowmq.protocol.own_headers import OwnHeader
+from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
 _READ_BYTES = 256 * 1024
-_KINDS: dict[str, type[EscrowError]] = {
-    kind.__name__: kind
-    for kind in (
-        RequestRefused,
-        Unavailable,
-        OutcomeUnknown,
-        StoreCorrupt,
-        StoreUnusable,
-        ProtocolViolation,
-    )
-}
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What a broker answered."""
-
-    header: OwnAnswer
-    rows: list[Any]
 
 
 class OwnCalls:
@@ -70,22 +43,15 @@ class OwnCalls:
         self, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
     ) -> Answer:
         """Ask, and wait for the answer; what the broker refuses is raised as it raised it."""
-        spec = OWN_REQUESTS[code]
-        asked = spec.header() if header is None else header
-        assert type(asked) is spec.header
-        body = b""
-        if spec.rows is not None:
-            body = encode_rows(asked.form, spec.rows, spec.version, rows)
         self._opaque = self._opaque % OPAQUE_MAX + 1
-        request = encode_request(code, self._opaque, header=asked, body=body)
-        return _read(spec, self._exchange(request, spec))
+        request = encode_call(code, self._opaque, header, rows)
+        return read_answer(code, self._exchange(code, request))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
         asked = OWN_REQUESTS[code].header() if header is None else header
         while True:
             answer = self.call(code, asked)
-            assert isinstance(answer.header, PagedAnswer)
             yield answer
             if answer.header.cursor is None:
                 return
@@ -110,7 +76,7 @@ class OwnCalls:
 
     # The socket.
 
-    def _exchange(self, request: bytes, spec: OwnRequest) -> Frame:
+    def _exchange(self, code: OwnCode, request: bytes) -> Frame:
         connection = self._connected()
         until = time.monotonic() + self._answer_s
         try:
@@ -120,7 +86,7 @@ class OwnCalls:
         except (OSError, ProtocolViolation) as error:
             # An answer that comes late would be taken for that of the next request.
             self.close()
-            raise _lost(spec, error) from error
+            raise _lost(code, error) from error
         except BaseException:
             self.close()
             raise
@@ -155,33 +121,10 @@ class OwnCalls:
                     return frame
 
 
-def _read(spec: OwnRequest, frame: Frame) -> Answer:
-    if frame.code != ResponseCode.SUCCESS:
-        raise _refused(frame.ext, frame.remark)
-    header = read_header(spec.answer, frame.ext)
-    rows: list[Any] = []
-    if spec.answer_rows is not None:
-        rows = decode_rows(
-            header.form, spec.answer_rows, spec.version, frame.body, rows_max=spec.answer_rows_max
-        )
-    return Answer(header, rows)
-
-
-def _refused(ext: ExtFields, remark: str) -> EscrowError:
-    try:
-        told = read_header(OwnRefusal, ext)
-    except ProtocolViolation:
-        # No broker of ours, or one that does not know this request.
-        return RequestRefused("refused_by_peer", remark)
-    kind = _KINDS.get(told.kind, RequestRefused)
-    more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}
-    return kind(told.error, remark.removeprefix(f"{told.error}: "), **more)
-
-
-def _lost(spec: OwnRequest, error: Exception) -> EscrowError:
+def _lost(code: OwnCode, error: Exception) -> EscrowError:
     """Whether the broker has done it is not known, unless there was nothing to do."""
-    if spec.changes:
+    if OWN_REQUESTS[code].changes:
         return OutcomeUnknown(
-            "answer_lost", "it may have been done", request=spec.code.name, cause=str(error)
+            "answer_lost", "it may have been done", request=code.name, cause=str(error)
         )
     return Unavailable("broker_unreachable", "ask again", cause=str(error))
