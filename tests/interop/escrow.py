@@ -48,8 +48,7 @@ class Escrow(RunningBroker):
         if found is None:
             raise Diverged(f"serve said {ready!r}")
         self.name_server, self.broker_address = found.groups()
-        if 0:
-            self._start_settler(home)
+        self._start_settler(home)
 
     def stop(self) -> None:
         """As an operator does it: SIGTERM, and it must end well."""

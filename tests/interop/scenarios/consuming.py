@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tests.interop import remoting
+from tests.interop.clients import Producer, PushConsumer
 from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import Broker, eventually, fresh, same, scenario
 from tests.interop.values import Message, Model
@@ -116,11 +117,7 @@ def the_rest_of_a_group_takes_over_from_one_that_leaves(broker: Broker, peer: Pe
     leaving = peer.start_push_consumer(broker.name_server, group, topic)
     staying = peer.start_push_consumer(broker.name_server, group, topic)
     producer = peer.start_producer(broker.name_server, fresh("producers"))
-    for number in range(8):
-        producer.send(Message(topic=topic, keys=f"early-{number}"))
-    # Both are members as soon as both have been given something.
-    leaving.wait_for(1)
-    staying.wait_for(1)
+    send_until_all_have_some(producer, topic, leaving, staying)
     leaving.stop()
     late = [f"late-{number}" for number in range(8)]
     for key in late:
@@ -137,15 +134,22 @@ def the_rest_of_a_group_takes_over_from_one_that_is_killed(broker: Broker, peer:
     producer = peer.start_producer(broker.name_server, fresh("producers"))
     with peer.another() as doomed:
         killed = doomed.start_push_consumer(broker.name_server, group, topic)
-        # It is a member as soon as it is given something; who has which queue may take a while.
-        for number in range(8):
-            producer.send(Message(topic=topic, keys=f"early-{number}"))
-        killed.wait_for(1)
+        send_until_all_have_some(producer, topic, killed, staying)
     late = [f"late-{number}" for number in range(8)]
     for key in late:
         producer.send(Message(topic=topic, keys=key))
     found = staying.wait_for(8, lambda message: message.keys in late)
     same({message.keys for message in found}, late)
+
+
+def send_until_all_have_some(producer: Producer, topic: str, *members: PushConsumer) -> None:
+    """They share the queues once each has been given something, which may take a while."""
+
+    def all_have_some() -> bool:
+        producer.send(Message(topic=topic, keys="early"))
+        return all(member.received() for member in members)
+
+    eventually(all_have_some, "message for each member")
 
 
 @scenario(Ability.SEND, Ability.PUSH)
