@@ -72,8 +72,7 @@ class Escrow(RunningBroker):
 
     def _start_settler(self, home: Path) -> None:
         if self._settler is not None:
-            self.children.remove(self._settler)
-            self._settler.kill()
+            return  # It waits for its broker to come back.
         self._settler, _ = start_saying(
             "ready",
             "settler",

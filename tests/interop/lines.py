@@ -14,7 +14,7 @@ from tests.interop.errors import InteropError, PeerRefused, WaitedInVain
 from tests.interop.values import Event, event_of
 
 CALL_TIMEOUT_S = 60
-WAIT_TIMEOUT_S = 20
+WAIT_TIMEOUT_S = 60
 
 Kind = TypeVar("Kind", bound=Event)
 

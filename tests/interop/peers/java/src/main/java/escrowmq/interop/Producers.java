@@ -28,6 +28,9 @@ final class Producers {
                 : new DefaultMQProducer(request.text("group"), request.has("trace_topic"),
                         request.text("trace_topic", ""));
         producer.setNamesrvAddr(request.text("name_server"));
+        if (request.has("heartbeat_ms")) {
+            producer.setHeartbeatBrokerInterval(request.count("heartbeat_ms"));
+        }
         if (request.has("send_timeout_ms")) {
             producer.setSendMsgTimeout(request.count("send_timeout_ms"));
         }

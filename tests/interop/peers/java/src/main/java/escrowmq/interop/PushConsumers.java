@@ -34,6 +34,9 @@ final class PushConsumers {
         consumer.setInstanceName(client + "-" + ProcessHandle.current().pid());
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
                 request.text("from_where", "CONSUME_FROM_FIRST_OFFSET")));
+        if (request.has("heartbeat_ms")) {
+            consumer.setHeartbeatBrokerInterval(request.count("heartbeat_ms"));
+        }
         if (request.has("max_reconsume_times")) {
             consumer.setMaxReconsumeTimes(request.count("max_reconsume_times"));
         }
