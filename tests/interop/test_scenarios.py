@@ -8,8 +8,14 @@ import pytest
 
 from tests.interop.harness import Broker, Peer, Scenario, every_peer, scenarios_for
 
+#: All of a peer in one worker: it has one process for them.
 CASES = [
-    pytest.param(peer.name, scenario, id=f"{peer.name}-{scenario.name}")
+    pytest.param(
+        peer.name,
+        scenario,
+        id=f"{peer.name}-{scenario.name}",
+        marks=pytest.mark.xdist_group(peer.name),
+    )
     for peer in every_peer()
     for scenario in scenarios_for(peer)
 ]
