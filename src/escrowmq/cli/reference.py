@@ -110,6 +110,7 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
 
 def blocks_of() -> dict[str, dict[str, str]]:
     """The generated blocks, by page."""
+    from escrowmq.broker.life_cycle import life_cycle_table
     from escrowmq.cli import reference_disk
     from escrowmq.transaction.diagram import dues_table, mermaid
 
@@ -118,6 +119,7 @@ def blocks_of() -> dict[str, dict[str, str]]:
             "diagram": f"```mermaid\n{mermaid()}\n```",
             "rules": dues_table(),
         },
+        "life-cycle.md": {"stages": life_cycle_table()},
         "disk-format.md": reference_disk.blocks(),
     }
 

@@ -33,7 +33,7 @@ _STATED = Struct("<16xQ")
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """A frame that was passed; its records, unless it brings messages."""
+    """A frame that was passed, and its records if they were asked for."""
 
     log_offset: int
     end: int
@@ -47,7 +47,9 @@ class LogScan:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def frames(self, log_offset: int, bytes_max: int = SCANNED_BYTES_MAX) -> Iterator[Passed]:
+    def frames(
+        self, log_offset: int, bytes_max: int = SCANNED_BYTES_MAX, *, with_messages: bool = False
+    ) -> Iterator[Passed]:
         """Frames from the first one at or after this offset on.
 
         The last one yielded may be without records, and says how far this has come.
@@ -58,7 +60,8 @@ class LogScan:
             for vouched in self._block(at, stop - at):
                 place, length, records_at, stored_at_ms, _, tail = vouched
                 # What brings messages decides nothing.
-                records = [] if records_at > HEAD_BYTES else decode_records(tail, place)
+                is_passed_over = records_at > HEAD_BYTES and not with_messages
+                records = [] if is_passed_over else decode_records(tail, place)
                 yield Passed(place, place + length, stored_at_ms, records)
                 at = place + length
             if at < stop and self._is_between(at):

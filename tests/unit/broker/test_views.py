@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from escrowmq.broker import views
-from escrowmq.broker.server import Server
 from escrowmq.protocol.admin_headers import TopicHeader, ViewMessageHeader
 from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import PullHeader, QueueHeader, SearchOffsetHeader
+from escrowmq.protocol.consumer_headers import QueueHeader
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
 from escrowmq.protocol.properties import parse_properties
-from escrowmq.protocol.remoting import Frame
-from escrowmq.protocol.stored_message import StoredMessage, decode_many
-from escrowmq.transaction.commands import CheckSent, Command, End, Park, Prepare, Resume
-from escrowmq.transaction.states import Resolution
+from escrowmq.protocol.stored_message import decode_many
+from escrowmq.transaction.commands import (
+    AttemptClaim,
+    CheckSent,
+    DecideBatch,
+    Park,
+    Prepare,
+    Resume,
+)
 from tests.unit.broker.test_delivering import COMMITS, MAY_WAIT, PULL, SUBSCRIBES
+from tests.unit.broker.viewing import (
+    asking,
+    at_time,
+    bodies,
+    do,
+    end,
+    highest,
+    hold,
+    later,
+    lowest,
+    seen,
+)
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -32,84 +46,11 @@ from tests.unit.broker.wire import (
     ending,
     eventually,
     facts,
-    half,
     sending,
     serving,
     visible,
 )
 from tests.unit.store.helpers import message
-
-
-def asking(topic: str, offset: int, **fields: Any) -> PullHeader:  # noqa: ANN401 - as it is
-    values: dict[str, Any] = {
-        "consumer_group": "tool",
-        "topic": topic,
-        "queue_id": 0,
-        "queue_offset": offset,
-        "messages_max": 32,
-        "sys_flag": SUBSCRIBES,
-        "commit_offset": 0,
-        "wait_ms": 0,
-        "subscription": "*",
-        "subscription_version": 0,
-        **fields,
-    }
-    return PullHeader(**values)
-
-
-async def seen(peer: Peer, topic: str, **fields: Any) -> list[StoredMessage]:  # noqa: ANN401
-    """Everything that a pull consumer gets from the first offset on."""
-    offset = await lowest(peer, topic)
-    found: list[StoredMessage] = []
-    for _ in range(1_000):
-        answer = await peer.ask(PULL, asking(topic, offset, **fields))
-        if answer.code == ResponseCode.PULL_NOT_FOUND:
-            return found
-        found += decode_many(answer.body)
-        assert int(facts(answer)["nextBeginOffset"]) > offset
-        offset = int(facts(answer)["nextBeginOffset"])
-    raise AssertionError("it does not end")
-
-
-async def lowest(peer: Peer, topic: str) -> int:
-    return await asked(peer, RequestCode.GET_MIN_OFFSET, QueueHeader(topic=topic, queue_id=0))
-
-
-async def highest(peer: Peer, topic: str) -> int:
-    return await asked(peer, RequestCode.GET_MAX_OFFSET, QueueHeader(topic=topic, queue_id=0))
-
-
-async def at_time(peer: Peer, topic: str, at_ms: int) -> int:
-    header = SearchOffsetHeader(topic=topic, queue_id=0, stored_at_ms=at_ms)
-    return await asked(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-
-
-async def asked(peer: Peer, code: int, header: QueueHeader | SearchOffsetHeader) -> int:
-    answer = await peer.ask(code, header)
-    assert answer.code == ResponseCode.SUCCESS
-    return int(facts(answer)["offset"])
-
-
-async def hold(peer: Peer, *keys: str) -> list[Frame]:
-    return [await peer.ask(SEND, half(key, TAGS=f"tag-{key}"), key.encode()) for key in keys]
-
-
-async def do(server: Server, command: Command) -> None:
-    decision = await server.broker.writer.submit(command)
-    assert decision.refused is None
-
-
-def end(row: int) -> End:
-    return End(half_offset=row, resolution=Resolution.COMMIT, by="me")
-
-
-def later(server: Server, ms: int) -> None:
-    server.broker.clock.advance(ms=ms)  # type: ignore[attr-defined] # a ManualClock
-
-
-def bodies(messages: Sequence[StoredMessage]) -> list[str]:
-    return [one.body.decode() for one in messages]
-
 
 # The half topic
 
@@ -228,93 +169,6 @@ async def outlived(peer: Peer) -> None:
     assert await at_time(peer, HALF_TOPIC, T0 + 10**12) == 41
 
 
-# The op topic
-
-
-async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
-        held = await hold(peer, "a", "b", "c")
-        later(server, 1_000)
-        await peer.ask(END, ending(held[1], ROLLBACK))
-        later(server, 1_000)
-        await peer.ask(END, ending(held[0], COMMIT))
-        # A transaction of several messages is decided at once.
-        messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(3))
-        await do(server, Prepare(group="pay", transaction_id="many", messages=messages))
-        await do(server, end(3))
-        found = await seen(peer, OP_TOPIC)
-        assert bodies(found) == ["1,", "0,", "3,4,5,"]
-        assert {(one.topic, one.queue_id, one.sys_flag) for one in found} == {(OP_TOPIC, 0, 0)}
-        assert parse_properties(found[0].properties) == {"TAGS": "d"}
-        assert [one.stored_at_ms for one in found[:2]] == [T0 + 1_000, T0 + 2_000]
-        assert found[0].store_host == server.broker.store_host
-        assert await seen(peer, OP_TOPIC, messages_max=1) == found
-        assert await seen(peer, OP_TOPIC, bytes_max=1) == found
-        assert await seen(peer, OP_TOPIC, subscription="d") == found
-        assert await seen(peer, OP_TOPIC, subscription="other") == []
-        start = await at_time(peer, OP_TOPIC, T0 + 1_500)
-        assert found[0].queue_offset < start <= found[1].queue_offset
-        # Whoever handled a message goes on at the offset after it.
-        after = await peer.ask(PULL, asking(OP_TOPIC, found[0].queue_offset + 1))
-        assert decode_many(after.body) == found[1:]
-        stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=OP_TOPIC))
-        assert str(T0 + 2_000).encode() in stats.body
-
-
-async def test_op_offsets_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    found: list[list[tuple[int, bytes]]] = []
-    for _ in range(2):
-        async with serving(tmp_path, broker={"port": 0}) as server:
-            peer = await Peer.to(server.broker_address)
-            if not found:
-                for held in await hold(peer, "a", "b"):
-                    await peer.ask(END, ending(held, COMMIT))
-            found.append([(one.queue_offset, one.body) for one in await seen(peer, OP_TOPIC)])
-    assert found[0] == found[1]
-    assert len(found[0]) == 2
-
-
-async def test_a_decision_about_very_many_is_told_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "OP_ROWS", 4)
-    async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
-        messages = tuple(message(f"m{n}", unique_key=f"m{n}") for n in range(10))
-        await do(server, Prepare(group="pay", transaction_id="many", messages=messages))
-        await do(server, end(0))
-        (held,) = await hold(peer, "one")
-        await peer.ask(END, ending(held, COMMIT))
-        expected = ["0,1,2,3,", "4,5,6,7,", "8,9,", "10,"]
-        found = await seen(peer, OP_TOPIC)
-        assert bodies(found) == expected
-        assert await seen(peer, OP_TOPIC, messages_max=1) == found
-        # Past its last piece comes the next decision.
-        after = await peer.ask(PULL, asking(OP_TOPIC, found[2].queue_offset + 1))
-        assert bodies(decode_many(after.body)) == ["10,"]
-
-
-async def test_a_pull_reads_a_bounded_piece_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
-        for _ in range(20):
-            await peer.ask(SEND, sending(), b"x" * 1_000)
-        (held,) = await hold(peer, "a")
-        await peer.ask(END, ending(held, COMMIT))
-        frames = server.broker.queues.views[OP_TOPIC]._scan.frames  # type: ignore[attr-defined]
-        monkeypatch.setattr(
-            server.broker.queues.views[OP_TOPIC]._scan,  # type: ignore[attr-defined]
-            "frames",
-            lambda offset: frames(offset, 4_096),
-        )
-        first = await peer.ask(PULL, asking(OP_TOPIC, 0))
-        assert first.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        assert bodies(await seen(peer, OP_TOPIC)) == ["0,"]
-
-
 # The topic of the parked
 
 
@@ -366,6 +220,44 @@ async def test_all_messages_of_a_parked_transaction_are_there(
                 if is_decided:
                     await do(server, end(0))
             assert bodies(await seen(peer, PARKED_TOPIC)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("what", ["parking", "half", "decision"])
+async def test_what_was_lost_with_damaged_bytes_is_passed_over(tmp_path: Path, what: str) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        store = server.broker.store
+        places = {}
+        for name in ("a", "b"):
+            (held,) = await hold(peer, name)
+            row = int(facts(held)["queueOffset"])
+            places["half"] = int(facts(held)["msgId"][16:], 16)
+            places["parking"] = store.log.end
+            await do(server, Park(half_offset=row, reason="why"))
+            places["decision"] = store.log.end
+            await do(server, end(row))
+        store.lost.add(places[what], places[what] + 1)
+        there = ["a", "b"] if what == "decision" else ["a"]
+        assert bodies(await seen(peer, PARKED_TOPIC)) == there
+        assert bodies(await seen(peer, HALF_TOPIC)) == (["a"] if what == "half" else ["a", "b"])
+        # Where the time of one is not known, the search stays before it.
+        assert await at_time(peer, PARKED_TOPIC, 2 * T0) == (1 if what == "parking" else 2)
+
+
+async def test_a_parked_transaction_that_a_batch_decided_shows_its_first_request(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        messages = (message("a", unique_key="a"),)
+        await do(server, Prepare(group="spark", transaction_id="t", messages=messages, number=0))
+        await do(server, Park(half_offset=0, reason="why"))
+        await do(server, Resume(half_offset=0, by="me"))
+        claim = AttemptClaim(transaction_id="t", last_number=0, rows=1)
+        batch = DecideBatch(app_id="a", query_id="q", batch_id=1, attempts=(claim,), by="spark")
+        await do(server, batch)
+        assert bodies(await seen(peer, PARKED_TOPIC)) == ["a"]
+        assert bodies(await seen(peer, OP_TOPIC)) == ["0,"]
 
 
 # Waiting
