@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,7 +13,14 @@ from escrowmq.broker.requests import Handler, Request
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
-from escrowmq.protocol.own_forms import Columns, RowT, decode_rows, encode_columns
+from escrowmq.protocol.own_forms import (
+    Columns,
+    RowT,
+    decode_rows,
+    encode_columns,
+    is_loaded,
+    load_arrow,
+)
 from escrowmq.protocol.own_headers import OwnHeader, PagedHeader
 
 if TYPE_CHECKING:
@@ -92,7 +100,34 @@ def own_handlers(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[i
 
 
 def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
-    handler(Call(broker, request, OWN_REQUESTS[request.frame.code]))
+    call: Call[Any] = Call(broker, request, OWN_REQUESTS[request.frame.code])
+    if is_loaded(call.header.form):
+        handler(call)
+        return
+    # The first of its kind: others do not wait for the import.
+    connection = request.connection
+    connection.owe()
+
+    def loaded(loading: asyncio.Future[None]) -> None:
+        connection.settle()
+        try:
+            loading.result()
+            handler(call)
+        except Exception as error:  # noqa: BLE001 - as for any other request
+            request.decline(error)
+
+    asyncio.get_running_loop().run_in_executor(None, load_arrow).add_done_callback(loaded)
+
+
+def own_questions(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:
+    """The same for questions: answered when memory holds exactly what is durable."""
+
+    def look(handler: CallHandler, call: Call[Any]) -> None:
+        broker.look(call.request, partial(handler, call))
+
+    return own_handlers(
+        broker, {code: partial(look, handler) for code, handler in handlers.items()}
+    )
 
 
 # Cursors.
@@ -105,7 +140,7 @@ def offset_cursor(cursor: str, start: int) -> int:
     try:
         return max(int(cursor), start)
     except ValueError:
-        raise _cursor_malformed(cursor) from None
+        raise cursor_malformed(cursor) from None
 
 
 def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT]:
@@ -115,7 +150,7 @@ def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT
     try:
         last = msgspec.json.decode(cursor, type=kind)
     except msgspec.MsgspecError:
-        raise _cursor_malformed(cursor) from None
+        raise cursor_malformed(cursor) from None
     return sorted(key for key in keys if key > last)  # type: ignore[operator, type-var]
 
 
@@ -126,7 +161,8 @@ def key_cursor(keys: list[KeyT], limit: int) -> tuple[list[KeyT], str | None]:
     return keys[:limit], msgspec.json.encode(keys[limit - 1]).decode()
 
 
-def _cursor_malformed(cursor: str) -> ProtocolViolation:
+def cursor_malformed(cursor: str) -> ProtocolViolation:
+    """Say that the broker gave no such cursor."""
     return ProtocolViolation(
         "cursor_malformed", "give back what the last page said", cursor=cursor[:64]
     )
