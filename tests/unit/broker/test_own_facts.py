@@ -22,8 +22,8 @@ from escrowmq.protocol.own_rows import TransactionRow, VerdictRow
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER
+from tests.unit.broker.asking import producer
 from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent, sent_in
-from tests.unit.broker.test_checking import producer
 from tests.unit.broker.wire import DEADLINE_S, SEND, T0, Peer, facts, half, serving
 
 LIST = OwnCode.LIST_TRANSACTIONS
