@@ -11,7 +11,7 @@ from tests.interop.building import CACHE
 from tests.interop.child import Child
 from tests.interop.errors import Diverged
 from tests.interop.running import RunningBroker, start_saying
-from tests.interop.scenario import CHECK_MS, CHECKS_MAX, DELAY_LEVELS
+from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
 
 READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
 
@@ -92,8 +92,8 @@ def quick_escrow() -> Escrow:
     """A broker that asks soon and delays little."""
     return Escrow(
         settings={
-            "transaction.check_after_ms": str(CHECK_MS),
-            "transaction.check_interval_ms": str(CHECK_MS),
+            "transaction.check_after_ms": str(CHECK_AFTER_MS),
+            "transaction.check_interval_ms": str(CHECK_INTERVAL_MS),
             "transaction.checks_max": str(CHECKS_MAX),
             "topics.delay_levels": DELAY_LEVELS,
         }

@@ -22,9 +22,10 @@ POLL_S = 0.05
 
 #: The first levels are short, so that a delayed or refused message comes soon.
 DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
-#: Checks come soon and are soon given up.
-CHECK_MS = 1_000
-CHECKS_MAX = 4
+#: Checks come soon; after as many as RocketMQ sends unless told otherwise they are given up.
+CHECK_AFTER_MS = 1_000
+CHECK_INTERVAL_MS = 300
+CHECKS_MAX = 15
 
 
 class Broker(Protocol):

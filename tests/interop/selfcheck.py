@@ -21,7 +21,7 @@ from tests.interop.harness import (
     every_peer,
     scenarios_for,
 )
-from tests.interop.scenario import CHECK_MS, CHECKS_MAX, DELAY_LEVELS
+from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
 
 #: What a stock client and a stock broker do not manage with each other, each with the reason.
 APACHE_FAILS = {
@@ -34,8 +34,8 @@ APACHE_FAILS = {
 def quick_apache(*, advertised_host: str = "127.0.0.1") -> ApacheRocketMQ:
     """A broker that asks soon and delays little."""
     return ApacheRocketMQ(
-        check_after_ms=CHECK_MS,
-        check_interval_ms=CHECK_MS,
+        check_after_ms=CHECK_AFTER_MS,
+        check_interval_ms=CHECK_INTERVAL_MS,
         checks_max=CHECKS_MAX,
         delay_levels=DELAY_LEVELS,
         advertised_host=advertised_host,
