@@ -19,6 +19,8 @@ from tests.interop.lines import WAIT_TIMEOUT_S
 from tests.interop.peer import Ability, Peer
 
 POLL_S = 0.05
+#: What brokers and tools take when nobody says otherwise.
+CLUSTER = "DefaultCluster"
 
 #: The first levels are short, so that a delayed or refused message comes soon.
 DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"

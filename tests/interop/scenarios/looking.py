@@ -7,11 +7,8 @@ import re
 from tests.interop.clients import PushConsumer
 from tests.interop.errors import PeerRefused
 from tests.interop.peer import Ability, Peer
-from tests.interop.scenario import Broker, eventually, fresh, same, scenario
+from tests.interop.scenario import CLUSTER, Broker, eventually, fresh, same, scenario
 from tests.interop.values import Answer, Message
-
-#: What brokers and tools take when nobody says otherwise.
-CLUSTER = "DefaultCluster"
 
 
 @scenario(Ability.SEND, Ability.LOOK_UP)
