@@ -22,9 +22,13 @@ from escrowmq.protocol.own_forms import (
     load_arrow,
 )
 from escrowmq.protocol.own_headers import OwnHeader, PagedHeader
+from escrowmq.protocol.remoting import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+
+ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
+"""Rows in one answer: with the header they are a frame that any client takes."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
@@ -75,6 +79,13 @@ class Call(Generic[HeaderT]):
             assert spec.answer_rows is not None
             count = len(columns[0])
             body = encode_columns(form, spec.answer_rows, spec.version, columns)
+            if len(body) > ANSWER_BYTES_MAX:
+                raise RequestRefused(
+                    "answer_too_large",
+                    f"an answer has at most {ANSWER_BYTES_MAX} bytes; ask for fewer rows",
+                    rows=count,
+                    bytes=len(body),
+                )
         header = spec.answer(
             form=form,
             version=spec.version,
