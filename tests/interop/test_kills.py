@@ -12,16 +12,10 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import StatusAnswer
 from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.harness import Ability, JavaPeer, Peer, every_peer
+from tests.interop.judging import judge
 from tests.interop.remoting import request
 from tests.interop.scenario import eventually, fresh
-from tests.interop.storm import (
-    QUEUES,
-    OrdinaryWorker,
-    Storm,
-    TransactionWorker,
-    judge,
-    wait_for_all,
-)
+from tests.interop.storm import QUEUES, OrdinaryWorker, Storm, TransactionWorker, wait_for_all
 
 #: Java clients can be told to say sooner who they are; the others do it every thirty seconds.
 HEARTBEAT_MS = 1_000
@@ -72,7 +66,12 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
     (reader,) = [peer for peer in peers if Ability.DELIVER_TIME in peer.abilities]
     log = reader.start_pull_consumer(own_broker.name_server, fresh("judge")).pull_all(topic)
     assert all(worker.failed for worker in storm.ordinary), "nobody noticed"
-    judge(storm, log)
+    judge(
+        log,
+        required=storm.required(),
+        possible=storm.possible(),
+        seen={name: consumer.received() for name, consumer in storm.consumers.items()},
+    )
     assert status(own_broker).contradictions == 0
 
 

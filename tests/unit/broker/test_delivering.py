@@ -308,6 +308,15 @@ async def test_the_owner_sets_how_long_levels_and_retries_wait(tmp_path: Path) -
         await eventually(lambda: visible(server, "%RETRY%shop", 0))
 
 
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+async def test_a_delayed_message_is_of_that_type(tmp_path: Path, name: str) -> None:
+    async with serving(tmp_path, topics={"enforce_type": True}) as server:
+        peer = await shop(server)
+        assert (await peer.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
+        later = sending(properties={name: "1"})
+        assert (await peer.ask(SEND, later, b"x")).code == ResponseCode.NO_PERMISSION
+
+
 async def test_what_nobody_saw_cannot_be_given_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await shop(server)
