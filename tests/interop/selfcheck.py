@@ -28,6 +28,9 @@ APACHE_FAILS = {
     ("java-4.9.8", "mqadmin_lists_the_cluster"): (
         "5.3 says getTransferredTps where mqadmin 4.9 reads getTransferedTps"
     ),
+    ("cpp-wheel", "a_message_refused_too_often_goes_to_the_dead_letters"): (
+        "5.3 counts a dead letter under its origin topic, which this client does not send, and fails"
+    ),
 }
 
 
