@@ -29,7 +29,7 @@ APACHE_FAILS = {
         "5.3 says getTransferredTps where mqadmin 4.9 reads getTransferedTps"
     ),
     ("cpp-wheel", "a_message_refused_too_often_goes_to_the_dead_letters"): (
-        "5.3 counts a dead letter under its origin topic, which this client does not send, and fails"
+        "5.3 counts dead letters by origin topic, and fails on this client, which does not send it"
     ),
 }
 

@@ -28,12 +28,16 @@ from rocketmq.client import (  # type: ignore[import-not-found]
     RecvMessage,
 )
 from rocketmq.consts import MessageProperty  # type: ignore[import-not-found]
-from rocketmq.exceptions import ffi_check  # type: ignore[import-not-found]
+from rocketmq.exceptions import (  # type: ignore[import-not-found]
+    ProducerSendSyncFailed,
+    ffi_check,
+)
 from rocketmq.ffi import MessageModel, dll  # type: ignore[import-not-found]
 
 SEND_TIMEOUT_MS = 10_000
 #: As the wheel has it.
 RETRIES = 3
+NO_ROUTE = "No route info"
 SUCCESS, LATER = 0, 1
 MODELS = {"CLUSTERING": MessageModel.CLUSTERING, "BROADCASTING": MessageModel.BROADCASTING}
 #: The library gives properties by name only; these are the ones that tests look at.
@@ -107,6 +111,19 @@ def sent(result: Any) -> Fields:  # noqa: ANN401 - the wheel has no types
     return {"status": status, "message_id": result.msg_id, "queue_offset": result.offset}
 
 
+def send_sync(producer: Any, message: Message) -> Any:  # noqa: ANN401 - the same
+    """Once more if need be: a new client's first connection to a broker fails at times.
+
+    It then drops the queue, and says of a topic with one queue that it has no route.
+    """
+    try:
+        return producer.send_sync(message)
+    except ProducerSendSyncFailed as problem:
+        if NO_ROUTE not in str(problem):
+            raise
+        return producer.send_sync(message)
+
+
 class Driver:
     """The clients, and a method for each command."""
 
@@ -171,7 +188,7 @@ class Driver:
             done: Future[Any] = Future()
             producer.send_async(message, done.set_result, done.set_exception)
             return sent(done.result(SEND_TIMEOUT_MS / 1000))
-        return sent(producer.send_sync(message))
+        return sent(send_sync(producer, message))
 
     def stop(self, command: Fields) -> Fields:
         self._clients.pop(command["client"]).shutdown()
