@@ -1,92 +1,105 @@
-"""Our own broker, as a process of its own, where Apache's can be."""
+"""Our broker, as its users run it: a process to be stopped, killed, and started again."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.interop import remoting
 from tests.interop.building import CACHE
-from tests.interop.child import Child, Usage
+from tests.interop.child import Child
+from tests.interop.errors import Diverged
+from tests.interop.running import RunningBroker, start_saying
+from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
 
-RUNS = "escrow-run-"
-BOOT_TIMEOUT_S = 30
-_READY = re.compile(rb"ready name=(\S+) broker=(\S+) ")
+READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
 
 
-class Escrow:
-    """Use it in a ``with`` block: at its end the process and its files are gone."""
+class Escrow(RunningBroker):
+    """``escrowmq serve``, and the settler that stands in for the pipeline."""
 
-    def __init__(self, *, settings: Mapping[str, str] | None = None) -> None:
-        self._settings = {"broker.port": "0", "broker.name_port": "0", **(settings or {})}
-        self._home: Path | None = None
-        self._child: Child | None = None
-        self.name_server = ""
-        self.broker_address = ""
-
-    def __enter__(self) -> Self:
-        CACHE.mkdir(parents=True, exist_ok=True)
-        remove_orphans()
-        self._home = Path(tempfile.mkdtemp(prefix=f"{RUNS}{os.getpid()}-", dir=CACHE))
-        try:
-            self._start(self._home)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, settles_every_ms: int = 100
     ) -> None:
-        self.close()
+        super().__init__("escrow")
+        self._settings = dict(settings or {})
+        self._settles_every_ms = settles_every_ms
+        self._settler: Child | None = None
 
-    def close(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        remoting.create_topic(self.name_server, topic, queues)
-
-    def usage(self) -> Usage:
-        assert self._child is not None
-        return self._child.usage()
-
-    def _start(self, home: Path) -> None:
-        flags = [f"--set={key}={value}" for key, value in self._settings.items()]
-        self._child = Child(
+    def boot(self, home: Path) -> None:
+        ports = {"name-port": port(self.name_server), "port": port(self.broker_address)}
+        self.serving, ready = start_saying(
+            "ready",
             "escrowmq",
-            [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", home, *flags],
-            log=CACHE / "logs" / f"escrowmq-{home.name}.log",
+            [
+                sys.executable,
+                "-m",
+                "escrowmq.cli.main",
+                "serve",
+                f"--data-dir={home / 'data'}",
+                *(f"--{name}={value}" for name, value in ports.items()),
+                *(f"--set={key}={value}" for key, value in self._settings.items()),
+            ],
+            log=CACHE / "logs" / f"{home.name}.log",
         )
-        timer = threading.Timer(BOOT_TIMEOUT_S, self._child.kill)
-        timer.start()
-        try:
-            for line in self._child.stdout:
-                ready = _READY.match(line)
-                if ready is not None:
-                    self.name_server, self.broker_address = (one.decode() for one in ready.groups())
-                    return
-        finally:
-            timer.cancel()
-        raise self._child.died()
+        self.children.append(self.serving)
+        found = READY.match(ready)
+        if found is None:
+            raise Diverged(f"serve said {ready!r}")
+        self.name_server, self.broker_address = found.groups()
+        self._start_settler(home)
+
+    def stop(self) -> None:
+        """As an operator does it: SIGTERM, and it must end well."""
+        status = self._end().stop()
+        if status:
+            raise Diverged(f"serve ended with {status}")
+
+    def kill(self) -> None:
+        """As the machine does it."""
+        self._end().kill()
+
+    def start_again(self) -> None:
+        """On the same data and the same ports."""
+        self.boot(self.home)
+
+    def _end(self) -> Child:
+        serving, self.serving = self.serving, None
+        assert serving is not None, "it does not run"
+        self.children.remove(serving)
+        return serving
+
+    def _start_settler(self, home: Path) -> None:
+        if self._settler is not None:
+            return  # It waits for its broker to come back.
+        self._settler, _ = start_saying(
+            "ready",
+            "settler",
+            [
+                sys.executable,
+                "-m",
+                "escrowmq.testing.settler_process",
+                f"--broker={self.broker_address}",
+                f"--interval-ms={self._settles_every_ms}",
+            ],
+            log=CACHE / "logs" / f"settler-{home.name}.log",
+        )
+        self.children.append(self._settler)
 
 
-def remove_orphans() -> None:
-    """The files of brokers whose owner was killed, and they with it."""
-    for place in CACHE.glob(f"{RUNS}*"):
-        owner = place.name.removeprefix(RUNS).partition("-")[0]
-        if not (Path("/proc") / owner).exists():
-            shutil.rmtree(place, ignore_errors=True)
+def quick_escrow() -> Escrow:
+    """A broker that asks soon and delays little."""
+    return Escrow(
+        settings={
+            "transaction.check_after_ms": str(CHECK_AFTER_MS),
+            "transaction.check_interval_ms": str(CHECK_INTERVAL_MS),
+            "transaction.checks_max": str(CHECKS_MAX),
+            "topics.delay_levels": DELAY_LEVELS,
+        }
+    )
+
+
+def port(address: str) -> str:
+    """Of an address; any, as long as there is none."""
+    return address.rpartition(":")[2] or "0"

@@ -105,7 +105,11 @@ class Messages:
         if is_half:
             real = half_properties(transaction_id or unique_key, topic.name, queue_id)
             properties = join_properties(properties, real)
-        waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+        waits_ms = (
+            self._topics.delay_levels.delay_ms(facts.delay_level)
+            or facts.deliver_after_ms
+            or max(facts.deliver_at_ms - now_ms, 0)
+        )
         if topic.name.startswith(DLQ_PREFIX):
             # It was sent as a retry, which would have waited.
             waits_ms = 0
@@ -130,6 +134,6 @@ class Messages:
 def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
     if is_half:
         return MessageType.TRANSACTION
-    if facts.deliver_after_ms or facts.deliver_at_ms:
+    if facts.delay_level or facts.deliver_after_ms or facts.deliver_at_ms:
         return MessageType.DELAY
     return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL
