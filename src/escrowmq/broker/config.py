@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from escrowmq.model.bounds import check_bounds, check_order
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
 
 OFF = -1
 
@@ -19,7 +21,7 @@ class WriterConfig:
     messages_max: int = 4_096
     #: Bytes of new messages that may wait.
     bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch: what shares a flush.
+    #: Commands in one batch: what shares a flush.  Where nothing is flushed, 32 at most.
     batch_max: int = 1_024
 
     def __post_init__(self) -> None:
@@ -98,9 +100,17 @@ class TopicsConfig:
     #: Whether a message that is not of its topic's type is refused.  Stock 4.x clients make
     #: ordinary topics only, so their transactions would be.
     enforce_type: bool = False
+    #: How long each delay level waits; messages that a consumer gave back start at the third.
+    delay_levels: str = DELAY_LEVELS
 
     def __post_init__(self) -> None:
         check_bounds("topics", self, (("queue_count", 1, 1_024),))
+        try:
+            DelayLevels.parse(self.delay_levels)
+        except ValueError as error:
+            raise RequestRefused(
+                "bad_config", str(error), key="topics.delay_levels", value=self.delay_levels
+            ) from None
 
 
 _BOUNDS = (

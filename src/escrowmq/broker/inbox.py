@@ -182,4 +182,7 @@ def size_of(command: Command) -> int | None:
     """Bytes that a command brings; None for one that brings no messages."""
     if not isinstance(command, Prepare | Append):
         return None
+    if len(command.messages) == 1:
+        (message,) = command.messages
+        return len(message.body) + len(message.properties)
     return sum([len(message.body) + len(message.properties) for message in command.messages])

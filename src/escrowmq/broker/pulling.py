@@ -19,6 +19,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import EXPRESSION_TAG, PullHeader, PullResponseHeader
 from escrowmq.protocol.filter import TagFilter, parse_filter
+from escrowmq.protocol.templates import encode_found
 from escrowmq.store.reader import Pulled, Status
 
 if TYPE_CHECKING:
@@ -265,6 +266,13 @@ def check_expression_type(kind: str) -> None:
 
 
 def _answer(request: Request, pulled: Pulled) -> None:
+    if pulled.status is Status.FOUND and not request.frame.is_one_way:
+        request.connection.send(
+            encode_found(
+                request.frame, pulled.next_offset, pulled.start, pulled.end, pulled.messages
+            )
+        )
+        return
     header = PullResponseHeader(
         next_offset=pulled.next_offset, min_offset=pulled.start, max_offset=pulled.end
     )

@@ -17,6 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+UNFLUSHED_BATCH_MAX = 32
+"""Commands in one batch where none waits for the disk: few, so that the first are answered, and
+their senders go on, while the others are written."""
+
 
 class Writer:
     """Everything that changes the store goes through here.  Belongs to one event loop."""
@@ -39,7 +44,11 @@ class Writer:
     def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._is_fsync = store.config.durability == "fsync"
         self._config = config or WriterConfig()
+        if not self._is_fsync:
+            batch_max = min(self._config.batch_max, UNFLUSHED_BATCH_MAX)
+            self._config = replace(self._config, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox(self._config)
         #: Submitters that wait for room, by lane.
@@ -50,7 +59,6 @@ class Writer:
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
-        self._is_fsync = store.config.durability == "fsync"
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         #: Done, with the error, once the store has failed.
@@ -81,7 +89,7 @@ class Writer:
             raise
         finally:
             # An error's traceback has this frame, and the future has the error: not a cycle.
-            del answer
+            del answer, waiting
 
     def put(self, command: Command, tell: Tell, source: Hashable = None) -> None:
         """Have ``tell`` called with the decision once it is durable, or with what went wrong.

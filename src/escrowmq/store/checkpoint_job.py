@@ -1,7 +1,8 @@
 """A checkpoint under way.
 
-Made between two batches, when memory holds exactly what the log has flushed; ``write`` then does
-the long work and may run in another thread while the store goes on.
+Made between two batches, when memory holds exactly what the log has written; ``write`` then does
+the long work, which begins with flushing that, and may run in another thread while the store goes
+on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class CheckpointJob:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._unflushed = store.log.unflushed()
         self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
@@ -61,6 +63,9 @@ class CheckpointJob:
     def write(self) -> None:
         """Put everything into files, flushed."""
         store = self._store
+        # First, so that no file runs ahead of the log.
+        for segment in self._unflushed:
+            segment.file.flush()
         write_tails(store.disk, self._tails)
         store.table.files.write(self._state)
         for run in self._runs:
@@ -69,6 +74,7 @@ class CheckpointJob:
     def install(self) -> Checkpoint:
         """Let memory forget what the files hold now; returns the checkpoint to save."""
         store = self._store
+        store.log.note_flushed(self._frozen.log_end)
         for tail in self._tails:
             tail.queue.install(tail)
         store.table.install(self._state)

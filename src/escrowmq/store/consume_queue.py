@@ -181,7 +181,19 @@ class ConsumeQueue:
             rows = self._read_file(offset, stop)
             found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(rows.tobytes()))
             offset = stop
-        if offset < end:
+        if offset == end - 1:
+            # As most pulls have it that waited for a message.
+            at = offset - self.filed
+            found.append(
+                Entry(
+                    self._log_offsets[at],
+                    self._visible_at_ms[at],
+                    self._sizes[at],
+                    self._tags[at],
+                    self._crcs[at],
+                )
+            )
+        elif offset < end:
             here = slice(offset - self.filed, end - self.filed)
             found.extend(map(Entry, *(column[here] for column in self._columns())))
         return found
