@@ -1,0 +1,1 @@
+"""The SDK: producers, transactions, consumers and the ledger table; plain and async."""
