@@ -30,6 +30,7 @@ REQUEST_S = 3.0
 SWEEP_S = 0.1
 #: Requests of one connection that wait for their answers; further ones wait for those.
 UNANSWERED_MAX = 4_096
+MAYBE_DONE = "it may have been done: ask before you repeat it"
 
 Asked = Callable[["Connection", "Frame"], None]
 """Is given what the other side asks of us."""
@@ -166,7 +167,9 @@ class Connection(asyncio.Protocol):
         for opaque in late:
             answer, _ = self._waiting.pop(opaque)
             if not answer.done():
-                answer.set_exception(_unanswered("request_timed_out", self.address))
+                answer.set_exception(
+                    OutcomeUnknown("request_timed_out", MAYBE_DONE, address=self.address)
+                )
         self._let_in()
         self._sweep = self._loop.call_later(SWEEP_S, self._give_up) if self._waiting else None
 
@@ -204,7 +207,9 @@ class Connection(asyncio.Protocol):
             self._sweep = None
         for answer, _ in self._waiting.values():
             if not answer.done():
-                answer.set_exception(_unanswered("connection_lost", self.address))
+                answer.set_exception(
+                    OutcomeUnknown("connection_lost", MAYBE_DONE, address=self.address)
+                )
         self._waiting.clear()
         while self._held:
             held = self._held.popleft()
@@ -221,10 +226,6 @@ class Connection(asyncio.Protocol):
         """It reads again."""
         self._is_full = False
         self._let_in()
-
-
-def _unanswered(code: str, address: str) -> OutcomeUnknown:
-    return OutcomeUnknown(code, "it may have been done: ask before you repeat it", address=address)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -241,7 +241,6 @@ def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:
     )
 
 
-#: What our own broker refuses is known by its code, the first word of the remark.
 _RETRIABLE = (
     ResponseCode.SYSTEM_BUSY,
     ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -251,12 +250,16 @@ _RETRIABLE = (
 
 
 def refuse_unless_done(answer: Frame) -> Frame:
-    """Raise what the broker refused, as the kind of error that says who must act."""
+    """Raise what the broker refused, as the kind of error that says who must act.
+
+    Our own broker begins its remark with the error's code; Apache's says what it likes.
+    """
     if answer.code == ResponseCode.SUCCESS:
         return answer
+    kind = Unavailable if answer.code in _RETRIABLE else RequestRefused
     code, _, text = answer.remark.partition(": ")
-    if not code.isidentifier() or not code.islower():
-        code, text = "broker_refused", answer.remark
-    if answer.code in _RETRIABLE:
-        raise Unavailable(code, text, response_code=answer.code)
-    raise RequestRefused(code, text, response_code=answer.code)
+    if code.isidentifier() and code.islower():
+        raise kind(code, text, response_code=answer.code)
+    if kind is Unavailable:
+        raise Unavailable("broker_busy", answer.remark, response_code=answer.code)
+    raise RequestRefused("broker_refused", answer.remark, response_code=answer.code)
