@@ -146,15 +146,22 @@ class Received:
     log_offset: int
     #: The queue that it was read from: a retry topic's for one that was given back.
     queue_topic: str
+    #: Why its body cannot be read; no handler gets such a message, it becomes a dead letter.
+    problem: str = ""
 
 
 def received(stored: StoredMessage, broker_name: str) -> Received:
     """A stored message, for its consumer."""
     properties = parse_properties(stored.properties)
+    body, problem = stored.body, ""
+    try:
+        body = _inflated(stored)
+    except ProtocolViolation as violation:
+        problem = str(violation)
     keys = tuple(properties.get(KEYS, "").split())
     return Received(
         topic=properties.get(RETRY_TOPIC, stored.topic),
-        body=_inflated(stored),
+        body=body,
         key=keys[0] if keys else "",
         keys=keys,
         tag=properties.get(TAGS, ""),
@@ -169,6 +176,7 @@ def received(stored: StoredMessage, broker_name: str) -> Received:
         visible_at_ms=stored.stored_at_ms,
         log_offset=stored.log_offset,
         queue_topic=stored.topic,
+        problem=problem,
     )
 
 
