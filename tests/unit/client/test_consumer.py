@@ -2,64 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from escrowmq.broker.server import Server
 from escrowmq.client import consuming
 from escrowmq.client.consumer import AsyncConsumer, Consumer
 from escrowmq.client.handling import GiveUp, RetryLater
 from escrowmq.client.messages import Received
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.properties import format_properties
-from escrowmq.store.meta import Topic
-from escrowmq.testing.clock import ManualClock
-from tests.unit.broker.wire import T0, Peer, eventually, sending, serving
-
-SEND = 310
-ORDERS = "orders"
+from tests.unit.broker.wire import Peer, eventually, sending
+from tests.unit.client.consumers import ORDERS, SEND, advance, consumer, send, served, stored
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consuming, "TRY_AGAIN_S", 0.01)
-
-
-def make_topic(server: Server, queues: int = 1) -> None:
-    server.broker.topics.put(Topic(name=ORDERS, read_queue_count=queues, write_queue_count=queues))
-
-
-async def send(server: Server, *bodies: bytes, queue_id: int = 0, tag: str = "") -> None:
-    peer = await Peer.to(server.broker_address)
-    for body in bodies:
-        properties = {"UNIQ_KEY": f"id-{body.decode()}", **({"TAGS": tag} if tag else {})}
-        header = sending(ORDERS, properties, queue_id=queue_id)
-        assert (await peer.ask(SEND, header, body)).code == 0
-
-
-@asynccontextmanager
-async def served(path: Path, queues: int = 1) -> AsyncIterator[Server]:
-    async with serving(path) as server:
-        make_topic(server, queues)
-        yield server
-
-
-def consumer(server: Server, **settings: Any) -> AsyncConsumer:  # noqa: ANN401
-    return AsyncConsumer(server.name_address, "ship", **settings)
-
-
-def stored(server: Server, queue_id: int = 0) -> int | None:
-    return server.broker.meta.offsets.get(("ship", ORDERS, queue_id))
-
-
-def advance(server: Server, ms: int) -> None:
-    clock = server._clock
-    assert isinstance(clock, ManualClock)
-    clock.advance(ms=ms)
 
 
 async def test_a_handler_gets_each_message_and_the_group_goes_on_from_there(
@@ -220,77 +179,6 @@ async def test_no_more_handlers_run_than_are_allowed(tmp_path: Path) -> None:
         assert most <= 3
 
 
-async def test_two_members_share_the_queues_and_the_survivor_takes_all(tmp_path: Path) -> None:
-    async with served(tmp_path, queues=4) as server:
-        first, second = consumer(server), consumer(server)
-        got: dict[str, list[bytes]] = {"first": [], "second": []}
-        first.subscribe(ORDERS)(lambda message: got["first"].append(message.body))
-        second.subscribe(ORDERS)(lambda message: got["second"].append(message.body))
-
-        def queues(one: AsyncConsumer) -> int:
-            core = one._core
-            assert core is not None
-            return sum(place.topic == ORDERS for place in core.places)
-
-        async with first:
-            await eventually(lambda: queues(first) == 4)
-            async with second:
-                await eventually(lambda: (queues(first), queues(second)) == (2, 2))
-                for queue_id in range(4):
-                    await send(server, b"%d" % queue_id, queue_id=queue_id)
-                await eventually(lambda: sum(map(len, got.values())) == 4)
-                assert {len(one) for one in got.values()} == {2}
-            await eventually(lambda: queues(first) == 4)
-
-
-async def test_everybody_gets_what_is_broadcast(tmp_path: Path) -> None:
-    async with served(tmp_path, queues=2) as server:
-        got: list[tuple[int, bytes]] = []
-        ours = [consumer(server, broadcast=True) for _ in range(2)]
-        for number, one in enumerate(ours):
-            one.subscribe(ORDERS)(
-                lambda message, number=number: got.append((number, message.body))
-            )
-        async with ours[0], ours[1]:
-            await send(server, b"1")
-            await eventually(lambda: sorted(got) == [(0, b"1"), (1, b"1")])
-        assert stored(server) is None
-
-
-async def test_ordered_messages_wait_for_the_one_before(tmp_path: Path) -> None:
-    async with served(tmp_path) as server:
-        await send(server, b"1", b"2", b"3")
-        got: list[bytes] = []
-        failures = 2
-        ours = consumer(server, ordered=True)
-
-        @ours.subscribe(ORDERS)
-        def ship(message: Received) -> None:
-            nonlocal failures
-            got.append(message.body)
-            if message.body == b"2" and failures:
-                failures -= 1
-                raise ValueError("again")
-
-        async with ours:
-            await eventually(lambda: got == [b"1", b"2", b"2", b"2", b"3"])
-        assert stored(server) == 3
-
-
-async def test_a_queue_is_read_in_order_by_one_member_at_a_time(tmp_path: Path) -> None:
-    async with served(tmp_path) as server:
-        ours, other = consumer(server, ordered=True), consumer(server, ordered=True)
-        got: list[str] = []
-        ours.subscribe(ORDERS)(lambda _: got.append("ours"))
-        other.subscribe(ORDERS)(lambda _: got.append("other"))
-        async with ours:
-            await send(server, b"1")
-            await eventually(lambda: got == ["ours"])
-            async with other:
-                await send(server, b"2")
-                await eventually(lambda: len(got) == 2)
-
-
 async def test_a_stop_waits_for_the_handlers(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await send(server, b"1")
@@ -330,24 +218,6 @@ async def test_what_a_stop_does_not_wait_for_comes_again(tmp_path: Path) -> None
         assert stored(server) == 0
 
 
-async def test_a_group_is_sent_back_in_time(tmp_path: Path) -> None:
-    async with served(tmp_path) as server:
-        await send(server, b"1")
-        advance(server, 1_000)
-        await send(server, b"2")
-        got: list[bytes] = []
-        ours = consumer(server)
-        ours.subscribe(ORDERS)(lambda message: got.append(message.body))
-        async with ours:
-            await eventually(lambda: got == [b"1", b"2"])
-            await ours.seek(ORDERS, at_ms=T0 + 500)
-            await eventually(lambda: got == [b"1", b"2", b"2"])
-            await ours.seek(ORDERS, offset=0)
-            await eventually(lambda: got == [b"1", b"2", b"2", b"1", b"2"])
-            with pytest.raises(RequestRefused, match="seek_illegal"):
-                await ours.seek(ORDERS)
-
-
 async def test_a_loop_consumes_a_message_when_it_asks_for_the_next(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await send(server, b"1", b"2", b"3")
@@ -376,9 +246,7 @@ async def test_what_no_consumer_can_be() -> None:
 async def test_an_unreadable_body_becomes_a_dead_letter(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        properties = format_properties({"UNIQ_KEY": "k"}).decode()
-        header = sending(ORDERS, queue_id=0, sys_flag=1, properties=None)
-        assert properties
+        header = sending(ORDERS, queue_id=0, sys_flag=1)
         assert (await peer.ask(SEND, header, b"no zlib")).code == 0
         ours = consumer(server)
         ours.subscribe(ORDERS)(lambda _: pytest.fail("it cannot be read"))

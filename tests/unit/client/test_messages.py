@@ -137,6 +137,6 @@ def test_a_forked_child_makes_ids_of_its_own() -> None:
     if child == 0:
         os.write(write, new_message_id().encode())
         os._exit(0)
-    childs = os.read(read, 100).decode()
+    theirs = os.read(read, 100).decode()
     os.waitpid(child, 0)
-    assert childs[:20] != new_message_id()[:20]
+    assert theirs[:20] != new_message_id()[:20]
