@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
-from escrowmq.testing import Engine, MemoryEngine, Settler, message
+from escrowmq.testing import AnsweringEngine, Engine, MemoryEngine, Settler, message
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.invariants import Witness
 from escrowmq.testing.settler import Undecided
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End
-from escrowmq.transaction.states import Resolution
+from escrowmq.transaction.states import Resolution, State
 
 SEPARATOR = "----"
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}
@@ -196,13 +196,17 @@ class Player:
         yield " ".join(("released", *(f"half={row}" for row in rows))) if rows else "nothing due"
 
     def settle(self, _line: Line) -> Iterator[str]:
-        settler = Settler(
-            self.level, self.level.core.policy, self._producer, lambda _half: self.outcome
-        )
-        done = settler.run_once()
+        port = AnsweringEngine(self.level, self._producer)
+        done = Settler(port, self.level.core.policy, lambda _half: self.outcome).run_once()
+        answered = {row: self.level.state(row) for row in done.asked}
         told_of = [
             *(f"back-check half={row} attempt={self._checks(row)}" for row in done.asked),
-            *(f"no producer online half={row}" for row in done.unreachable),
+            *(f"no producer online half={row}" for row in done.no_producer),
+            *(
+                f"{state.label.replace('_', ' ')} half={row}"
+                for row, state in answered.items()
+                if state is not State.PREPARED
+            ),
             *(f"committed half={row}" for row in done.committed),
             *(f"rolled back half={row}" for row in done.rolled_back),
             *(f"parked half={row}" for row in done.parked),

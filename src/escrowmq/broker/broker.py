@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
+from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
+from escrowmq.broker.own_facts import OwnFacts
+from escrowmq.broker.own_verdicts import OwnVerdicts
+from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
 from escrowmq.broker.requests import Handler, Request
@@ -59,18 +65,24 @@ class Broker:
         self.config = config
         self.reader = Reader(store)
         self.topics = Topics(meta, topics)
+        self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
         self.address = address
         self.store_host = store_host
+        #: When verdicts came last, or since when they could have: the pipeline is away since then.
+        self.verdicts_at_ms = self.started_at_ms = clock.now_ms()
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
+        self.contradictions = Contradictions()
+        self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         parts = (
             Sending(self),
             Ending(self),
+            self.checking,
             self.heartbeats,
             Routes(self),
             self.pulling,
@@ -78,6 +90,9 @@ class Broker:
             Retrying(self),
             Querying(self),
             Administering(self),
+            OwnWriting(self),
+            OwnVerdicts(self),
+            OwnFacts(self),
         )
         for part in parts:
             self._handlers.update(part.handlers())
@@ -123,6 +138,47 @@ class Broker:
                 request.decline(error)
 
         self.writer.put(command, tell)
+        request.connection.owe()
+
+    def submit_all(
+        self,
+        request: Request,
+        commands: Sequence[Command],
+        decided: Callable[[list[Decision]], None],
+    ) -> None:
+        """Answer a request once all its commands are durable; refusals are in the decisions."""
+
+        def tell(ends: list[Decision | BaseException]) -> None:
+            request.connection.settle()
+            try:
+                decisions = [end for end in ends if isinstance(end, Decision)]
+                if len(decisions) == len(ends):
+                    decided(decisions)
+                else:
+                    request.decline(next(end for end in ends if isinstance(end, BaseException)))
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        if not commands:
+            decided([])
+            return
+        self.writer.put_all(commands, tell)
+        request.connection.owe()
+
+    def look(self, request: Request, answer: Callable[[], None]) -> None:
+        """Answer a question soon, when memory holds exactly what is durable."""
+
+        def look() -> None:
+            request.connection.settle()
+            try:
+                if self.store.failure is None:
+                    answer()
+                else:
+                    request.decline(self.store.finished())
+            except Exception as error:  # noqa: BLE001 - the writer must go on
+                request.decline(error)
+
+        self.writer.between(look)
         request.connection.owe()
 
     def next_opaque(self) -> int:

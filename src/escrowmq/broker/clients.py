@@ -66,6 +66,10 @@ class Client(Generic[Connection]):
     language: str = "OTHER"
     version: int = 0
     heard_at_ms: int = 0
+    #: The address that it sends from, as stored messages name it.
+    host: bytes = b""
+    #: How it writes its headers.
+    is_binary: bool = False
 
 
 @dataclass(slots=True)
@@ -112,6 +116,9 @@ class Clients(Generic[Connection]):
         self._consumers: dict[str, ConsumerGroup[Connection]] = {}
         #: The groups that each connection brought clients to, so that closing it is quick.
         self._places: dict[Connection, set[Place]] = {}
+        #: Both ways: which connection comes from where.
+        self._hosts: dict[Connection, bytes] = {}
+        self._connections: dict[bytes, Connection] = {}
         self._count = 0
         #: Where the next round through a producer group begins.
         self._turns: dict[str, int] = {}
@@ -163,6 +170,8 @@ class Clients(Generic[Connection]):
         members[client.client_id] = client
         places = self._places.setdefault(client.connection, set())
         places.add(place._replace(client_id=client.client_id))
+        self._hosts[client.connection] = client.host
+        self._connections[client.host] = client.connection
         return known is None or known.connection != client.connection
 
     def _refuse_group(self, count: int, group: str) -> None:
@@ -185,6 +194,9 @@ class Clients(Generic[Connection]):
         """A connection is closed."""
         changed = self._forget(list(self._places.get(connection, ())))
         self._places.pop(connection, None)
+        host = self._hosts.pop(connection, None)
+        if host is not None and self._connections.get(host) == connection:
+            del self._connections[host]
         return changed
 
     def expire(self, now_ms: int) -> set[str]:
@@ -241,13 +253,25 @@ class Clients(Generic[Connection]):
         """Groups with a consumer online."""
         return list(self._consumers)
 
-    def askable(self, group: str, origin: str) -> Iterator[Client[Connection]]:
-        """Producers to ask about a transaction: the one that sent it, then the others in turn."""
-        members = self._producers.get(group, {})
-        first = members.get(origin)
+    def producer_count(self, group: str) -> int:
+        """How many producers of a group are online."""
+        return len(self._producers.get(group, ()))
+
+    def askable(self, group: str, host: bytes) -> Iterator[Client[Connection]]:
+        """Producers to ask about a transaction: whoever sent it from there, then the others."""
+        first = self._producer_at(group, host)
         if first is not None:
             yield first
-        others = [client for client in members.values() if client is not first]
+        others = [client for client in self.producers(group) if client is not first]
         if others:
             turn = self._turns[group] = (self._turns.get(group, -1) + 1) % len(others)
             yield from others[turn:] + others[:turn]
+
+    def _producer_at(self, group: str, host: bytes) -> Client[Connection] | None:
+        connection = self._connections.get(host)
+        if connection is None:
+            return None
+        for place in self._places[connection]:
+            if (place.group, place.role) == (group, PRODUCER):
+                return self._at(place)
+        return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +27,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TAKEN_S_MAX = 5.0
+"""A peer that has read nothing of a frame for so long is taken not to get it."""
+LOOK_S = 0.01
+"""How often it is looked whether a full socket has taken more."""
+
 NOBODY = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an address that is not known
+
+
+class Taken(Protocol):
+    """Is told whether the socket took a frame."""
+
+    def __call__(self, *, is_taken: bool) -> None:
+        """Take note."""
+        ...
 
 
 class Owner(Protocol):
@@ -59,6 +73,16 @@ class Connection(asyncio.Protocol):
         self._is_reading = False
         self._is_slow = False
         self._unanswered = 0
+        #: Bytes that were handed to the transport, ever.
+        self._handed_bytes = 0
+        #: Who wants to know about frames that wait in ``_out``, and how large those are.
+        self._untold: list[Taken] = []
+        self._untold_bytes = 0
+        #: Who wants to know when so many bytes have left the transport, and until when.
+        self._marks: deque[tuple[int, float, Taken]] = deque()
+        self._is_looking = False
+        #: Until so many bytes have left, nobody believes that the peer reads.
+        self._stalled_bytes = 0
         self.address = ""
         #: As stored messages name their sender.
         self.born_host = NOBODY
@@ -104,6 +128,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._owner.closed(self)
+        self._give_up()
 
     def pause_writing(self) -> None:
         """The peer does not read what it asked for: ask it to wait, too."""
@@ -131,17 +156,80 @@ class Connection(asyncio.Protocol):
             self._is_flush_scheduled = True
             self._loop.call_soon(self.flush)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the peer reads what it is sent: then one more frame is no burden."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        waiting_bytes = transport.get_write_buffer_size()
+        return (
+            waiting_bytes + self._untold_bytes <= self._config.slow_bytes
+            and self._handed_bytes - waiting_bytes >= self._stalled_bytes
+        )
+
+    def send_and_tell(self, data: bytes, taken: Taken) -> None:
+        """Send a whole frame, soon, and tell whether the socket took it.
+
+        Not taken: the connection was lost before, or the peer read nothing for too long.
+        """
+        if not self.is_open:
+            taken(is_taken=False)
+            return
+        self._untold.append(taken)
+        self._untold_bytes += len(data)
+        self.send(data)
+
     def flush(self) -> None:
         """Hand everything to the socket."""
         self._is_flush_scheduled = False
         transport = self._transport
         if transport is None or not self._out:
             return
-        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        transport.write(data)
+        self._handed_bytes += len(data)
         self._out.clear()
+        if self._untold:
+            self._mark()
         if transport.get_write_buffer_size() > self._config.unread_bytes_max:
             log.warning("slow_reader_cut", extra={"address": self.address})
             transport.abort()
+
+    def _mark(self) -> None:
+        until = self._loop.time() + TAKEN_S_MAX
+        self._marks.extend((self._handed_bytes, until, taken) for taken in self._untold)
+        self._untold.clear()
+        self._untold_bytes = 0
+        if not self._is_looking:
+            self._look()
+
+    def _look(self) -> None:
+        """Tell what the socket has taken."""
+        self._is_looking = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            # What is lost leaves the transport as well.
+            self._give_up()
+            return
+        gone_bytes = self._handed_bytes - transport.get_write_buffer_size()
+        now = self._loop.time()
+        while self._marks:
+            at_bytes, until, taken = self._marks[0]
+            if at_bytes > gone_bytes and until > now:
+                self._is_looking = True
+                self._loop.call_later(LOOK_S, self._look)
+                return
+            self._marks.popleft()
+            if at_bytes > gone_bytes:
+                self._stalled_bytes = at_bytes
+            taken(is_taken=at_bytes <= gone_bytes)
+
+    def _give_up(self) -> None:
+        self._marks.extend((0, 0.0, taken) for taken in self._untold)
+        self._untold.clear()
+        while self._marks:
+            self._marks.popleft()[2](is_taken=False)
 
     def owe(self) -> None:
         """A request is answered later; whoever owes too much is not read from."""

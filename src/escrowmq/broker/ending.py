@@ -70,7 +70,26 @@ class Ending:
             log_offset=header.log_offset,
             from_check=header.is_check_answer,
         )
-        self._broker.submit(request, command, lambda decision: _tell(request, decision), _refused)
+        self._broker.submit(
+            request,
+            command,
+            lambda decision: _tell(request, decision),
+            lambda request, refused: self._refused(request, refused, command),
+        )
+
+    def _refused(self, request: Request, refused: RequestRefused, command: End) -> None:
+        code = _CONTRADICTIONS.get(refused.code)
+        if code is None:
+            request.decline(refused)
+            return
+        header = EndTransactionResponseHeader(
+            state=refused.code.removeprefix("already_"),
+            by=str(refused.fields["by"]),
+            at_ms=int(str(refused.fields["at_ms"])),
+            is_repeated=True,
+        )
+        self._broker.contradictions.note_refused(command, refused)
+        request.answer(code, header=header, remark=str(refused))
 
 
 def _tell(request: Request, decision: Decision) -> None:
@@ -83,17 +102,3 @@ def _tell(request: Request, decision: Decision) -> None:
         state=reply.state.label, by=reply.by, at_ms=reply.at_ms, is_repeated=reply.repeated
     )
     request.answer(ResponseCode.SUCCESS, header=header)
-
-
-def _refused(request: Request, refused: RequestRefused) -> None:
-    code = _CONTRADICTIONS.get(refused.code)
-    if code is None:
-        request.decline(refused)
-        return
-    header = EndTransactionResponseHeader(
-        state=refused.code.removeprefix("already_"),
-        by=str(refused.fields["by"]),
-        at_ms=int(str(refused.fields["at_ms"])),
-        is_repeated=True,
-    )
-    request.answer(code, header=header, remark=str(refused))

@@ -56,6 +56,8 @@ class Heartbeats:
             language=request.frame.language,
             version=request.frame.version,
             heard_at_ms=now_ms,
+            host=connection.born_host,
+            is_binary=request.frame.is_binary,
         )
         for consumer in said.consumers:
             if consumer.group not in broker.meta.groups:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import Header, read_header
+from escrowmq.protocol.own import is_own
+from escrowmq.protocol.own_headers import OwnRefusal
 from escrowmq.protocol.remoting import Frame, encode_response
 
 if TYPE_CHECKING:
@@ -70,7 +72,10 @@ class Request:
     def decline(self, error: BaseException) -> None:
         """Say why not."""
         if isinstance(error, EscrowError):
-            self.answer(RESPONSE_CODES.get(error.code, _code_of(error)), remark=str(error))
+            # Our own clients raise the same error; stock ones read the remark.
+            header = refusal(error) if is_own(self.frame.code) else None
+            code = RESPONSE_CODES.get(error.code, _code_of(error))
+            self.answer(code, header=header, remark=str(error))
             return
         log.error("request_failed", extra={"code": self.frame.code}, exc_info=error)
         self.answer(ResponseCode.SYSTEM_ERROR, remark="the broker failed; its log says why")
@@ -78,6 +83,12 @@ class Request:
 
 Handler = Callable[[Request], None]
 Handlers = Mapping[int, Handler]
+
+
+def refusal(error: EscrowError) -> OwnRefusal:
+    """An error as our own clients are told it."""
+    retry_after_ms = error.retry_after_ms if isinstance(error, Unavailable) else None
+    return OwnRefusal(error=error.code, kind=type(error).__name__, retry_after_ms=retry_after_ms)
 
 
 def _code_of(error: EscrowError) -> ResponseCode:

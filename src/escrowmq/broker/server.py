@@ -146,6 +146,8 @@ class Server:
             task.cancel()
         for server in self._servers:
             server.close()
+        if self._broker is not None:
+            self._broker.checking.close()
         if self._writer is not None:
             await self._writer.close()
         for connection in list(self._connections):

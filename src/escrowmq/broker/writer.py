@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 Tell = Callable[[Decision | BaseException], None]
 """Is told how a command ended."""
+
+TellAll = Callable[[list[Decision | BaseException]], None]
+"""Is told how each of several commands ended, in their order."""
 
 
 @dataclass(slots=True)
@@ -58,6 +62,7 @@ class Writer:
         self._slowed_messages: deque[asyncio.Future[None]] = deque()
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
+        self._questions: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
@@ -98,6 +103,38 @@ class Writer:
         if not self._has_room(size):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         self._enqueue(command, size, tell)
+
+    def put_all(self, commands: Sequence[Command], tell: TellAll) -> None:
+        """Have ``tell`` called once all of these are durable: one request's, so they share flushes.
+
+        All of them are taken, or none: Unavailable if there is no room.
+        """
+        self._refuse_if_closed()
+        sizes = [_size(command) for command in commands]
+        if self._queued and self._queued + len(commands) > self._config.inbox_max:
+            raise Unavailable("inbox_full", "the broker has more to write than it can")
+        if not self._has_room(sum([size for size in sizes if size is not None]) or None):
+            raise Unavailable("inbox_full", "the broker has more to write than it can")
+        ends: list[Decision | BaseException | None] = [None] * len(commands)
+        left = len(commands)
+
+        def note(at: int, end: Decision | BaseException) -> None:
+            nonlocal left
+            ends[at] = end
+            left -= 1
+            if not left:
+                tell([end for end in ends if end is not None])
+
+        for at, (command, size) in enumerate(zip(commands, sizes, strict=True)):
+            self._enqueue(command, size, partial(note, at))
+
+    def between(self, work: Callable[[], None]) -> None:
+        """Run a question soon, between two batches, when memory holds exactly what is durable."""
+        self._refuse_if_closed()
+        if len(self._questions) >= self._config.inbox_max:
+            raise Unavailable("inbox_full", "the broker is asked more than it can answer")
+        self._questions.append(work)
+        self._schedule()
 
     def _has_room(self, size: int | None) -> bool:
         config = self._config
@@ -150,7 +187,8 @@ class Writer:
         if self.failed.done():
             return True
         is_busy = self._is_flushing or self._checkpoint is not None
-        return not (self._queued or self._alone or is_busy) and self._store.dispatcher.is_idle
+        waits = self._queued or self._alone or self._questions
+        return not (waits or is_busy) and self._store.dispatcher.is_idle
 
     def _tell_if_quiet(self) -> None:
         if self._drained is not None and self._is_quiet and not self._drained.done():
@@ -203,6 +241,9 @@ class Writer:
             return
         if self._alone and self._checkpoint is None:
             self._alone.popleft()()
+        # One each time, so that batches go on in between.
+        if self._questions:
+            self._questions.popleft()()
         batch = self._take()
         if not batch:
             self._after()
@@ -273,7 +314,7 @@ class Writer:
         elif store.checkpoint_due and self._checkpoint is None and not self._alone:
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
-        if self._queued or self._alone or not store.dispatcher.is_idle:
+        if self._queued or self._alone or self._questions or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
 
@@ -307,6 +348,9 @@ class Writer:
         for lane in (self._messages, self._decisions):
             while lane:
                 lane.popleft().tell(self._store.finished())
+        while self._questions:
+            # Whoever asks sees that the store has failed.
+            self._questions.popleft()()
         for slowed in (self._slowed_messages, self._slowed_decisions):
             while slowed:
                 _wake(slowed.popleft())

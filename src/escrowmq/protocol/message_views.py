@@ -9,6 +9,15 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 
 from escrowmq.model.message import Message
+from escrowmq.protocol.ids import IPV4_HOST_BYTES, IPV6_HOST_BYTES
+from escrowmq.protocol.properties import (
+    PGROUP,
+    PROPERTIES_BYTES_MAX,
+    TRANSACTION_CHECK_TIMES,
+    find_property,
+    format_properties,
+    join_properties,
+)
 from escrowmq.protocol.stored_message import (
     HOSTS,
     SYS_BORN_IPV6,
@@ -18,6 +27,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
     malformed,
+    skim,
 )
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -28,6 +38,11 @@ _COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store 
 #: Queue offset, log offset and sys flag, at 20.
 _PLACE = Struct(">qqi")
 _TIME = Struct(">q")
+_SIZE = Struct(">I")
+_SYS_FLAG = Struct(">i")
+_SYS_FLAG_AT = 36
+_TEXT_SIZE = Struct(">h")
+_BORN_HOST_AT = 48
 
 
 def patch_committed(
@@ -104,4 +119,36 @@ def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
         half.stored_at_ms,
         half.store_host,
         prepared_offset=half.prepared_offset,
+    )
+
+
+def born_host(record: bytes) -> bytes:
+    """Where a message was sent from."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
+    size = IPV6_HOST_BYTES if sys_flag & SYS_BORN_IPV6 else IPV4_HOST_BYTES
+    return record[_BORN_HOST_AT : _BORN_HOST_AT + size]
+
+
+def back_check_view(record: bytes, group: str, number: int) -> bytes:
+    """Show a half message as its producer is asked about it for the ``number``-th time.
+
+    Listeners read the number; stock clients drop a check that does not name their group.
+    """
+    _, _, _, sys_flag, _, properties = skim(record)
+    added = {TRANSACTION_CHECK_TIMES: str(number)}
+    if find_property(properties, PGROUP.encode()) is None:
+        added[PGROUP] = group
+    told = join_properties(properties, format_properties(added))
+    if len(told) > PROPERTIES_BYTES_MAX:
+        told = properties
+    kept_bytes = len(record) - len(properties)
+    return b"".join(
+        (
+            _SIZE.pack(kept_bytes + len(told)),
+            record[_SIZE.size : _SYS_FLAG_AT],
+            _SYS_FLAG.pack(sys_flag & ~SYS_TRANSACTION_MASK),
+            record[_SYS_FLAG_AT + _SYS_FLAG.size : kept_bytes - _TEXT_SIZE.size],
+            _TEXT_SIZE.pack(len(told)),
+            told,
+        )
     )

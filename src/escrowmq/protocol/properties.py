@@ -82,6 +82,13 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
     return data
 
 
+def join_properties(properties: bytes, more: bytes) -> bytes:
+    """Add pairs at the end; old clients leave out the last separator."""
+    if properties and not properties.endswith(b"\x02"):
+        return b"%b\x02%b" % (properties, more)
+    return properties + more
+
+
 def find_property(data: bytes, name: bytes) -> bytes | None:
     """One value, without looking at the other pairs."""
     return _last_value(b"\x02%b\x02" % data, b"\x02%b\x01" % name, b"\x02") or None

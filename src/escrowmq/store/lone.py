@@ -136,6 +136,12 @@ def _encode_decision(record: Decided) -> bytes | None:
     return head + record.by.encode()
 
 
+def transaction_id(tail: Bytes) -> str:
+    """The transaction id alone, of a half message."""
+    key_count = tail[2] | tail[3] << 8
+    return str(tail[HALF_BYTES + 4 * key_count :], "utf-8")
+
+
 def decode(tail: Bytes) -> Record | None:
     """The record that this is; None if it is of a kind that is not known here."""
     if tail[1] == DECISION_KIND:
@@ -152,7 +158,7 @@ def decode(tail: Bytes) -> Record | None:
         first=row,
         head=row,
         origin=origin,
-        transaction_id=str(tail[HALF_BYTES + 4 * key_count :], "utf-8"),
+        transaction_id=transaction_id(tail),
         number=number,
         next_check_at_ms=next_at_ms,
         deliver_after_ms=[],

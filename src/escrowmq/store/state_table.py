@@ -180,7 +180,7 @@ class StateTable:
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
-        rows = [half.half_offset for half in self._kept() if half.next_at_ms <= now_ms]
+        rows = [half.half_offset for half in self.kept() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break
@@ -191,7 +191,7 @@ class StateTable:
         """Committed rows whose time to become visible has come."""
         rows = [
             half.half_offset
-            for half in self._kept()
+            for half in self.kept()
             if half.next_at_ms <= now_ms and half.state is State.COMMITTED
         ]
         for chunk in self.chunks.values():
@@ -204,7 +204,7 @@ class StateTable:
         """Needed rows whose bytes lie below this log offset."""
         rows = [
             half.half_offset
-            for half in self._kept()
+            for half in self.kept()
             if half.location < log_offset and half.is_needed
         ]
         for chunk in self.chunks.values():
@@ -217,7 +217,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(half.is_needed for half in self._kept())
+        kept = sum(half.is_needed for half in self.kept())
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
@@ -435,7 +435,7 @@ class StateTable:
 
     # Where rows are.
 
-    def _kept(self) -> Iterator[Half]:
+    def kept(self) -> Iterator[Half]:
         """Rows of the map, but for those of a chunk that is about to leave."""
         for row, half in self.survivors.rows.items():
             if self.place(row)[0] is None:

@@ -9,9 +9,10 @@ from escrowmq.testing.engine import Engine
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.memory_engine import MemoryEngine
 from escrowmq.testing.memory_table import MemoryTable
-from escrowmq.testing.settler import Settler
+from escrowmq.testing.settler import AnsweringEngine, Settler
 
 __all__ = [
+    "AnsweringEngine",
     "Engine",
     "FaultyDisk",
     "ManualClock",

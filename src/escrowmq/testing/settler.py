@@ -1,7 +1,9 @@
 """The time rules as a loop: what the pipeline does on Spark, for tests and for users' tests.
 
-It needs no engine of its own, only a port: the facts of what is undecided, and a way to submit
-commands.  Producers and ledgers are functions, so that a test says in one line who answers what.
+It needs no engine of its own, only a port: the facts of what is undecided, and somebody who obeys
+verdicts.  That is a broker, which asks its producers itself, or an engine in this process with
+``AnsweringEngine`` around it.  Producers and ledgers are then functions, so that a test says in one
+line who answers what.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import CheckSent, Command, Decision, End, Verdict, VerdictKind
 from escrowmq.transaction.rules import DUES_UNANSWERED, Due, HalfFacts, due
 from escrowmq.transaction.states import Resolution, State
@@ -48,7 +52,100 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettlePort(Protocol):
-    """What the settler asks of an engine, or of a broker."""
+    """What the settler asks of a broker."""
+
+    def undecided(self) -> Sequence[Undecided]:
+        """Every transaction that may be checked."""
+        ...
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Do what the verdicts say; how each of them ended, in their order."""
+        ...
+
+
+LookUp = Callable[[Undecided], Resolution | None]
+"""A ledger table: the outcome it has.  None and UNKNOWN: it has none, or cannot be read."""
+
+
+class Round(msgspec.Struct, kw_only=True):
+    """What one round did; half offsets.  But for the first, the lists are named after outcomes."""
+
+    waiting: list[int] = msgspec.field(default_factory=list)
+    committed: list[int] = msgspec.field(default_factory=list)
+    rolled_back: list[int] = msgspec.field(default_factory=list)
+    parked: list[int] = msgspec.field(default_factory=list)
+    #: What their producers answer shows in a later round.
+    asked: list[int] = msgspec.field(default_factory=list)
+    #: Due for a check, but no producer is online.  Not an attempt.
+    no_producer: list[int] = msgspec.field(default_factory=list)
+    busy: list[int] = msgspec.field(default_factory=list)
+    stale: list[int] = msgspec.field(default_factory=list)
+    refused: list[int] = msgspec.field(default_factory=list)
+    unknown: list[int] = msgspec.field(default_factory=list)
+
+    def note(self, half_offset: int, outcome: VerdictOutcome) -> None:
+        """Take down how a verdict ended."""
+        getattr(self, outcome.value).append(half_offset)
+
+
+class Settler:
+    """Looks at everything undecided, once per ``run_once``."""
+
+    def __init__(
+        self, port: SettlePort, policy: CheckPolicy, look_up: LookUp | None = None
+    ) -> None:
+        self._port = port
+        self._policy = policy
+        self._look_up = look_up
+
+    def run_once(self) -> Round:
+        """Do for each undecided transaction what the rules say now."""
+        done = Round()
+        verdicts = []
+        for half in self._port.undecided():
+            verdict = self._verdict(half)
+            if verdict is None:
+                done.waiting.append(half.half_offset)
+            else:
+                verdicts.append(verdict)
+        for verdict, outcome in zip(verdicts, self._port.obey(verdicts), strict=True):
+            done.note(verdict.half_offset, outcome)
+        return done
+
+    def _verdict(self, half: Undecided) -> Verdict | None:
+        """What the broker is to do about it; None while it is to wait."""
+        what = due(half.facts(), self._policy)
+        if what is Due.WAIT:
+            return None
+        if what is Due.ASK:
+            return _verdict(half, VerdictKind.ASK)
+        if what is Due.PARK:
+            return self._park(half)
+        assert what is Due.LOOK_UP, what
+        outcome = None if self._look_up is None else self._look_up(half)
+        if outcome is not None and outcome is not Resolution.UNKNOWN:
+            return _verdict(half, VerdictKind(outcome.value))
+        is_over = due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK
+        return self._park(half) if is_over else None
+
+    def _park(self, half: Undecided) -> Verdict:
+        is_exhausted = half.checks_sent >= self._policy.checks_max
+        reason = "exhausted" if is_exhausted else "past_retention"
+        return _verdict(half, VerdictKind.PARK, reason)
+
+
+def _verdict(half: Undecided, kind: VerdictKind, reason: str = "") -> Verdict:
+    return Verdict(
+        half_offset=half.half_offset,
+        kind=kind,
+        state=half.state,
+        checks_sent=half.checks_sent,
+        reason=reason,
+    )
+
+
+class SettledEngine(Protocol):
+    """What ``AnsweringEngine`` needs: ``Engine`` and ``MemoryEngine`` have it."""
 
     def undecided(self) -> Sequence[Undecided]:
         """Every transaction that may be checked."""
@@ -62,97 +159,36 @@ class SettlePort(Protocol):
 Ask = Callable[[Undecided], Resolution | None]
 """A producer: what it answers to a back-check.  None: no producer of the group is online."""
 
-LookUp = Callable[[Undecided], Resolution | None]
-"""A ledger table: the outcome it has.  None and UNKNOWN: it has none, or cannot be read."""
 
+class AnsweringEngine:
+    """An engine whose producers are a function: it obeys verdicts as a broker does."""
 
-class Round(msgspec.Struct, kw_only=True):
-    """What one round did; half offsets."""
-
-    waiting: list[int] = msgspec.field(default_factory=list)
-    asked: list[int] = msgspec.field(default_factory=list)
-    #: Due for a check, but no producer is online.  Not an attempt.
-    unreachable: list[int] = msgspec.field(default_factory=list)
-    committed: list[int] = msgspec.field(default_factory=list)
-    rolled_back: list[int] = msgspec.field(default_factory=list)
-    parked: list[int] = msgspec.field(default_factory=list)
-
-
-class Settler:
-    """Looks at everything undecided, once per ``run_once``."""
-
-    def __init__(
-        self,
-        port: SettlePort,
-        policy: CheckPolicy,
-        ask: Ask,
-        look_up: LookUp | None = None,
-        *,
-        client: str = "producer",
-    ) -> None:
-        self._port = port
-        self._policy = policy
+    def __init__(self, engine: SettledEngine, ask: Ask, *, client: str = "producer") -> None:
+        self._engine = engine
         self._ask = ask
-        self._look_up = look_up
         self._client = client
+        self._facts: dict[int, Undecided] = {}
 
-    def run_once(self) -> Round:
-        """Do for each undecided transaction what the rules say now."""
-        done = Round()
-        for half in self._port.undecided():
-            what = due(half.facts(), self._policy)
-            if what is Due.WAIT:
-                done.waiting.append(half.half_offset)
-            elif what is Due.ASK:
-                self._back_check(half, done)
-            elif what is Due.PARK:
-                self._park(half, done)
-            else:
-                assert what is Due.LOOK_UP, what
-                self._look_into_ledger(half, done)
-        return done
+    def undecided(self) -> Sequence[Undecided]:
+        """Every transaction that may be checked."""
+        found = self._engine.undecided()
+        self._facts = {half.half_offset: half for half in found}
+        return found
 
-    def _back_check(self, half: Undecided, done: Round) -> None:
-        for head in self._obey(half, VerdictKind.ASK).back_checks:
-            answer = self._ask(half)
-            if answer is None:
-                done.unreachable.append(head)
-                continue
-            self._port.submit(CheckSent(half_offset=head, client=self._client))
-            done.asked.append(head)
-            ending = End(half_offset=head, resolution=answer, by=self._client, from_check=True)
-            if self._port.submit(ending).refused is None:
-                self._note(half, answer, done)
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Do what the verdicts say, and have the producers answer."""
+        return [self._obey(verdict) for verdict in verdicts]
 
-    def _park(self, half: Undecided, done: Round) -> None:
-        is_exhausted = half.checks_sent >= self._policy.checks_max
-        reason = "exhausted" if is_exhausted else "past_retention"
-        if self._obey(half, VerdictKind.PARK, reason).records:
-            done.parked.append(half.half_offset)
-
-    def _look_into_ledger(self, half: Undecided, done: Round) -> None:
-        outcome = None if self._look_up is None else self._look_up(half)
-        if outcome is None or outcome is Resolution.UNKNOWN:
-            if due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK:
-                self._park(half, done)
-            else:
-                done.waiting.append(half.half_offset)
-        elif self._obey(half, VerdictKind(outcome.value)).records:
-            self._note(half, outcome, done)
-
-    def _obey(self, half: Undecided, kind: VerdictKind, reason: str = "") -> Decision:
-        verdict = Verdict(
-            half_offset=half.half_offset,
-            kind=kind,
-            state=half.state,
-            checks_sent=half.checks_sent,
-            reason=reason,
+    def _obey(self, verdict: Verdict) -> VerdictOutcome:
+        outcome = outcome_of(self._engine.submit(verdict))
+        if outcome is not VerdictOutcome.ASKED:
+            return outcome
+        head = verdict.half_offset
+        answer = self._ask(self._facts[head])
+        if answer is None:
+            return VerdictOutcome.NO_PRODUCER
+        self._engine.submit(CheckSent(half_offset=head, client=self._client))
+        self._engine.submit(
+            End(half_offset=head, resolution=answer, by=self._client, from_check=True)
         )
-        return self._port.submit(verdict)
-
-    @staticmethod
-    def _note(half: Undecided, answer: Resolution, done: Round) -> None:
-        if answer is Resolution.COMMIT:
-            done.committed.append(half.half_offset)
-        elif answer is Resolution.ROLLBACK:
-            done.rolled_back.append(half.half_offset)
+        return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.transaction.answers import no_such_half, refuse
 from escrowmq.transaction.commands import (
     CheckSent,
@@ -11,6 +12,7 @@ from escrowmq.transaction.commands import (
     End,
     Park,
     Resume,
+    Settled,
     Verdict,
     VerdictKind,
 )
@@ -21,6 +23,7 @@ from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Half
 
 
 def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
@@ -31,13 +34,9 @@ def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
     head = core.head_row(half)
     if head.state is not State.PREPARED:
         return Decision()
+    if _is_exhausted(core, head):
+        return _exhausted(core, head)
     number = head.checks_sent + 1
-    if number > core.policy.checks_max:
-        return refuse(
-            "checks_exhausted",
-            f"at most {core.policy.checks_max} checks are sent",
-            half_offset=head.half_offset,
-        )
     next_at_ms = now_ms + check_wait_ms(number, core.policy)
     return Decision(records=(Asked(head.half_offset, number, next_at_ms, command.client),))
 
@@ -78,11 +77,44 @@ def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
     if head is None or (head.state, head.checks_sent) != (verdict.state, verdict.checks_sent):
         return Decision()
     if verdict.kind is VerdictKind.ASK:
-        is_open = head.state is State.PREPARED
-        return Decision(back_checks=(head.half_offset,) if is_open else ())
+        return _ask(core, head)
     if verdict.kind is VerdictKind.PARK:
         return park(core, Park(half_offset=head.half_offset, reason=verdict.reason), now_ms)
     resolution = Resolution(verdict.kind.value)
     return end(
         core, End(half_offset=head.half_offset, resolution=resolution, by=verdict.by), now_ms
+    )
+
+
+def outcome_of(decision: Decision) -> VerdictOutcome:
+    """How a verdict ended; ``ASKED`` if a producer is to be asked now."""
+    if decision.refused is not None:
+        return VerdictOutcome.REFUSED
+    if decision.back_checks:
+        return VerdictOutcome.ASKED
+    if isinstance(decision.reply, Settled):
+        is_committed = decision.reply.state is State.COMMITTED
+        return VerdictOutcome.COMMITTED if is_committed else VerdictOutcome.ROLLED_BACK
+    return VerdictOutcome.PARKED if decision.records else VerdictOutcome.STALE
+
+
+def _ask(core: Transactions, head: Half) -> Decision:
+    if head.state is not State.PREPARED:
+        return Decision()
+    # A check that could not be counted must not be sent either.
+    if _is_exhausted(core, head):
+        return _exhausted(core, head)
+    return Decision(back_checks=(head.half_offset,))
+
+
+def _is_exhausted(core: Transactions, head: Half) -> bool:
+    """Whether all checks that the policy allows were sent."""
+    return head.checks_sent >= core.policy.checks_max
+
+
+def _exhausted(core: Transactions, head: Half) -> Decision:
+    return refuse(
+        "checks_exhausted",
+        f"at most {core.policy.checks_max} checks are sent",
+        half_offset=head.half_offset,
     )

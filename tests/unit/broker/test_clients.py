@@ -19,7 +19,10 @@ T0 = 1_700_000_000_000
 
 def client(name: str, connection: str = "", heard_at_ms: int = T0) -> Client[str]:
     return Client(
-        client_id=name, connection=connection or f"socket of {name}", heard_at_ms=heard_at_ms
+        client_id=name,
+        connection=connection or f"socket of {name}",
+        heard_at_ms=heard_at_ms,
+        host=f"host of {connection or name}".encode(),
     )
 
 
@@ -128,17 +131,33 @@ def test_the_sender_is_asked_first_and_the_others_take_turns() -> None:
     clients = Clients[str]()
     for name in "abc":
         clients.hear(client(name), ["pay"], ())
-    rounds = [ids(list(clients.askable("pay", "b"))) for _ in range(3)]
+    rounds = [ids(list(clients.askable("pay", b"host of b"))) for _ in range(3)]
     assert rounds == [["b", "a", "c"], ["b", "c", "a"], ["b", "a", "c"]]
-    assert ids(list(clients.askable("pay", "gone")))[0] in "abc"
-    assert list(clients.askable("unknown", "a")) == []
+    assert ids(list(clients.askable("pay", b"host of gone")))[0] in "abc"
+    assert list(clients.askable("unknown", b"host of a")) == []
 
 
 def test_a_lone_sender_is_asked() -> None:
     clients = Clients[str]()
     clients.hear(client("a"), ["pay"], ())
-    assert ids(list(clients.askable("pay", "a"))) == ["a"]
+    assert ids(list(clients.askable("pay", b"host of a"))) == ["a"]
     assert clients.producer_groups() == ["pay"]
+
+
+def test_a_host_is_known_by_its_latest_connection() -> None:
+    clients = Clients[str]()
+    clients.hear(client("a", "old"), ["pay"], ())
+    clients.hear(client("b"), ["pay"], ())
+    moved = Client(client_id="a", connection="new", host=b"host of old")
+    clients.hear(moved, ["pay"], ())
+    clients.drop("old")
+    assert next(clients.askable("pay", b"host of old")) is moved
+    assert clients.producer_count("pay") == 2
+    clients.drop("new")
+    assert ids(list(clients.askable("pay", b"host of old"))) == ["b"]
+    # Somebody of another group sends from there.
+    clients.hear(moved, ["audit"], ())
+    assert ids(list(clients.askable("pay", b"host of old"))) == ["b"]
 
 
 # Limits

@@ -40,7 +40,8 @@ class Peer:
         self._writer = writer
         self._splitter = FrameSplitter()
         self._opaque = count(1)
-        self._frames: list[Frame] = []
+        #: Frames that nobody has asked for yet.
+        self.kept: list[Frame] = []
 
     @classmethod
     async def to(cls, address: str) -> Peer:
@@ -69,13 +70,19 @@ class Peer:
     async def until(self, is_wanted: Callable[[Frame], bool]) -> Frame:
         """The first frame that is wanted."""
         while True:
-            for at, frame in enumerate(self._frames):
+            for at, frame in enumerate(self.kept):
                 if is_wanted(frame):
-                    return self._frames.pop(at)
+                    return self.kept.pop(at)
             data = await asyncio.wait_for(self._reader.read(65_536), DEADLINE_S)
             if not data:
                 raise ConnectionResetError
-            self._frames += self._splitter.feed(data)
+            self.kept += self._splitter.feed(data)
+
+    async def read(self, size: int) -> None:
+        """Take bytes that are no frames."""
+        async with asyncio.timeout(DEADLINE_S):
+            while size > 0:
+                size -= len(await self._reader.read(min(size, 1024 * 1024)))
 
     async def is_cut(self) -> bool:
         """Wait until the other side ends it."""
@@ -98,7 +105,11 @@ class Peer:
 
 
 @asynccontextmanager
-async def serving(data: Path, **changes: Any) -> AsyncIterator[Server]:  # noqa: ANN401 - settings
+async def serving(
+    data: Path,
+    clock: ManualClock | None = None,
+    **changes: Any,  # noqa: ANN401 - settings
+) -> AsyncIterator[Server]:
     """A broker; fields of its sections as keyword arguments."""
     sections: dict[str, Any] = {
         "broker": LOOPBACK,
@@ -109,7 +120,7 @@ async def serving(data: Path, **changes: Any) -> AsyncIterator[Server]:  # noqa:
     }
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)
-    server = Server(data, ManualClock(T0), **sections)
+    server = Server(data, clock or ManualClock(T0), **sections)
     await server.start()
     try:
         yield server

@@ -7,11 +7,14 @@ import pytest
 
 from escrowmq.protocol.message_views import (
     HALF_TOPIC,
+    back_check_view,
+    born_host,
     half_topic_view,
     patch_committed,
     stored_at_ms,
     visible_view,
 )
+from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, parse_properties
 from escrowmq.protocol.stored_message import (
     MAGIC_V1,
     SYS_COMMITTED,
@@ -93,3 +96,35 @@ def test_a_scheduled_message_shows_its_place_and_when_it_became_visible(
 def test_the_store_time_is_read_whatever_the_hosts(born_host: bytes, store_host: bytes) -> None:
     assert stored_at_ms(record_of(born_host, store_host)) == 1_700_000_000_456
     assert stored_at_ms(encode(ORDER, 0, 0, 7, store_host)) == 7
+
+
+@pytest.mark.parametrize("topic", ["orders", RETRY_TOPIC, "t" * 200])
+@pytest.mark.parametrize(("sender", "store_host"), HOST_PAIRS)
+def test_a_producer_is_asked_about_its_half_with_the_number_of_the_check(
+    sender: bytes, store_host: bytes, topic: str
+) -> None:
+    record = record_of(sender, store_host, topic)
+    half = decode(record)
+    view = back_check_view(record, "pay", 3)
+    seen = decode(view)
+    assert seen == msgspec.structs.replace(
+        half,
+        size=len(view),
+        sys_flag=half.sys_flag & ~SYS_TRANSACTION_MASK,
+        properties=seen.properties,
+    )
+    told = {"TRANSACTION_CHECK_TIMES": "3", "PGROUP": "pay"}
+    assert parse_properties(seen.properties) == parse_properties(half.properties) | told
+    assert born_host(record) == sender
+
+
+def test_a_check_says_of_the_group_what_the_half_says() -> None:
+    sent = message(properties=b"PGROUP\x01mine")
+    view = back_check_view(encode(sent, 0, 0, 0, bytes(8)), "pay", 1)
+    assert decode(view).properties == b"PGROUP\x01mine\x02TRANSACTION_CHECK_TIMES\x011\x02"
+
+
+def test_a_check_of_a_half_without_room_for_a_number_goes_without() -> None:
+    properties = b"PGROUP\x01%b\x02" % bytes(b"x" * (PROPERTIES_BYTES_MAX - 8))
+    record = encode(message(properties=properties), 0, 0, 0, bytes(8))
+    assert decode(back_check_view(record, "pay", 1)).properties == properties

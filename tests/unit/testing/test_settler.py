@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from escrowmq.testing import MemoryEngine, Settler, message
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.testing import AnsweringEngine, MemoryEngine, Settler, message
 from escrowmq.testing.settler import Round, Undecided
-from escrowmq.transaction.commands import Command, Decision
+from escrowmq.transaction.commands import Command, Decision, Verdict
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import Answered, Parked
 from escrowmq.transaction.states import Resolution, State
@@ -43,11 +44,11 @@ def checks_sent(engine: MemoryEngine, head: int = 0) -> int:
 
 def test_nobody_is_asked_before_the_producer_had_its_time() -> None:
     engine, producers = engine_with("t"), Producers(COMMIT)
-    settler = Settler(engine, POLICY, producers)
+    settler = Settler(AnsweringEngine(engine, producers), POLICY)
     engine.clock.advance(ms=5_999)
     assert settler.run_once() == Round(waiting=[0])
     engine.clock.advance(ms=1)
-    assert settler.run_once() == Round(asked=[0], committed=[0])
+    assert settler.run_once() == Round(asked=[0])
     assert producers.asked == ["t"]
     assert [m.body for m in engine.pull("orders")] == [b"t"]
 
@@ -55,8 +56,8 @@ def test_nobody_is_asked_before_the_producer_had_its_time() -> None:
 def test_a_rollback_is_obeyed() -> None:
     engine = engine_with("t")
     engine.clock.advance(seconds=6)
-    assert Settler(engine, POLICY, Producers(ROLLBACK)).run_once() == Round(
-        asked=[0], rolled_back=[0]
+    assert Settler(AnsweringEngine(engine, Producers(ROLLBACK)), POLICY).run_once() == Round(
+        asked=[0]
     )
     assert engine.state(0) is State.ROLLED_BACK
 
@@ -66,26 +67,27 @@ def test_there_is_one_check_for_a_transaction_of_many_messages() -> None:
     engine.prepare("t", message(), message(), number=0)
     engine.prepare("t", message(), number=1)
     engine.clock.advance(seconds=6)
-    Settler(engine, POLICY, producers).run_once()
+    Settler(AnsweringEngine(engine, producers), POLICY).run_once()
     assert producers.asked == ["t"]
     assert len(engine.pull("orders")) == 3
 
 
 def test_no_producer_online_is_not_an_attempt() -> None:
     engine, producers = engine_with("t"), Producers()
-    settler = Settler(engine, POLICY, producers)
+    settler = Settler(AnsweringEngine(engine, producers), POLICY)
     engine.clock.advance(seconds=6)
     for _ in range(10):
-        assert settler.run_once() == Round(unreachable=[0])
+        assert settler.run_once() == Round(no_producer=[0])
         engine.clock.advance(seconds=30)
     assert checks_sent(engine) == 0
     producers.answer = COMMIT
-    assert settler.run_once() == Round(asked=[0], committed=[0])
+    assert settler.run_once() == Round(asked=[0])
+    assert engine.state(0) is State.COMMITTED
 
 
 def test_unknown_is_counted_recorded_and_asked_again_later() -> None:
     engine = engine_with("t")
-    settler = Settler(engine, POLICY, Producers(UNKNOWN), client="client-7")
+    settler = Settler(AnsweringEngine(engine, Producers(UNKNOWN), client="client-7"), POLICY)
     engine.clock.advance(seconds=6)
     assert settler.run_once() == Round(asked=[0])
     assert engine.frames[-1].records == [Answered(0, 1, "client-7")]
@@ -98,7 +100,7 @@ def test_unknown_is_counted_recorded_and_asked_again_later() -> None:
 
 def test_after_the_last_check_had_its_time_the_transaction_is_parked() -> None:
     engine = engine_with("t")
-    settler = Settler(engine, POLICY, Producers(UNKNOWN))
+    settler = Settler(AnsweringEngine(engine, Producers(UNKNOWN)), POLICY)
     engine.clock.advance(seconds=6)
     for _ in range(3):
         assert settler.run_once().asked == [0]
@@ -110,7 +112,7 @@ def test_after_the_last_check_had_its_time_the_transaction_is_parked() -> None:
 
 def test_a_resumed_transaction_is_asked_about_at_once_and_all_over_again() -> None:
     engine, producers = engine_with("t"), Producers(UNKNOWN)
-    settler = Settler(engine, POLICY, producers)
+    settler = Settler(AnsweringEngine(engine, producers), POLICY)
     engine.clock.advance(ms=POLICY.park_after_ms)
     assert settler.run_once() == Round(parked=[0])
     engine.resume(0)
@@ -120,9 +122,9 @@ def test_a_resumed_transaction_is_asked_about_at_once_and_all_over_again() -> No
 
 def test_an_absent_producer_cannot_hold_a_transaction_open_for_ever() -> None:
     engine = engine_with("t")
-    settler = Settler(engine, POLICY, Producers())
+    settler = Settler(AnsweringEngine(engine, Producers()), POLICY)
     engine.clock.advance(ms=POLICY.park_after_ms - 1)
-    assert settler.run_once() == Round(unreachable=[0])
+    assert settler.run_once() == Round(no_producer=[0])
     engine.clock.advance(ms=1)
     assert settler.run_once() == Round(parked=[0])
     assert engine.frames[-1].records == [Parked(0, "past_retention")]
@@ -139,7 +141,7 @@ def test_a_ledger_settles_with_no_producer_online(outcome: Resolution, state: St
         seen.append(half.ledger)
         return outcome
 
-    settler = Settler(engine, POLICY, Producers(), look_up)
+    settler = Settler(AnsweringEngine(engine, Producers()), POLICY, look_up)
     assert settler.run_once() == Round(waiting=[0])
     engine.clock.advance(seconds=6)
     done = settler.run_once()
@@ -155,7 +157,7 @@ def test_a_ledger_without_an_outcome_is_looked_into_until_the_transaction_is_par
 ) -> None:
     engine = engine_with("t", ledger="uuid")
     producers = Producers(COMMIT)
-    settler = Settler(engine, POLICY, producers, lambda _half: outcome)
+    settler = Settler(AnsweringEngine(engine, producers), POLICY, lambda _half: outcome)
     engine.clock.advance(ms=POLICY.park_after_ms - 1)
     assert settler.run_once() == Round(waiting=[0])
     engine.clock.advance(ms=1)
@@ -166,14 +168,16 @@ def test_a_ledger_without_an_outcome_is_looked_into_until_the_transaction_is_par
 def test_a_ledger_is_looked_into_once_more_before_parking() -> None:
     engine = engine_with("t", ledger="uuid")
     engine.clock.advance(ms=10 * POLICY.park_after_ms)
-    settler = Settler(engine, POLICY, Producers(), lambda _half: COMMIT)
+    settler = Settler(AnsweringEngine(engine, Producers()), POLICY, lambda _half: COMMIT)
     assert settler.run_once() == Round(committed=[0])
 
 
 def test_without_a_way_to_look_a_ledgers_transaction_waits() -> None:
     engine = engine_with("t", ledger="uuid")
     engine.clock.advance(seconds=6)
-    assert Settler(engine, POLICY, Producers(COMMIT)).run_once() == Round(waiting=[0])
+    assert Settler(AnsweringEngine(engine, Producers(COMMIT)), POLICY).run_once() == Round(
+        waiting=[0]
+    )
 
 
 def test_decided_parked_and_scheduled_rows_are_nobodys_business() -> None:
@@ -184,7 +188,7 @@ def test_decided_parked_and_scheduled_rows_are_nobodys_business() -> None:
     engine.append(message(deliver_at_ms=engine.clock.now_ms() + 1))
     engine.clock.advance(seconds=6)
     producers = Producers(COMMIT)
-    Settler(engine, POLICY, producers).run_once()
+    Settler(AnsweringEngine(engine, producers), POLICY).run_once()
     assert producers.asked == ["open"]
 
 
@@ -214,10 +218,11 @@ def test_a_stale_round_is_harmless() -> None:
     engine.rollback(3)
     engine.rollback(4)
     producers = Producers(COMMIT)
-    settler = Settler(facts, CheckPolicy(), producers, lambda _half: COMMIT)
-    assert settler.run_once() == Round()
-    patient = Settler(facts, POLICY, producers, lambda _half: COMMIT)
-    assert patient.run_once() == Round()
+    port = AnsweringEngine(facts, producers)
+    # By one policy they are to be asked about, by the other parked.
+    for policy in (CheckPolicy(), POLICY):
+        settler = Settler(port, policy, lambda _half: COMMIT)
+        assert settler.run_once() == Round(stale=[0, 1, 2, 3, 4])
     assert producers.asked == []
     assert [engine.state(row) for row in range(5)] == [
         State.PREPARED,
@@ -236,5 +241,29 @@ def test_an_answer_that_comes_after_the_opposite_decision_changes_nothing() -> N
         engine.rollback(0)
         return COMMIT
 
-    assert Settler(engine, POLICY, slow).run_once() == Round(asked=[0])
+    assert Settler(AnsweringEngine(engine, slow), POLICY).run_once() == Round(asked=[0])
     assert engine.state(0) is State.ROLLED_BACK
+
+
+class Broker:
+    """A port that ends every verdict as a test tells it to."""
+
+    def __init__(self, engine: MemoryEngine, outcome: VerdictOutcome) -> None:
+        self._engine = engine
+        self._outcome = outcome
+
+    def undecided(self) -> Sequence[Undecided]:
+        return self._engine.undecided()
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        return [self._outcome for _ in verdicts]
+
+
+@pytest.mark.parametrize("outcome", VerdictOutcome)
+def test_a_round_tells_how_each_verdict_ended(outcome: VerdictOutcome) -> None:
+    engine = engine_with("a", "b")
+    engine.clock.advance(seconds=6)
+    engine.prepare("young")
+    done = Settler(Broker(engine, outcome), POLICY).run_once()
+    assert getattr(done, outcome.value) == [0, 1]
+    assert done.waiting == [2]

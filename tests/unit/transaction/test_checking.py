@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.testing import MemoryEngine, message
+from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import (
     CheckSent,
     Command,
@@ -197,6 +199,13 @@ def test_the_verdict_ask_names_the_half_to_ask_about_and_counts_nothing() -> Non
     assert half(engine).checks_sent == 0
 
 
+def test_nobody_is_asked_once_all_checks_were_sent() -> None:
+    engine = MemoryEngine(policy=CheckPolicy(checks_max=1))
+    engine.prepare("t")
+    engine.check_sent(0)
+    assert code(engine.submit(verdict(VerdictKind.ASK, checks_sent=1))) == "checks_exhausted"
+
+
 def test_the_verdict_park_parks_with_its_reason() -> None:
     engine = engine_in(State.PREPARED)
     assert engine.submit(verdict(VerdictKind.PARK)).records == (Parked(0, "why"),)
@@ -253,3 +262,23 @@ def test_asking_about_a_parked_or_decided_transaction_is_nobodys_wish() -> None:
     for state in (State.PARKED, *DECIDED):
         engine = engine_in(state)
         assert engine.submit(verdict(VerdictKind.ASK, state=state)) == Decision()
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "outcome"),
+    [
+        (VerdictKind.COMMIT, State.PREPARED, VerdictOutcome.COMMITTED),
+        (VerdictKind.ROLLBACK, State.PREPARED, VerdictOutcome.ROLLED_BACK),
+        (VerdictKind.ASK, State.PREPARED, VerdictOutcome.ASKED),
+        (VerdictKind.PARK, State.PREPARED, VerdictOutcome.PARKED),
+        # It was so before.
+        (VerdictKind.COMMIT, State.COMMITTED, VerdictOutcome.COMMITTED),
+        (VerdictKind.COMMIT, State.ROLLED_BACK, VerdictOutcome.REFUSED),
+        (VerdictKind.PARK, State.PARKED, VerdictOutcome.REFUSED),
+        (VerdictKind.ASK, State.PARKED, VerdictOutcome.STALE),
+    ],
+)
+def test_every_verdict_has_an_outcome(
+    kind: VerdictKind, state: State, outcome: VerdictOutcome
+) -> None:
+    assert outcome_of(engine_in(state).submit(verdict(kind, state=state))) is outcome

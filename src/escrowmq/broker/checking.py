@@ -1,0 +1,286 @@
+"""Verdicts obeyed, producers asked, parked transactions resumed.
+
+The broker holds no rule about when to ask: verdicts say so, and the core says whether they still
+hold.  A back-check goes to whoever sent the half message, or else to another producer of its group,
+and is counted only once that producer's socket has taken it.  What the producer answers comes as an
+END_TRANSACTION like any other.
+
+Verdicts come by the thousand.  Back-checks wait in a line and are sent a slice at a time, so that
+nobody else waits for them; there is a limit to the line, and to what one connection is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.requests import Handlers, Request
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
+from escrowmq.protocol.message_views import HALF_TOPIC, back_check_view, born_host
+from escrowmq.protocol.properties import TRANSACTION_ID, UNIQ_KEY, find_property
+from escrowmq.protocol.remoting import encode_request
+from escrowmq.protocol.send_headers import CheckTransactionHeader, ResumeCheckHeader
+from escrowmq.protocol.stored_message import skim
+from escrowmq.store.undecided import prepared_by_origin
+from escrowmq.transaction.checking import outcome_of
+from escrowmq.transaction.commands import CheckSent, Decision, Resume, Verdict, VerdictKind
+from escrowmq.transaction.states import SETTLES, Resolution, State
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.clients import Client
+    from escrowmq.broker.connection import Connection
+    from escrowmq.transaction.table import Half
+
+log = logging.getLogger(__name__)
+
+ASKED_MAX = 4_096
+"""Transactions that are being asked about: in line, on their way, or not yet counted."""
+SLICE_MAX = 32
+SLICE_BYTES_MAX = 1024 * 1024
+"""Back-checks, and bytes of them, that are sent in one turn of the loop."""
+TRIES_MAX = 3
+"""Producers that a back-check is sent to until a socket takes it."""
+COUNT_AGAIN_S = 0.01
+
+Told = Callable[[VerdictOutcome], None]
+_ENDINGS = (VerdictKind.COMMIT, VerdictKind.ROLLBACK)
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """One transaction that is being asked about."""
+
+    head: int
+    told: Told
+    #: Whom to ask, in order.
+    producers: Iterator[Client[Connection]] | None = None
+    tries: int = 0
+
+
+class Checking:
+    """Obeys verdicts, and handles RESUME_CHECK_HALF_MESSAGE."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._loop = asyncio.get_running_loop()
+        #: By head: never two checks of one transaction at a time.
+        self._asks: dict[int, _Ask] = {}
+        self._line: deque[_Ask] = deque()
+        self._is_scheduled = False
+        self._is_closed = False
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
+
+    # Questions.
+
+    def online(self, group: str) -> int:
+        """How many producers of a group could be asked."""
+        return self._broker.clients.producer_count(group)
+
+    def unreachable_count(self) -> int:
+        """Undecided transactions that only a producer can answer for, with none online."""
+        origins = self._broker.store.core.names.origins
+        return sum(
+            count
+            for number, count in prepared_by_origin(self._broker.store.table).items()
+            if not (origins[number].ledger or self.online(origins[number].group))
+        )
+
+    # Verdicts.
+
+    def obey(self, verdict: Verdict, told: Told) -> None:
+        """Do what a verdict says; how that ended is told once it is durable."""
+        try:
+            self._broker.writer.put(verdict, lambda end: self._obeyed(verdict, end, told))
+        except Unavailable:
+            _tell(told, VerdictOutcome.BUSY)
+
+    def _obeyed(self, verdict: Verdict, end: Decision | BaseException, told: Told) -> None:
+        if not isinstance(end, Decision):
+            _tell(told, _outcome_of_error(end))
+            return
+        outcome = outcome_of(end)
+        if outcome is VerdictOutcome.ASKED:
+            self._get_in_line(end.back_checks[0], told)
+            return
+        if outcome is VerdictOutcome.STALE and verdict.kind in _ENDINGS:
+            self._note_contradiction(verdict)
+        _tell(told, outcome)
+
+    def _note_contradiction(self, verdict: Verdict) -> None:
+        """A settlement that comes too late may still say the opposite of what was decided."""
+        core = self._broker.store.core
+        half = core.half(verdict.half_offset)
+        said = Resolution(verdict.kind.value)
+        if half is None or (half.state, said) in SETTLES:
+            return
+        try:
+            decided_by, decided_at_ms = core.table.decided_by(half)
+        except Exception:
+            # The writer calls this: it must go on.
+            log.exception("decision_unreadable", extra={"half_offset": half.half_offset})
+            return
+        self._broker.contradictions.note(
+            half.half_offset,
+            said,
+            verdict.by,
+            state=half.state.label,
+            decided_by=decided_by,
+            decided_at_ms=decided_at_ms,
+        )
+
+    # Back-checks.
+
+    def _get_in_line(self, head: int, told: Told) -> None:
+        if self._is_closed or head in self._asks or len(self._asks) >= ASKED_MAX:
+            _tell(told, VerdictOutcome.BUSY)
+            return
+        ask = self._asks[head] = _Ask(head, told)
+        self._wait(ask)
+
+    def _wait(self, ask: _Ask) -> None:
+        self._line.append(ask)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._send_slice)
+
+    def _send_slice(self) -> None:
+        room_bytes = SLICE_BYTES_MAX
+        for _ in range(SLICE_MAX):
+            if not self._line or room_bytes <= 0:
+                break
+            ask = self._line.popleft()
+            try:
+                room_bytes -= self._send(ask)
+            except Exception:
+                log.exception("back_check_failed", extra={"half_offset": ask.head})
+                self._end(ask, VerdictOutcome.REFUSED)
+        self._is_scheduled = bool(self._line)
+        if self._is_scheduled:
+            self._loop.call_soon(self._send_slice)
+
+    def _send(self, ask: _Ask) -> int:
+        """Send a back-check to the next producer that can take it; how many bytes that were."""
+        core = self._broker.store.core
+        half = core.half(ask.head)
+        if half is None or half.state is not State.PREPARED:
+            # Somebody was faster while it stood in line.
+            self._end(ask, VerdictOutcome.STALE)
+            return 0
+        group = core.names.origins[half.origin].group
+        if not self.online(group):
+            self._end(ask, VerdictOutcome.NO_PRODUCER)
+            return 0
+        record = self._broker.store.reading.record_of(half)
+        if ask.producers is None:
+            ask.producers = self._broker.clients.askable(group, born_host(record))
+        producer = None
+        if ask.tries < TRIES_MAX:
+            producer = next((one for one in ask.producers if one.connection.has_room), None)
+        if producer is None:
+            self._end(ask, VerdictOutcome.BUSY)
+            return 0
+        ask.tries += 1
+        data = self._check(half, record, group, is_binary=producer.is_binary)
+        producer.connection.send_and_tell(data, partial(self._sent, ask, producer))
+        return len(data)
+
+    def _check(self, half: Half, record: bytes, group: str, *, is_binary: bool) -> bytes:
+        broker = self._broker
+        _, _, _, _, _, properties = skim(record)
+        unique_key = (find_property(properties, UNIQ_KEY.encode()) or b"").decode()
+        transaction_id = find_property(properties, TRANSACTION_ID.encode())
+        header = CheckTransactionHeader(
+            topic=HALF_TOPIC,
+            half_offset=half.half_offset,
+            log_offset=half.log_offset,
+            unique_key=unique_key,
+            transaction_id=transaction_id.decode() if transaction_id else unique_key,
+            offset_message_id=offset_message_id(broker.store_host, half.log_offset),
+            broker_name=broker.config.name,
+        )
+        return encode_request(
+            RequestCode.CHECK_TRANSACTION_STATE,
+            broker.next_opaque(),
+            header=header,
+            body=back_check_view(record, group, half.checks_sent + 1),
+            is_one_way=True,
+            is_binary=is_binary,
+        )
+
+    def _sent(self, ask: _Ask, producer: Client[Connection], *, is_taken: bool) -> None:
+        if is_taken:
+            self._count(ask, CheckSent(half_offset=ask.head, client=producer.client_id))
+        elif self._is_closed:
+            self._end(ask, VerdictOutcome.BUSY)
+        else:
+            self._wait(ask)
+
+    def _count(self, ask: _Ask, command: CheckSent) -> None:
+        try:
+            self._broker.writer.put(command, lambda end: self._counted(ask, end))
+        except Unavailable as full:
+            if full.code != "inbox_full":
+                self._end(ask, VerdictOutcome.UNKNOWN)
+                return
+            # The producer was asked, so it must be counted.
+            self._loop.call_later(COUNT_AGAIN_S, self._count, ask, command)
+
+    def _counted(self, ask: _Ask, end: Decision | BaseException) -> None:
+        # Not counted if the answer was there first; asked it was all the same.
+        is_durable = isinstance(end, Decision)
+        self._end(ask, VerdictOutcome.ASKED if is_durable else VerdictOutcome.UNKNOWN)
+
+    def _end(self, ask: _Ask, outcome: VerdictOutcome) -> None:
+        del self._asks[ask.head]
+        _tell(ask.told, outcome)
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._is_closed = True
+        while self._line:
+            self._end(self._line.popleft(), VerdictOutcome.BUSY)
+
+    # Resuming.
+
+    def resume(self, request: Request) -> None:
+        """Ask again about a parked transaction, from the first check."""
+        header = request.header(ResumeCheckHeader)
+        _, log_offset = parse_offset_message_id(header.offset_message_id)
+        row = self._broker.store.table.row_at(log_offset)
+        if row is None:
+            raise RequestRefused(
+                "message_unknown",
+                "no half message is stored there",
+                message_id=header.offset_message_id,
+            )
+        by = request.connection.client_id or request.connection.address
+        self._broker.submit(
+            request,
+            Resume(half_offset=row, by=by),
+            lambda _decision: request.answer(ResponseCode.SUCCESS),
+        )
+
+
+def _outcome_of_error(error: BaseException) -> VerdictOutcome:
+    """What was not begun can be done later; of anything else only a restart will tell."""
+    return VerdictOutcome.BUSY if isinstance(error, Unavailable) else VerdictOutcome.UNKNOWN
+
+
+def _tell(told: Told, outcome: VerdictOutcome) -> None:
+    try:
+        told(outcome)
+    except Exception:
+        # The writer and the sockets call this: they must go on.
+        log.exception("outcome_not_told", extra={"outcome": outcome.value})

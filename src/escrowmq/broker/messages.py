@@ -1,0 +1,138 @@
+"""How a message comes to be of what its sender gave: one way, whoever brings it.
+
+What is stored is what the producer sent, and a few properties that RocketMQ's brokers add.  A half
+message keeps its real topic and queue: that it is one is a bit in the stored layout.
+"""
+
+from __future__ import annotations
+
+import uuid
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.broker.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from escrowmq.model.message import Message
+from escrowmq.protocol.properties import (
+    CLUSTER,
+    MSG_REGION,
+    REAL_QID,
+    REAL_TOPIC,
+    TRACE_ON,
+    TRANSACTION_ID,
+    UNIQ_KEY,
+    format_properties,
+    join_properties,
+)
+from escrowmq.store.meta import MessageType
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.protocol.sent_facts import SentFacts
+    from escrowmq.store.meta import Topic
+
+REGION = "DefaultRegion"
+QUEUE_COUNT_ANY = 2**31 - 1
+"""As many queues for a new topic as the one that lends its settings has."""
+
+_SHARDING_KEY = b"__SHARDINGKEY\x01"
+
+
+class Sender(msgspec.Struct, frozen=True, gc=False):
+    """What a message says of its sender, besides its topic, body and properties."""
+
+    flag: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+
+
+class Messages:
+    """Makes messages, and topics for them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._topics = broker.topics
+        self._turn = count()
+        self._added = format_properties(
+            {MSG_REGION: REGION, TRACE_ON: "true", CLUSTER: broker.config.cluster}
+        )
+
+    def place(
+        self,
+        name: str,
+        queue_id: int,
+        now_ms: int,
+        *,
+        template: str = DEFAULT_TOPIC,
+        queue_count: int = QUEUE_COUNT_ANY,
+        turn: int | None = None,
+    ) -> tuple[Topic, int]:
+        """The topic and queue for a message; a queue below 0 lets the broker choose, in turns.
+
+        Whoever may send the same again says which turn it is, to get the same queue.
+        """
+        topics = self._topics
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            topics.for_group(name, now_ms)
+        topic = topics.to_send(
+            name, queue_id, template=template, queue_count=queue_count, now_ms=now_ms
+        )
+        if queue_id < 0:
+            if turn is None:
+                turn = next(self._turn)
+            queue_id = turn % max(topic.write_queue_count, 1)
+        return topic, queue_id
+
+    def make(
+        self,
+        place: tuple[Topic, int],
+        body: bytes,
+        properties: bytes,
+        facts: SentFacts,
+        sender: Sender,
+        *,
+        now_ms: int,
+        is_half: bool,
+        transaction_id: str = "",
+    ) -> Message:
+        """The message; without a transaction id of its own a half message has its unique key."""
+        topic, queue_id = place
+        self._topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
+        unique_key = facts.unique_key
+        if not unique_key:
+            unique_key = uuid.uuid4().hex.upper()
+            properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
+        if is_half:
+            real = {
+                TRANSACTION_ID: transaction_id or unique_key,
+                REAL_TOPIC: topic.name,
+                REAL_QID: str(queue_id),
+            }
+            properties = join_properties(properties, format_properties(real))
+        waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+        return Message(
+            topic=topic.name,
+            queue_id=queue_id,
+            body=body,
+            properties=join_properties(properties, self._added),
+            tags=facts.tags,
+            keys=facts.keys,
+            unique_key=unique_key,
+            flag=sender.flag,
+            sys_flag=sender.sys_flag,
+            born_at_ms=sender.born_at_ms,
+            born_host=sender.born_host,
+            reconsume_times=sender.reconsume_times,
+            deliver_after_ms=waits_ms if is_half else 0,
+            deliver_at_ms=now_ms + waits_ms if waits_ms and not is_half else 0,
+        )
+
+
+def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
+    if is_half:
+        return MessageType.TRANSACTION
+    if facts.deliver_after_ms or facts.deliver_at_ms:
+        return MessageType.DELAY
+    return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL

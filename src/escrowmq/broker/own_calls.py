@@ -1,0 +1,132 @@
+"""One of our own requests, read and answered as the table in ``protocol/own.py`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from escrowmq.broker.requests import Handler, Request
+from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
+from escrowmq.protocol.own_forms import Columns, RowT, decode_rows, encode_columns
+from escrowmq.protocol.own_headers import OwnHeader, PagedHeader
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+
+HeaderT = TypeVar("HeaderT", bound=OwnHeader)
+KeyT = TypeVar("KeyT")
+
+
+class Call(Generic[HeaderT]):
+    """A request whose header was read."""
+
+    __slots__ = ("broker", "header", "request", "spec")
+
+    def __init__(self, broker: Broker, request: Request, spec: OwnRequest) -> None:
+        self.broker = broker
+        self.request = request
+        self.spec = spec
+        self.header: HeaderT = read_header(spec.header, request.frame.ext)  # type: ignore[assignment]  # the table's
+        if self.header.version != spec.version:
+            raise RequestRefused(
+                "schema_version_unknown",
+                f"the version is {spec.version}",
+                version=self.header.version,
+            )
+
+    @property
+    def by(self) -> str:
+        """Who asks, for the record."""
+        connection = self.request.connection
+        return connection.client_id or connection.address
+
+    def rows(self, kind: type[RowT]) -> list[RowT]:
+        """The rows that it brings."""
+        spec = self.spec
+        assert kind is spec.rows
+        return decode_rows(
+            self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
+        )
+
+    def limit(self, rows_max: int = 2**31 - 1) -> int:
+        """How many rows the answer may have."""
+        assert isinstance(self.header, PagedHeader)
+        wanted = self.header.limit if self.header.limit > 0 else rows_max
+        return min(wanted, rows_max, self.spec.answer_rows_max)
+
+    def answer(self, columns: Columns | None = None, **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
+        """Answer with these columns, and fields of the answer's header."""
+        spec, form = self.spec, self.header.form
+        body, count = b"", 0
+        if columns is not None:
+            assert spec.answer_rows is not None
+            count = len(columns[0])
+            body = encode_columns(form, spec.answer_rows, spec.version, columns)
+        header = spec.answer(
+            form=form,
+            version=spec.version,
+            row_count=count,
+            now_ms=self.broker.clock.now_ms(),
+            **fields,
+        )
+        self.request.answer(header=header, body=body)
+
+    def answer_rows(self, rows: Iterable[Sequence[object]], **fields: Any) -> None:  # noqa: ANN401
+        """Answer with these rows, each in the order of the columns."""
+        assert self.spec.answer_rows is not None
+        width = len(self.spec.answer_rows.__struct_fields__)
+        self.answer(list(zip(*rows, strict=True)) or [[] for _ in range(width)], **fields)
+
+
+CallHandler = Callable[[Call[Any]], None]
+
+
+def own_handlers(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:
+    """Handlers of calls as handlers of requests."""
+    return {code: partial(_handle, broker, handler) for code, handler in handlers.items()}
+
+
+def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
+    handler(Call(broker, request, OWN_REQUESTS[request.frame.code]))
+
+
+# Cursors.
+
+
+def offset_cursor(cursor: str, start: int) -> int:
+    """Where a page of a range of offsets begins."""
+    if not cursor:
+        return start
+    try:
+        return max(int(cursor), start)
+    except ValueError:
+        raise _cursor_malformed(cursor) from None
+
+
+def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT]:
+    """Keys in their order, from the one after the cursor on."""
+    if not cursor:
+        return sorted(keys)  # type: ignore[type-var]  # texts, or tuples of texts and numbers
+    try:
+        last = msgspec.json.decode(cursor, type=kind)
+    except msgspec.MsgspecError:
+        raise _cursor_malformed(cursor) from None
+    return sorted(key for key in keys if key > last)  # type: ignore[operator, type-var]
+
+
+def key_cursor(keys: list[KeyT], limit: int) -> tuple[list[KeyT], str | None]:
+    """The keys of a page, and the cursor for the next one."""
+    if len(keys) <= limit:
+        return keys, None
+    return keys[:limit], msgspec.json.encode(keys[limit - 1]).decode()
+
+
+def _cursor_malformed(cursor: str) -> ProtocolViolation:
+    return ProtocolViolation(
+        "cursor_malformed", "give back what the last page said", cursor=cursor[:64]
+    )

@@ -1,0 +1,95 @@
+"""Our own questions about transactions: what the pipeline's rules, and people, need to know.
+
+Each is answered between two batches, so no fact leaves before what it tells of is durable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.broker.own_calls import Call, offset_cursor, own_handlers
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.store.identities import transaction_ids
+from escrowmq.store.listing import list_heads, message_counts, started_at_ms
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_headers import ListTransactionsHeader
+
+IDS_MAX = 2_000
+"""Transaction ids that one page reads from the log: each is a read of its own."""
+
+_STATES = {state.label: state for state in State}
+
+
+class OwnFacts:
+    """Handles questions about transactions."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_handlers(
+            self._broker,
+            {
+                OwnCode.LIST_TRANSACTIONS: lambda call: self._look(call, self.transactions),
+            },
+        )
+
+    def _look(self, call: Call[Any], answer: Any) -> None:  # noqa: ANN401 - any of these
+        self._broker.look(call.request, lambda: answer(call))
+
+    def transactions(self, call: Call[ListTransactionsHeader]) -> None:
+        """Transactions by range and states."""
+        header, store = call.header, self._broker.store
+        end = header.end if header.end >= 0 else NEVER
+        page = list_heads(
+            store,
+            offset_cursor(header.cursor, max(header.start, 0)),
+            end,
+            _states(header.states),
+            limit=call.limit(IDS_MAX) if header.with_ids else call.limit(),
+        )
+        heads = page.heads
+        now_ms = max(self._broker.clock.now_ms(), store.last_at_ms)
+        half_offsets = heads["half_offset"].tolist()
+        ids: list[str] | list[None] = [None] * len(half_offsets)
+        if header.with_ids:
+            ids = transaction_ids(store, zip(half_offsets, heads["location"].tolist(), strict=True))
+        numbers = heads["origin"].tolist()
+        origins = store.core.names.origins
+        online = {
+            number: self._broker.checking.online(origins[number].group) for number in set(numbers)
+        }
+        call.answer(
+            [
+                half_offsets,
+                ids,
+                [origins[number].group for number in numbers],
+                [origins[number].ledger for number in numbers],
+                [origins[number].allowed_ms for number in numbers],
+                heads["state"],
+                heads["stored_at_ms"],
+                now_ms - started_at_ms(store, heads),
+                heads["next_at_ms"] - now_ms,
+                heads["checks_sent"],
+                message_counts(store, heads),
+                [online[number] for number in numbers],
+            ],
+            cursor=None if page.next_start is None else str(page.next_start),
+        )
+
+
+def _states(names: str) -> tuple[State, ...]:
+    found = {_STATES.get(name.strip()) for name in names.split(",")}
+    states = tuple(state for state in found if state is not None)
+    if len(states) < len(found):
+        raise RequestRefused(
+            "state_unknown", f"name some of {', '.join(_STATES)}", states=names[:64]
+        )
+    return states

@@ -1,0 +1,296 @@
+"""Our own requests that change something: messages, half messages and decisions in bulk.
+
+Each goes through the writer, so nothing is answered before it is durable.  The rows of one request
+share its batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from escrowmq.broker.messages import Sender
+from escrowmq.broker.own_calls import Call, own_handlers
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, SentInRow, SentRow
+from escrowmq.protocol.properties import PGROUP, TRAN_MSG, format_properties, join_properties
+from escrowmq.protocol.sent_facts import read_sent_facts
+from escrowmq.transaction.commands import (
+    Append,
+    Appended,
+    AttemptClaim,
+    BatchReply,
+    DecideBatch,
+    Decision,
+    End,
+    Held,
+    Prepare,
+    Settled,
+)
+from escrowmq.transaction.states import Resolution
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.model.message import Message
+    from escrowmq.protocol.own_headers import (
+        ByHeader,
+        DecideBatchHeader,
+        HoldHeader,
+        HoldManyHeader,
+        OwnHeader,
+    )
+
+_RESOLUTIONS = {resolution.value: resolution for resolution in Resolution}
+#: What a refusal says of a decision that was made before.
+_DECIDED = {"already_committed": "committed", "already_rolled_back": "rolled_back"}
+
+
+class OwnWriting:
+    """Handles bulk writes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_handlers(
+            self._broker,
+            {
+                OwnCode.HOLD_HALVES: self.hold,
+                OwnCode.HOLD_MANY: self.hold_many,
+                OwnCode.SEND_MANY: self.send_many,
+                OwnCode.DECIDE_MANY: self.decide_many,
+                OwnCode.DECIDE_BATCH: self.decide_batch,
+            },
+        )
+
+    # Messages.
+
+    def hold(self, call: Call[HoldHeader]) -> None:
+        """Hold half messages of one transaction."""
+        header = call.header
+        messages = self._halves(
+            call, header.producer_group, header.transaction_id, header.number, call.rows(SentRow)
+        )
+        command = Prepare(
+            group=header.producer_group,
+            transaction_id=header.transaction_id,
+            messages=messages,
+            number=header.number,
+            bulk=header.is_bulk,
+            ledger=header.ledger,
+            allowed_ms=header.allowed_ms,
+            check_after_ms=header.check_after_ms,
+        )
+
+        def held(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Held)
+            first = reply.half_offset
+            call.answer(
+                [
+                    [message.queue_id for message in messages],
+                    range(first, first + reply.count),
+                    reply.log_offsets,
+                ],
+                half_offset=first,
+                is_repeated=reply.repeated,
+            )
+
+        self._broker.submit(call.request, command, held)
+
+    def hold_many(self, call: Call[HoldManyHeader]) -> None:
+        """Hold many transactions; what is wrong with one does not hinder the others."""
+        header = call.header
+        commands: list[Prepare] = []
+        #: In the order of the request: what is wrong with a transaction, or None.
+        refusals: dict[str, RequestRefused | None] = {}
+        for transaction_id, rows in groupby(call.rows(SentInRow), _transaction_id):
+            if transaction_id in refusals:
+                raise RequestRefused(
+                    "transaction_split",
+                    "rows of one transaction stand together",
+                    transaction_id=transaction_id,
+                )
+            try:
+                messages = self._halves(call, header.producer_group, transaction_id, 0, rows)
+            except RequestRefused as refused:
+                refusals[transaction_id] = refused
+                continue
+            refusals[transaction_id] = None
+            commands.append(
+                Prepare(
+                    group=header.producer_group,
+                    transaction_id=transaction_id,
+                    messages=messages,
+                    number=0,
+                    ledger=header.ledger,
+                    allowed_ms=header.allowed_ms,
+                    check_after_ms=header.check_after_ms,
+                )
+            )
+
+        def held(decisions: list[Decision]) -> None:
+            left = iter(decisions)
+            call.answer_rows(
+                _held(transaction_id, Decision(refused=refused) if refused else next(left))
+                for transaction_id, refused in refusals.items()
+            )
+
+        self._broker.submit_all(call.request, commands, held)
+
+    def send_many(self, call: Call[OwnHeader]) -> None:
+        """Store ordinary messages."""
+        now_ms = self._broker.clock.now_ms()
+        maker = self._broker.messages
+        born_host = call.request.connection.born_host
+        messages = []
+        for row in call.rows(SentRow):
+            properties = row.properties.encode()
+            facts = read_sent_facts(properties)
+            if facts.is_half:
+                raise RequestRefused(
+                    "batch_illegal", "hold half messages instead of sending them", topic=row.topic
+                )
+            messages.append(
+                maker.make(
+                    maker.place(row.topic, row.queue_id, now_ms),
+                    row.body,
+                    properties,
+                    facts,
+                    Sender(row.flag, row.sys_flag, row.born_at_ms, born_host),
+                    now_ms=now_ms,
+                    is_half=False,
+                )
+            )
+
+        def stored(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Appended)
+            queues = [message.queue_id for message in messages]
+            call.answer([queues, reply.queue_offsets, reply.log_offsets])
+
+        self._broker.submit(call.request, Append(messages=tuple(messages)), stored)
+
+    def _halves(
+        self,
+        call: Call[HoldHeader] | Call[HoldManyHeader],
+        group: str,
+        transaction_id: str,
+        number: int,
+        rows: Iterable[SentRow | SentInRow],
+    ) -> tuple[Message, ...]:
+        now_ms = self._broker.clock.now_ms()
+        maker = self._broker.messages
+        born_host = call.request.connection.born_host
+        # Of pairs with one name the last one holds: nobody else's mark or group.
+        marks = format_properties({TRAN_MSG: "true", PGROUP: group})
+        messages = []
+        # The same request sent again must mean the same queues.
+        for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
+            properties = join_properties(row.properties.encode(), marks)
+            messages.append(
+                maker.make(
+                    maker.place(row.topic, row.queue_id, now_ms, turn=turn),
+                    row.body,
+                    properties,
+                    read_sent_facts(properties),
+                    Sender(row.flag, row.sys_flag, row.born_at_ms, born_host),
+                    now_ms=now_ms,
+                    is_half=True,
+                    transaction_id=transaction_id,
+                )
+            )
+        return tuple(messages)
+
+    # Decisions.
+
+    def decide_many(self, call: Call[ByHeader]) -> None:
+        """Decide many transactions, each on its own."""
+        by = call.header.by or call.by
+        commands = [
+            End(
+                half_offset=row.half_offset,
+                resolution=resolution_of(row.resolution),
+                by=by,
+                group=row.producer_group,
+                log_offset=row.log_offset,
+            )
+            for row in call.rows(DecisionRow)
+        ]
+
+        def decided(decisions: list[Decision]) -> None:
+            for command, decision in zip(commands, decisions, strict=True):
+                if decision.refused is not None and decision.refused.code in _DECIDED:
+                    self._broker.contradictions.note_refused(command, decision.refused)
+            call.answer_rows(map(_decided, commands, decisions))
+
+        self._broker.submit_all(call.request, commands, decided)
+
+    def decide_batch(self, call: Call[DecideBatchHeader]) -> None:
+        """Commit all attempts of a batch at once."""
+        header = call.header
+        if (header.batch_number is None) == (header.batch_name is None):
+            raise RequestRefused("batch_unnamed", "give the batch a number or a name, not both")
+        command = DecideBatch(
+            app_id=header.app_id,
+            query_id=header.query_id,
+            batch_id=header.batch_number if header.batch_name is None else header.batch_name,  # type: ignore[arg-type]  # one of the two is there
+            attempts=tuple(
+                AttemptClaim(
+                    transaction_id=row.transaction_id,
+                    last_number=row.last_number,
+                    rows=row.messages,
+                )
+                for row in call.rows(AttemptRow)
+            ),
+            by=header.by,
+        )
+
+        def decided(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, BatchReply)
+            call.answer(outcome=reply.outcome, messages=reply.rows)
+
+        self._broker.submit(call.request, command, decided)
+
+
+def resolution_of(text: str) -> Resolution:
+    """The resolution that a request names."""
+    resolution = _RESOLUTIONS.get(text)
+    if resolution is None:
+        raise RequestRefused(
+            "resolution_unknown", f"one of {', '.join(_RESOLUTIONS)}", resolution=text[:64]
+        )
+    return resolution
+
+
+def _transaction_id(row: SentInRow) -> str:
+    return row.transaction_id
+
+
+def _held(transaction_id: str, decision: Decision) -> Sequence[object]:
+    refused, reply = decision.refused, decision.reply
+    if refused is not None:
+        return transaction_id, None, None, False, refused.code, str(refused)
+    assert isinstance(reply, Held)
+    return transaction_id, reply.half_offset, reply.log_offsets[0], reply.repeated, None, None
+
+
+def _decided(command: End, decision: Decision) -> Sequence[object]:
+    """The truth about one transaction."""
+    half_offset = command.half_offset
+    refused, reply = decision.refused, decision.reply
+    if isinstance(reply, Settled):
+        return half_offset, reply.state.label, reply.by, reply.at_ms, reply.repeated, None, None
+    if refused is None:
+        # Not known: nothing was decided.
+        return half_offset, None, None, None, False, None, None
+    truth = _DECIDED.get(refused.code)
+    by = refused.fields["by"] if truth else None
+    at_ms = refused.fields["at_ms"] if truth else None
+    return half_offset, truth, by, at_ms, truth is not None, refused.code, str(refused)

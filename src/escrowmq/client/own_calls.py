@@ -1,0 +1,187 @@
+"""Our own requests, asked from outside: one blocking connection to one broker.
+
+For whoever has nothing else to do meanwhile: tools, the pipeline's driver and tasks, tests.  One
+thread uses it at a time.  A connection that broke is made anew by the next call.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from escrowmq.model.errors import (
+    EscrowError,
+    OutcomeUnknown,
+    ProtocolViolation,
+    RequestRefused,
+    StoreCorrupt,
+    StoreUnusable,
+    Unavailable,
+)
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.headers import ExtFields, read_header
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
+from escrowmq.protocol.own_forms import Row, decode_rows, encode_rows
+from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal, PagedAnswer
+from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
+
+CONNECT_S = 3.0
+ANSWER_S = 30.0
+_READ_BYTES = 256 * 1024
+_KINDS: dict[str, type[EscrowError]] = {
+    kind.__name__: kind
+    for kind in (
+        RequestRefused,
+        Unavailable,
+        OutcomeUnknown,
+        StoreCorrupt,
+        StoreUnusable,
+        ProtocolViolation,
+    )
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a broker answered."""
+
+    header: OwnAnswer
+    rows: list[Any]
+
+
+class OwnCalls:
+    """A connection to the broker at this address, ``host:port``."""
+
+    def __init__(
+        self, address: str, *, connect_s: float = CONNECT_S, answer_s: float = ANSWER_S
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._connect_s = connect_s
+        self._answer_s = answer_s
+        self._socket: socket.socket | None = None
+        self._splitter = FrameSplitter()
+        self._opaque = 0
+
+    def call(
+        self, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
+    ) -> Answer:
+        """Ask, and wait for the answer; what the broker refuses is raised as it raised it."""
+        spec = OWN_REQUESTS[code]
+        asked = spec.header() if header is None else header
+        assert type(asked) is spec.header
+        body = b""
+        if spec.rows is not None:
+            body = encode_rows(asked.form, spec.rows, spec.version, rows)
+        self._opaque = self._opaque % OPAQUE_MAX + 1
+        request = encode_request(code, self._opaque, header=asked, body=body)
+        return _read(spec, self._exchange(request, spec))
+
+    def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
+        """Ask for one page after the other, up to the last."""
+        asked = OWN_REQUESTS[code].header() if header is None else header
+        while True:
+            answer = self.call(code, asked)
+            assert isinstance(answer.header, PagedAnswer)
+            yield answer
+            if answer.header.cursor is None:
+                return
+            asked = msgspec.structs.replace(asked, cursor=answer.header.cursor)
+
+    def rows(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Any]:
+        """The rows of all pages."""
+        for answer in self.pages(code, header):
+            yield from answer.rows
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # The socket.
+
+    def _exchange(self, request: bytes, spec: OwnRequest) -> Frame:
+        connection = self._connected()
+        until = time.monotonic() + self._answer_s
+        try:
+            connection.settimeout(self._answer_s)
+            connection.sendall(request)
+            return self._answer(connection, until)
+        except (OSError, ProtocolViolation) as error:
+            # An answer that comes late would be taken for that of the next request.
+            self.close()
+            raise _lost(spec, error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            try:
+                self._socket = socket.create_connection(self._address, self._connect_s)
+            except OSError as error:
+                raise Unavailable(
+                    "broker_unreachable",
+                    "is it running, and is this its address?",
+                    address=f"{self._address[0]}:{self._address[1]}",
+                    cause=str(error),
+                ) from error
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._splitter = FrameSplitter()
+        return self._socket
+
+    def _answer(self, connection: socket.socket, until: float) -> Frame:
+        while True:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("no answer in time")
+            connection.settimeout(left_s)
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionResetError("the broker hung up")
+            for frame in self._splitter.feed(data):
+                # A broker may also ask, or tell; nobody here can answer.
+                if frame.is_response and frame.opaque == self._opaque:
+                    return frame
+
+
+def _read(spec: OwnRequest, frame: Frame) -> Answer:
+    if frame.code != ResponseCode.SUCCESS:
+        raise _refused(frame.ext, frame.remark)
+    header = read_header(spec.answer, frame.ext)
+    rows: list[Any] = []
+    if spec.answer_rows is not None:
+        rows = decode_rows(
+            header.form, spec.answer_rows, spec.version, frame.body, rows_max=spec.answer_rows_max
+        )
+    return Answer(header, rows)
+
+
+def _refused(ext: ExtFields, remark: str) -> EscrowError:
+    try:
+        told = read_header(OwnRefusal, ext)
+    except ProtocolViolation:
+        # No broker of ours, or one that does not know this request.
+        return RequestRefused("refused_by_peer", remark)
+    kind = _KINDS.get(told.kind, RequestRefused)
+    more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}
+    return kind(told.error, remark.removeprefix(f"{told.error}: "), **more)
+
+
+def _lost(spec: OwnRequest, error: Exception) -> EscrowError:
+    """Whether the broker has done it is not known, unless there was nothing to do."""
+    if spec.changes:
+        return OutcomeUnknown(
+            "answer_lost", "it may have been done", request=spec.code.name, cause=str(error)
+        )
+    return Unavailable("broker_unreachable", "ask again", cause=str(error))

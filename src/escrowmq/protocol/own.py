@@ -1,0 +1,258 @@
+"""Our own requests: what RocketMQ's protocol has no words for, in one table.
+
+They go over the same port in the same frames.  A request's fields are in its header, its rows in
+its body, in the form that the header names (``own_forms``); the answer's rows have that form too.
+The reference page is written from this table.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from escrowmq.protocol import own_headers as headers
+from escrowmq.protocol import own_rows as rows
+from escrowmq.protocol.own_forms import Row
+
+FIRST_CODE = 30_000
+LAST_CODE = 30_099
+PAGE_ROWS_MAX = 10_000
+"""Rows that one page has, at most."""
+
+
+class OwnCode(IntEnum):
+    """Codes never change their meaning."""
+
+    # Facts.
+    STATUS = 30_000
+    PLAN_RANGES = 30_001
+    LIST_TRANSACTIONS = 30_002
+    LIST_HALVES = 30_003
+    LIST_OPS = 30_004
+    LIST_CHECKS = 30_005
+    LIST_QUEUES = 30_006
+    READ_MESSAGES = 30_007
+
+    # Writing.
+    HOLD_HALVES = 30_020
+    HOLD_MANY = 30_021
+    SEND_MANY = 30_022
+    DECIDE_MANY = 30_023
+    DECIDE_BATCH = 30_024
+    OBEY_VERDICTS = 30_025
+
+    # Administration.
+    LIST_TOPICS = 30_040
+    LIST_GROUPS = 30_041
+    LIST_OFFSETS = 30_042
+    FIND_MESSAGES = 30_043
+    LIFE_LINE = 30_044
+    SETTLE = 30_045
+    RESUME = 30_046
+
+
+class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table."""
+
+    code: OwnCode
+    about: str
+    header: type[headers.OwnHeader] = headers.OwnHeader
+    rows: type[Row] | None = None
+    #: Rows that a request brings, at most.
+    rows_max: int = 0
+    answer: type[headers.OwnAnswer] = headers.OwnAnswer
+    answer_rows: type[Row] | None = None
+    #: Rows that an answer brings, at most.
+    answer_rows_max: int = 0
+    #: Of the columns, both ways.
+    version: int = 1
+    #: Whether anything is different afterwards: then a lost answer leaves a doubt.
+    changes: bool = False
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether an answer may have a cursor."""
+        return issubclass(self.answer, headers.PagedAnswer)
+
+
+_TABLE = (
+    OwnRequest(
+        code=OwnCode.STATUS,
+        about="How the broker is, what is undecided, and by which policy it is checked.",
+        answer=headers.StatusAnswer,
+    ),
+    OwnRequest(
+        code=OwnCode.PLAN_RANGES,
+        about="Ranges that can be read at the same time, by several readers.",
+        header=headers.PlanHeader,
+        answer_rows=rows.RangeRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_TRANSACTIONS,
+        about="Transactions by half offsets and states: the facts that the rules need.",
+        header=headers.ListTransactionsHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.TransactionRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_HALVES,
+        about="Half messages as the log has them, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.HalfRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_OPS,
+        about="Decisions as the log has them, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.OpRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_CHECKS,
+        about="Checks, and what was parked and resumed, as the log has them, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.CheckRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_QUEUES,
+        about="Queues and their offsets, all at one position of the log.",
+        header=headers.ListQueuesHeader,
+        answer=headers.ListQueuesAnswer,
+        answer_rows=rows.QueueRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.READ_MESSAGES,
+        about="Visible messages of a queue, by queue offsets.",
+        header=headers.ReadMessagesHeader,
+        answer=headers.ReadMessagesAnswer,
+        answer_rows=rows.MessageRow,
+        answer_rows_max=1_024,
+    ),
+    OwnRequest(
+        code=OwnCode.HOLD_HALVES,
+        about="Hold half messages of one transaction, for any topics, all or none.",
+        header=headers.HoldHeader,
+        rows=rows.SentRow,
+        rows_max=32_767,
+        answer=headers.HoldAnswer,
+        answer_rows=rows.HeldRow,
+        answer_rows_max=32_767,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.HOLD_MANY,
+        about="Hold many transactions at once, each of which may be refused on its own.",
+        header=headers.HoldManyHeader,
+        rows=rows.SentInRow,
+        rows_max=4_096,
+        answer_rows=rows.HeldInRow,
+        answer_rows_max=4_096,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.SEND_MANY,
+        about="Store ordinary messages, for any topics, all or none.",
+        rows=rows.SentRow,
+        rows_max=32_767,
+        answer_rows=rows.StoredRow,
+        answer_rows_max=32_767,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.DECIDE_MANY,
+        about="Commit or roll back many transactions, each answered with the truth about it.",
+        header=headers.ByHeader,
+        rows=rows.DecisionRow,
+        rows_max=4_096,
+        answer_rows=rows.DecidedRow,
+        answer_rows_max=4_096,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.DECIDE_BATCH,
+        about="Commit all attempts of a Spark batch at once, if it was not decided before.",
+        header=headers.DecideBatchHeader,
+        rows=rows.AttemptRow,
+        rows_max=10_000,
+        answer=headers.DecideBatchAnswer,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.OBEY_VERDICTS,
+        about="Do what the pipeline says, where nothing has changed since it looked.",
+        header=headers.ByHeader,
+        rows=rows.VerdictRow,
+        rows_max=4_096,
+        answer_rows=rows.VerdictOutcomeRow,
+        answer_rows_max=4_096,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_TOPICS,
+        about="Topics, the system's too.",
+        header=headers.PagedHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.TopicRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_GROUPS,
+        about="Producer and consumer groups, and who is online of them.",
+        header=headers.PagedHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.GroupRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_OFFSETS,
+        about="How far consumer groups are.",
+        header=headers.TopicFilterHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.OffsetRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.FIND_MESSAGES,
+        about="Messages by key, newest first, or one by its id, also if it is not visible yet.",
+        header=headers.FindMessagesHeader,
+        answer_rows=rows.MessageRow,
+        answer_rows_max=64,
+    ),
+    OwnRequest(
+        code=OwnCode.LIFE_LINE,
+        about="What happened to one transaction, and when.",
+        header=headers.TransactionHeader,
+        answer=headers.LifeLineAnswer,
+        answer_rows=rows.EventRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.SETTLE,
+        about="Decide one transaction by hand.",
+        header=headers.SettleHeader,
+        answer=headers.SettleAnswer,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.RESUME,
+        about="Check a parked transaction again, from the first check.",
+        header=headers.ByHandHeader,
+        changes=True,
+    ),
+)
+
+OWN_REQUESTS: dict[int, OwnRequest] = {request.code: request for request in _TABLE}
+
+
+def is_own(code: int) -> bool:
+    """Whether a request with this code is one of ours."""
+    return FIRST_CODE <= code <= LAST_CODE

@@ -1,0 +1,167 @@
+"""Rows as an Arrow IPC stream: one schema, its version in the metadata, then record batches.
+
+Reading trusts nothing.  A batch's head is looked at before its body is: a compressed one could
+become gigabytes, so it is refused, and so are more rows than were allowed.  What is left cannot be
+larger than the frame it came in.  Arrow then checks every offset and every text before a value is
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - a class, whatever its case
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, too_many_rows
+
+VERSION = b"escrowmq.version"
+BATCHES_MAX = 64
+"""Batches in one body: an empty one costs its reader more than its writer."""
+
+_TYPES = {
+    Kind.TEXT: pa.utf8(),
+    Kind.BYTES: pa.binary(),
+    Kind.BOOL: pa.bool_(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+}
+#: What reading garbage raises.
+_GARBAGE = (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError)
+
+# In a table of FlatBuffers, these are the places of fields: Message.header, and of RecordBatch
+# its length and compression.
+_HEADER = 2
+_LENGTH = 0
+_COMPRESSION = 3
+
+_U16 = Struct("<H").unpack_from
+_I32 = Struct("<i").unpack_from
+_U32 = Struct("<I").unpack_from
+_I64 = Struct("<q").unpack_from
+
+
+def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
+    """One batch of these columns."""
+    schema = schema_of(columns, version)
+    arrays = [
+        pa.array(held, type=_TYPES[column.kind])
+        for column, held in zip(columns, values, strict=True)
+    ]
+    for column, array in zip(columns, arrays, strict=True):
+        assert column.is_nullable or not array.null_count, column.name
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.record_batch(arrays, schema=schema))
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def schema_of(columns: tuple[Column, ...], version: int) -> pa.Schema:
+    """The schema of a kind of rows."""
+    return pa.schema(
+        [
+            pa.field(column.name, _TYPES[column.kind], nullable=column.is_nullable)
+            for column in columns
+        ],
+        metadata={VERSION: str(version).encode()},
+    )
+
+
+def decode(
+    columns: tuple[Column, ...], version: int, body: bytes, *, rows_max: int
+) -> list[list[Any]]:
+    """The values of each column."""
+    held: list[list[Any]] = [[] for _ in columns]
+    try:
+        for batch in _batches(columns, version, body, rows_max):
+            for column, values, array in zip(columns, held, batch.columns, strict=True):
+                if array.null_count and not column.is_nullable:
+                    raise rows_malformed("no null may be here", column=column.name)
+                values.extend(array.to_pylist())
+    except _GARBAGE as error:
+        raise rows_malformed(f"Arrow: {error}") from None
+    return held
+
+
+def _batches(
+    columns: tuple[Column, ...], version: int, body: bytes, rows_max: int
+) -> Iterator[pa.RecordBatch]:
+    messages = _messages(body)
+    first = next(messages, None)
+    if first is None or first.type != "schema":
+        raise rows_malformed("an Arrow stream starts with its schema")
+    schema = pa.ipc.read_schema(first)
+    _check_schema(schema, columns, version)
+    total = 0
+    for number, message in enumerate(messages, 1):
+        if message.type != "record batch":
+            raise rows_malformed("only record batches may follow the schema", found=message.type)
+        if number > BATCHES_MAX:
+            raise rows_malformed(f"at most {BATCHES_MAX} batches")
+        count, is_compressed = head_of(message.metadata.to_pybytes())
+        if is_compressed:
+            raise RequestRefused("rows_compressed", "send Arrow batches without compression")
+        total += count
+        if total > rows_max:
+            raise too_many_rows(total, rows_max)
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        yield batch
+
+
+def _messages(body: bytes) -> Iterator[pa.ipc.Message]:
+    reader = pa.ipc.MessageReader.open_stream(pa.BufferReader(body))
+    while True:
+        try:
+            yield reader.read_next_message()
+        except StopIteration:
+            return
+
+
+def _check_schema(schema: pa.Schema, columns: tuple[Column, ...], version: int) -> None:
+    stated = (schema.metadata or {}).get(VERSION, b"")
+    if stated != str(version).encode():
+        raise RequestRefused(
+            "schema_version_unknown",
+            f"the version is {version}",
+            version=stated[:16].decode(errors="replace"),
+        )
+    wanted = [(column.name, _TYPES[column.kind]) for column in columns]
+    if [(field.name, field.type) for field in schema] != wanted:
+        raise rows_malformed(
+            "the columns are others",
+            columns=", ".join(f"{name} {kind}" for name, kind in wanted),
+        )
+
+
+def head_of(metadata: bytes) -> tuple[int, bool]:
+    """How many rows a batch says it has, and whether they are compressed."""
+    try:
+        message = _U32(metadata, 0)[0]
+        at = _field(metadata, message, _HEADER)
+        if not at:
+            raise rows_malformed("a batch has no head")
+        batch = at + _U32(metadata, at)[0]
+        length = _field(metadata, batch, _LENGTH)
+        count = _I64(metadata, length)[0] if length else 0
+        is_compressed = bool(_field(metadata, batch, _COMPRESSION))
+    except StructError:
+        raise rows_malformed("the head of a batch is cut off") from None
+    if count < 0:
+        raise rows_malformed("a batch has fewer than no rows")
+    return count, is_compressed
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a table of FlatBuffers has this field; 0 if it has not."""
+    described = table - _I32(data, table)[0]
+    if described < 0:
+        raise rows_malformed("the head of a batch points before it")
+    place = 4 + 2 * number
+    if place + 2 > _U16(data, described)[0]:
+        return 0
+    offset: int = _U16(data, described + place)[0]
+    return table + offset if offset else 0

@@ -1,0 +1,314 @@
+"""The fields of our own requests and of their answers, besides the rows in the body.
+
+``own.py`` says which belongs to which.  A field's comment is what the reference page says of it.
+"""
+
+from __future__ import annotations
+
+from escrowmq.protocol.headers import Header, Int32, Int64
+from escrowmq.protocol.own_forms import Form
+
+
+class OwnHeader(Header, frozen=True, kw_only=True):
+    """Any request."""
+
+    #: How rows travel, in both directions.
+    form: Form = Form.MSGPACK
+    #: The version of the rows' columns, in both directions.
+    version: Int32 = 1
+
+
+class OwnAnswer(Header, frozen=True, kw_only=True):
+    """Any answer."""
+
+    form: Form = Form.MSGPACK
+    version: Int32 = 1
+    #: Rows in the body.
+    row_count: Int32 = 0
+    #: The broker's clock.
+    now_ms: Int64 = 0
+
+
+class OwnRefusal(Header, frozen=True, kw_only=True):
+    """Why not; the remark says it for people."""
+
+    #: The error's code.
+    error: str
+    #: The error's class: who must act.
+    kind: str
+    #: When to try again, if that may help.
+    retry_after_ms: Int64 | None = None
+
+
+class PagedHeader(OwnHeader, frozen=True, kw_only=True):
+    """A request that is answered in pages."""
+
+    #: Rows to answer at most; 0 means as many as there may be.
+    limit: Int32 = 0
+    #: What the last page said; empty for the first.
+    cursor: str = ""
+
+
+class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """A page.  It may have fewer rows than asked for, or none, and yet not be the last."""
+
+    #: Ask for the next page with it; absent after the last.
+    cursor: str | None = None
+
+
+# Facts.
+
+
+class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """STATUS."""
+
+    broker_name: str
+    cluster: str
+    started_at_ms: Int64
+    #: Since when no verdicts came: the pipeline's last, or the start.
+    pipeline_away_since_ms: Int64
+    #: Transactions that are neither decided nor parked.
+    undecided: Int64
+    #: The age of the oldest of them; 0 if there is none.
+    oldest_undecided_ms: Int64
+    #: Those of them that nobody could be asked about: no producer of their group is online.
+    undecided_without_producer: Int64
+    parked: Int64
+    #: Back-checks sent since the start.
+    checks_sent: Int64
+    connections: Int32
+    #: Members of groups that are online.
+    producers_online: Int32
+    consumers_online: Int32
+    topics: Int32
+    queues: Int32
+    #: Bytes of the log that can be read: from, and up to.
+    log_start: Int64
+    log_end: Int64
+    #: The half offsets that are known: from, and up to.
+    half_start: Int64
+    half_end: Int64
+    #: The policy for back-checks; settings of the section `[transaction]`.
+    check_after_ms: Int64
+    check_interval_ms: Int64
+    check_backoff: float
+    check_interval_max_ms: Int64
+    checks_max: Int32
+    park_after_ms: Int64
+
+
+class PlanHeader(OwnHeader, frozen=True, kw_only=True):
+    """PLAN_RANGES."""
+
+    #: `transactions`: ranges of half offsets.  `log`: ranges of log offsets, for LIST_HALVES,
+    #: LIST_OPS and LIST_CHECKS.
+    what: str = "transactions"
+    #: Undecided half messages that a range of half offsets should have, about.
+    rows_per_range: Int32 = 10_000
+
+
+class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_TRANSACTIONS."""
+
+    #: Half offsets: from, and up to; -1 means to the end.
+    start: Int64 = 0
+    end: Int64 = -1
+    #: Names of states, with commas between them.
+    states: str = "prepared,parked"
+    #: Whether transaction ids are wanted.  They are read from the log: pages are smaller.
+    with_ids: bool = False
+
+
+class LogRangeHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_HALVES, LIST_OPS and LIST_CHECKS."""
+
+    #: Log offsets: from, and up to; -1 means to the end.  PLAN_RANGES and answers give those
+    #: at which reading can begin.
+    start: Int64 = 0
+    end: Int64 = -1
+
+
+class LogRangeAnswer(PagedAnswer, frozen=True, kw_only=True):
+    """A page of the log's records."""
+
+    #: What of the log could be read: from, and up to.
+    log_start: Int64
+    log_end: Int64
+
+
+class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_QUEUES."""
+
+    #: Only this topic's; empty for all.
+    topic: str = ""
+
+
+class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):
+    """A page of queues."""
+
+    #: The log position that all ends belong to.
+    log_end: Int64
+
+
+class ReadMessagesHeader(PagedHeader, frozen=True, kw_only=True):
+    """READ_MESSAGES."""
+
+    topic: str
+    queue_id: Int32
+    #: Queue offsets: from, and up to; -1 means to the end.  What retention has deleted is
+    #: passed over.
+    start: Int64 = 0
+    end: Int64 = -1
+
+
+class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
+    """A page of messages."""
+
+    #: The queue's offsets: from, and up to.
+    queue_start: Int64
+    queue_end: Int64
+
+
+# Writing.
+
+
+class HoldHeader(OwnHeader, frozen=True, kw_only=True):
+    """HOLD_HALVES."""
+
+    producer_group: str
+    transaction_id: str
+    #: Of the transaction's requests, from 0 on: a repeat is answered as before, a gap refused.
+    number: Int32
+    #: An attempt of the Spark sink: the transaction has no limit, only each request.
+    is_bulk: bool = False
+    #: The UUID of the ledger table that knows the outcome; empty if there is none.
+    ledger: str = ""
+    #: How long the sender may take to commit its own transaction.
+    allowed_ms: Int64 = 0
+    #: Age before the first back-check; absent means the policy's.
+    check_after_ms: Int64 | None = None
+
+
+class HoldAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """HOLD_HALVES."""
+
+    #: The first of this request's half messages; any of them can be named to decide.
+    half_offset: Int64
+    #: They were held before this request.
+    is_repeated: bool
+
+
+class HoldManyHeader(OwnHeader, frozen=True, kw_only=True):
+    """HOLD_MANY."""
+
+    producer_group: str
+    ledger: str = ""
+    #: As for HOLD_HALVES.
+    allowed_ms: Int64 = 0
+    check_after_ms: Int64 | None = None
+
+
+class ByHeader(OwnHeader, frozen=True, kw_only=True):
+    """DECIDE_MANY."""
+
+    #: Who decides, for the record; empty means the client's id or address.
+    by: str = ""
+
+
+class DecideBatchHeader(OwnHeader, frozen=True, kw_only=True):
+    """DECIDE_BATCH."""
+
+    app_id: str
+    query_id: str
+    #: Of a streaming query; a plain write has a name instead.
+    batch_number: Int64 | None = None
+    batch_name: str | None = None
+    by: str
+
+
+class DecideBatchAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """DECIDE_BATCH."""
+
+    #: `decided`, or `already_done` by the same query: then these attempts were rolled back.
+    outcome: str
+    #: Messages that became visible.
+    messages: Int64
+
+
+# Administration.
+
+
+class TopicFilterHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_OFFSETS."""
+
+    #: Only this group's; empty for all.
+    group: str = ""
+    #: Only this topic's; empty for all.
+    topic: str = ""
+
+
+class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
+    """FIND_MESSAGES: by topic and key, or by message id."""
+
+    topic: str = ""
+    #: One of its keys, or its unique key.
+    key: str = ""
+    #: An offset message id; then topic and key are not looked at.
+    message_id: str = ""
+    limit: Int32 = 0
+
+
+class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIFE_LINE: one transaction, named in one of two ways."""
+
+    #: Any of its half messages; -1 if the id is given.
+    half_offset: Int64 = -1
+    #: Of several with this id the newest is meant.
+    transaction_id: str = ""
+
+
+class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):
+    """LIFE_LINE."""
+
+    #: Its first half message.
+    half_offset: Int64
+    transaction_id: str
+    producer_group: str
+    ledger: str
+    #: The name of its state.
+    state: str
+    checks_sent: Int32
+    #: Undecided: when it is checked next, if it is.
+    next_check_at_ms: Int64 | None
+    #: Producers of its group that are online.
+    producers_online: Int32
+
+
+class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
+    """RESUME: one transaction, named in one of two ways."""
+
+    #: Any of its half messages; -1 if the id is given.
+    half_offset: Int64 = -1
+    #: Of several with this id the newest is meant.
+    transaction_id: str = ""
+    #: Who wants it, for the record.
+    by: str
+
+
+class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
+    """SETTLE."""
+
+    #: `commit` or `rollback`.
+    resolution: str
+    #: Why, for the record.
+    reason: str
+
+
+class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """SETTLE."""
+
+    #: `committed` or `rolled_back`.
+    decided: str
+    decided_by: str
+    decided_at_ms: Int64
+    is_repeated: bool

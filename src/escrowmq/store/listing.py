@@ -1,0 +1,194 @@
+"""Transactions by half offset, many at a time: columns of the state table, a page after the other.
+
+One row of the table stands for each transaction: its head, the first half message of its first
+request.  Rows are picked by numpy from chunks and files; nothing is built per row.  A page ends at
+its limit of rows, or once enough was looked at, so that nobody else waits long for it.
+
+Of a decided transaction the table no longer knows which requests belonged together: each of them
+is listed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from escrowmq.store.rows import Rows
+from escrowmq.transaction.records import PLAIN
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST, Half
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from escrowmq.store.chunk import Chunk
+    from escrowmq.store.state_table import StateTable
+    from escrowmq.store.store import Store
+
+LOOKED_AT_MAX = 2_000_000
+"""Rows that one page looks at."""
+
+_DECIDED = frozenset((State.COMMITTED, State.ROLLED_BACK))
+_NAMES = (
+    "half_offset",
+    "location",
+    "stored_at_ms",
+    "next_at_ms",
+    "size",
+    "origin",
+    "part",
+    "state",
+    "checks_sent",
+)
+_HEAD = np.dtype([(name, "<i8") for name in _NAMES])
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Heads in the order of their half offsets, and where to go on."""
+
+    #: One record each, its fields as 64-bit numbers.
+    heads: Rows
+    #: The next half offset to ask for; None if the range is done.
+    next_start: int | None
+
+
+def list_heads(
+    store: Store,
+    start: int,
+    end: int,
+    states: Collection[State],
+    *,
+    limit: int,
+    looked_at_max: int = LOOKED_AT_MAX,
+) -> Page:
+    """Heads in ``[start, end)`` that are in one of these states, of which there is at least one."""
+    table = store.table
+    end = min(end, table.end)
+    found: list[Rows] = []
+    count = looked_at = 0
+    for base in _bases(table, start, end, states):
+        if looked_at >= looked_at_max:
+            return _page(found, max(base, start))
+        block = (max(base, start), min(base + table.chunk_rows, end))
+        heads = _heads_in(store, base, block, states)
+        looked_at += block[1] - block[0]
+        count += len(heads)
+        found.append(heads)
+        if count > limit:
+            found[-1] = heads[: len(heads) - (count - limit)]
+            return _page(found, int(heads["half_offset"][len(found[-1])]))
+    return _page(found, None)
+
+
+def message_counts(store: Store, heads: Rows) -> Rows:
+    """How many half messages each transaction has."""
+    counts: Rows = heads["part"] & ~FIRST
+    parts = store.core.parts
+    if parts:
+        for at, head in enumerate(heads["half_offset"].tolist()):
+            if head in parts:
+                counts[at] = parts[head].messages
+    return counts
+
+
+def started_at_ms(store: Store, heads: Rows) -> Rows:
+    """Since when the age of each counts: when it was stored or, if later, resumed."""
+    started: Rows = heads["stored_at_ms"].copy()
+    resumed = store.core.resumed_at_ms
+    if resumed:
+        for at, head in enumerate(heads["half_offset"].tolist()):
+            started[at] = max(resumed.get(head, 0), started[at])
+    return started
+
+
+def _page(found: list[Rows], next_start: int | None) -> Page:
+    return Page(np.concatenate([np.empty(0, dtype=_HEAD), *found]), next_start)
+
+
+def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -> Iterator[int]:
+    """Where chunks begin that may hold such rows."""
+    rows = table.chunk_rows
+    bases = {half - half % rows for half in table.survivors.rows}
+    if _DECIDED.isdisjoint(states):
+        bases.update(base for base, chunk in table.chunks.items() if chunk.needed)
+    else:
+        bases.update(table.chunks)
+        bases.update(chunk.base for chunk in table.files.chunks)
+    return (base for base in sorted(bases) if base + rows > start and base < end)
+
+
+def _heads_in(store: Store, base: int, block: tuple[int, int], states: Collection[State]) -> Rows:
+    table = store.table
+    chunk = table.chunks.get(base)
+    heads = np.empty(0, dtype=_HEAD)
+    if chunk is not None:
+        heads = _from_chunk(chunk, block, states)
+    elif not _DECIDED.isdisjoint(states):
+        heads = _from_file(table, base, block, states)
+    kept = [
+        half
+        for row, half in table.survivors.rows.items()
+        if block[0] <= row < block[1] and table.place(row)[0] is None
+    ]
+    if kept:
+        # The map is newer than the file.
+        is_older = ~np.isin(heads["half_offset"], [half.half_offset for half in kept])
+        heads = np.concatenate([heads[is_older], _from_halves(kept, states)])
+        heads.sort(order="half_offset")
+    later = [row for row in store.core.heads if block[0] <= row < block[1]]
+    return heads[~np.isin(heads["half_offset"], later)] if later else heads
+
+
+def _from_chunk(chunk: Chunk, block: tuple[int, int], states: Collection[State]) -> Rows:
+    at = max(block[0] - chunk.base, chunk.skipped)
+    here = slice(at, max(block[1] - chunk.base, at))
+
+    def column(name: str) -> Rows:
+        return chunk.view("log_offset" if name == "location" else name)[here]
+
+    heads = _picked(column, chunk.base + at, states)
+    if chunk.locations:
+        for index, row in enumerate(heads["half_offset"].tolist()):
+            if row in chunk.locations:
+                heads["location"][index] = chunk.locations[row]
+    return heads
+
+
+def _from_file(
+    table: StateTable, base: int, block: tuple[int, int], states: Collection[State]
+) -> Rows:
+    first = max(block[0], table.start)
+    if first >= block[1] or all(chunk.base != base for chunk in table.files.chunks):
+        return np.empty(0, dtype=_HEAD)
+    rows = table.files.rows(base, first - base, block[1] - first)
+    return _picked(rows.__getitem__, first, states)
+
+
+def _picked(column: Callable[[str], Rows], first: int, states: Collection[State]) -> Rows:
+    """Of rows from the first one on, those that are heads."""
+    is_head = (column("part") >= FIRST) & (column("size") > 0) & (column("origin") != PLAIN)
+    state = column("state")
+    # As plain numbers: comparing with an enum takes several times as long.
+    wanted = [int(one) for one in states]
+    is_wanted = state == wanted[0]
+    for code in wanted[1:]:
+        is_wanted |= state == code
+    hits = np.flatnonzero(is_head & is_wanted)
+    heads = np.empty(len(hits), dtype=_HEAD)
+    heads["half_offset"] = hits + first
+    for name in _NAMES[1:]:
+        heads[name] = column(name)[hits]
+    return heads
+
+
+def _from_halves(halves: list[Half], states: Collection[State]) -> Rows:
+    return np.array(
+        [
+            tuple(int(getattr(half, name)) for name in _NAMES)
+            for half in halves
+            if half.state in states and half.part & FIRST and half.origin != PLAIN
+        ],
+        dtype=_HEAD,
+    )

@@ -1,0 +1,37 @@
+"""Alerts are raised once per transaction, and remembering that has a limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker import contradictions
+from escrowmq.broker.contradictions import Contradictions
+from escrowmq.transaction.states import Resolution
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def note(alerts: Contradictions, half_offset: int) -> None:
+    alerts.note(
+        half_offset,
+        Resolution.COMMIT,
+        "producer",
+        state="rolled_back",
+        decided_by="settle",
+        decided_at_ms=1,
+    )
+
+
+def test_each_transaction_raises_one_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contradictions, "REMEMBERED_MAX", 2)
+    alerts = Contradictions()
+    for half_offset in (1, 2, 1, 2):
+        note(alerts, half_offset)
+    assert alerts.count == 2
+    # The oldest is forgotten.
+    note(alerts, 3)
+    note(alerts, 2)
+    assert alerts.count == 3
+    note(alerts, 1)
+    assert alerts.count == 4

@@ -1,0 +1,186 @@
+"""Transactions by half offset: in memory, in files and in between, page by page."""
+
+from __future__ import annotations
+
+from escrowmq.store.identities import transaction_ids
+from escrowmq.store.listing import list_heads, message_counts, started_at_ms
+from escrowmq.transaction.commands import CheckSent, Park, Resume
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+from tests.unit.store.helpers import HOUR, MINUTE, Driver, message
+from tests.unit.store.test_state_table import dropped, settled_chunk
+
+UNDECIDED = (State.PREPARED, State.PARKED)
+
+
+def heads(driver: Driver, *states: State, start: int = 0, end: int = NEVER) -> list[int]:
+    page = list_heads(driver.store, start, end, states or UNDECIDED, limit=1_000)
+    assert page.next_start is None
+    return [int(row) for row in page.heads["half_offset"]]
+
+
+def test_a_transaction_is_listed_once_under_its_head() -> None:
+    driver = Driver()
+    driver.hold("a", message("1"), message("2"), number=0)
+    driver.hold("b")
+    driver.hold("a", message("3"), number=1)
+    page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=10)
+    assert page.heads["half_offset"].tolist() == [0, 2]
+    assert message_counts(driver.store, page.heads).tolist() == [3, 1]
+
+
+def test_only_wanted_states_are_listed_and_no_ordinary_messages() -> None:
+    driver = Driver()
+    for name in "abcd":
+        driver.hold(name)
+    driver.append(message("later", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    driver.commit(0)
+    driver.roll_back(1)
+    driver.do(Park(half_offset=2, reason="test"))
+    assert heads(driver) == [2, 3]
+    assert heads(driver, State.PREPARED) == [3]
+    assert heads(driver, State.PARKED) == [2]
+    assert heads(driver, State.COMMITTED) == [0]
+    assert heads(driver, *State) == [0, 1, 2, 3]
+
+
+def test_a_range_is_half_open_and_may_lie_anywhere() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.hold(f"t{number}")
+    assert heads(driver, start=3, end=12) == list(range(3, 12))
+    assert heads(driver, start=30, end=40) == []
+    assert heads(driver, start=5, end=5) == []
+
+
+def test_pages_follow_each_other_without_gap_or_repeat() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.hold(f"t{number}")
+    found: list[int] = []
+    start: int | None = 0
+    while start is not None:
+        page = list_heads(driver.store, start, NEVER, UNDECIDED, limit=3)
+        assert len(page.heads) <= 3
+        found += page.heads["half_offset"].tolist()
+        start = page.next_start
+    assert found == list(range(20))
+
+
+def test_a_page_ends_once_enough_was_looked_at() -> None:
+    driver = Driver()
+    for number in range(20):
+        driver.hold(f"t{number}")
+    page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=100, looked_at_max=8)
+    assert (len(page.heads), page.next_start) == (8, 8)
+
+
+def test_rows_that_left_memory_are_listed_as_well() -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    settled_chunk(driver)
+    dropped(driver)
+    driver.hold("new")
+    assert heads(driver) == [2, 16]
+    assert heads(driver, *State) == list(range(17))
+    assert heads(driver, State.COMMITTED, start=1, end=9) == [1, 3, 5, 7]
+    # Decided since then: only the map knows.
+    driver.commit(2)
+    assert heads(driver) == [16]
+    assert heads(driver, State.COMMITTED, end=4) == [1, 2, 3]
+    again = driver.closed_and_opened()
+    assert heads(again, *State) == list(range(17))
+
+
+def test_rows_before_the_tables_start_are_gone() -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    dropped(driver)
+    driver.store.table.start = 4
+    assert heads(driver, State.COMMITTED, State.ROLLED_BACK, end=8) == [4, 5, 6, 7]
+    driver.store.table.start = 8
+    assert heads(driver, State.COMMITTED, end=8) == []
+    assert heads(driver, *State, end=8) == [2]
+
+
+def test_what_is_only_in_the_map_needs_no_file() -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    dropped(driver)
+    driver.store.table.files.chunks.clear()
+    assert heads(driver, *State) == [2]
+
+
+def test_the_age_of_a_resumed_transaction_counts_from_then() -> None:
+    driver = Driver()
+    driver.hold("a")
+    driver.hold("b")
+    stored = driver.half(0).stored_at_ms
+    driver.clock.advance(ms=MINUTE)
+    driver.do(Park(half_offset=0, reason="test"))
+    driver.do(Resume(half_offset=0, by="ops"))
+    driver.do(CheckSent(half_offset=0, client="c"))
+    page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=10)
+    assert started_at_ms(driver.store, page.heads).tolist() == [stored + MINUTE, stored]
+    assert page.heads["checks_sent"].tolist() == [1, 0]
+
+
+def ids(driver: Driver) -> list[str]:
+    page = list_heads(driver.store, 0, NEVER, tuple(State), limit=1_000)
+    fields = page.heads
+    places = zip(fields["half_offset"].tolist(), fields["location"].tolist(), strict=True)
+    return transaction_ids(driver.store, places)
+
+
+def test_transaction_ids_are_read_from_the_log() -> None:
+    driver = Driver()
+    driver.hold("one")
+    driver.hold("keys", message("x", keys="k1 k2"))
+    driver.hold("many", message("1"), message("2"))
+    driver.hold("large", message("x" * 40_000))
+    driver.hold("é")
+    assert ids(driver) == ["one", "keys", "many", "large", "é"]
+
+
+def test_the_id_of_a_half_message_that_was_carried_forward_is_known() -> None:
+    driver = Driver(retention_ms=HOUR)
+    driver.hold("old", message("1"), message("2"))
+    driver.hold("older than the log")
+    driver.commit(2)
+    driver.roll_segment()
+    driver.clock.advance(ms=2 * HOUR)
+    driver.append(message("time passes", topic="clock"))
+    driver.retain()
+    assert driver.store.log.start > 0
+    assert ids(driver)[0] == "old"
+
+
+def test_a_frame_without_the_row_names_nobody() -> None:
+    driver = Driver()
+    held = driver.hold("two", message("1"), message("2"))
+    driver.hold("one")
+    assert transaction_ids(driver.store, [(7, held.log_offsets[0])]) == [""]
+
+
+def test_a_decided_request_whose_frame_is_deleted_has_no_id() -> None:
+    driver = Driver()
+    held = driver.hold("t")
+    assert transaction_ids(driver.store, [(0, held.log_offsets[0] - 10_000)]) == [""]
+
+
+def test_a_plain_transaction_counts_its_own_messages_from_when_it_was_stored() -> None:
+    driver = Driver()
+    driver.hold("a", message("1"), message("2"))
+    page = list_heads(driver.store, 0, NEVER, UNDECIDED, limit=10)
+    assert message_counts(driver.store, page.heads).tolist() == [2]
+    assert started_at_ms(driver.store, page.heads).tolist() == [driver.half(0).stored_at_ms]
+    driver.hold("b", number=0)
+    driver.hold("b", number=1)
+    assert message_counts(driver.store, page.heads).tolist() == [2]
+
+
+def test_an_id_is_read_whole_when_only_its_start_was_read_with_the_one_before() -> None:
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    for number in range(200):
+        driver.hold(f"t{number}", message("x" * 300))
+    assert ids(driver) == [f"t{number}" for number in range(200)]

@@ -1,0 +1,42 @@
+"""Counting what is undecided counts transactions, wherever their rows are."""
+
+from __future__ import annotations
+
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.undecided import prepared_by_origin
+from escrowmq.testing import Engine, message
+
+CHUNK_ROWS = 64
+
+
+def counts(engine: Engine) -> dict[str, int]:
+    origins = engine.core.names.origins
+    found = prepared_by_origin(engine.store.table)
+    return {origins[number].group: count for number, count in found.items()}
+
+
+def test_each_undecided_transaction_counts_once_for_its_group() -> None:
+    engine = Engine()
+    assert counts(engine) == {}
+    engine.prepare("one", group="pay")
+    engine.prepare("many", message(), message(), number=0, group="pay")
+    engine.prepare("many", message(), number=1, group="pay")
+    engine.prepare("other", group="shop")
+    for transaction_id, end in (("c", engine.commit), ("r", engine.rollback), ("p", engine.park)):
+        end(engine.prepare(transaction_id, group="pay").half_offset)
+    engine.append(message(deliver_at_ms=engine.clock.now_ms() + 1))
+    assert counts(engine) == {"pay": 2, "shop": 1}
+
+
+def test_transactions_that_outlived_their_chunk_are_counted() -> None:
+    engine = Engine(config=StoreConfig(chunk_rows=CHUNK_ROWS, id_window_ms=0))
+    old = engine.prepare("old", group="pay").half_offset
+    for number in range(CHUNK_ROWS):
+        engine.rollback(engine.prepare(f"t{number}").half_offset)
+        engine.clock.advance(seconds=1)
+    engine.checkpoint()
+    assert old in engine.store.table.survivors.rows
+    assert 0 not in engine.store.table.chunks
+    assert counts(engine) == {"pay": 1}
+    engine.park(old)
+    assert counts(engine) == {}
