@@ -13,43 +13,16 @@ from typing import Any, Self
 
 import msgspec
 
-from escrowmq.model.errors import (
-    EscrowError,
-    OutcomeUnknown,
-    ProtocolViolation,
-    RequestRefused,
-    StoreCorrupt,
-    StoreUnusable,
-    Unavailable,
-)
-from escrowmq.protocol.codes import ResponseCode
-from escrowmq.protocol.headers import ExtFields, read_header
+from escrowmq.client.own_answers import Answer, read_answer
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
-from escrowmq.protocol.own_forms import Row, decode_rows, encode_rows
-from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal, PagedAnswer
+from escrowmq.protocol.own_forms import Row, encode_rows
+from escrowmq.protocol.own_headers import OwnHeader, PagedAnswer
 from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
 _READ_BYTES = 256 * 1024
-_KINDS: dict[str, type[EscrowError]] = {
-    kind.__name__: kind
-    for kind in (
-        RequestRefused,
-        Unavailable,
-        OutcomeUnknown,
-        StoreCorrupt,
-        StoreUnusable,
-        ProtocolViolation,
-    )
-}
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What a broker answered."""
-
-    header: OwnAnswer
-    rows: list[Any]
 
 
 class OwnCalls:
@@ -78,7 +51,7 @@ class OwnCalls:
             body = encode_rows(asked.form, spec.rows, spec.version, rows)
         self._opaque = self._opaque % OPAQUE_MAX + 1
         request = encode_request(code, self._opaque, header=asked, body=body)
-        return _read(spec, self._exchange(request, spec))
+        return read_answer(spec, self._exchange(request, spec))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
@@ -153,29 +126,6 @@ class OwnCalls:
                 # A broker may also ask, or tell; nobody here can answer.
                 if frame.is_response and frame.opaque == self._opaque:
                     return frame
-
-
-def _read(spec: OwnRequest, frame: Frame) -> Answer:
-    if frame.code != ResponseCode.SUCCESS:
-        raise _refused(frame.ext, frame.remark)
-    header = read_header(spec.answer, frame.ext)
-    rows: list[Any] = []
-    if spec.answer_rows is not None:
-        rows = decode_rows(
-            header.form, spec.answer_rows, spec.version, frame.body, rows_max=spec.answer_rows_max
-        )
-    return Answer(header, rows)
-
-
-def _refused(ext: ExtFields, remark: str) -> EscrowError:
-    try:
-        told = read_header(OwnRefusal, ext)
-    except ProtocolViolation:
-        # No broker of ours, or one that does not know this request.
-        return RequestRefused("refused_by_peer", remark)
-    kind = _KINDS.get(told.kind, RequestRefused)
-    more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}
-    return kind(told.error, remark.removeprefix(f"{told.error}: "), **more)
 
 
 def _lost(spec: OwnRequest, error: Exception) -> EscrowError:

@@ -1,0 +1,216 @@
+"""A producer, on the event loop it belongs to: messages out, transactions held and decided.
+
+Which broker and queue a message goes to is chosen here: by its key, so that messages with one key
+stay in order, else in turns.  All messages of a transaction go to one broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from escrowmq.client.apache_broker import ApacheBroker
+from escrowmq.client.check_answers import CheckAnswers, Checker
+from escrowmq.client.member import Member
+from escrowmq.client.messages import Message, Sent, new_message_id
+from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
+from escrowmq.client.own_broker import OwnBroker
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.own import OwnCode
+
+if TYPE_CHECKING:
+    from escrowmq.client.network import Place, Route
+
+GROUP_CHARS_MAX = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig:
+    """How a producer works."""
+
+    #: How long a send, a hold or a decision is tried.
+    timeout_s: float = 10.0
+    #: How long a transaction may take from its first half message to the database's COMMIT.
+    max_duration_s: float = 60.0
+    #: Age before the first back-check; None means the broker's policy.
+    check_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("timeout_s", 0.001, 3_600.0),
+            ("max_duration_s", 0.001, 86_400.0),
+            ("check_after_s", 0.0, 86_400.0),
+        ):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise RequestRefused(
+                    "bad_config", f"must be from {low} to {high}", key=f"producer.{name}"
+                )
+
+
+class Producing:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        config: ProducerConfig,
+        checker: Checker | None = None,
+    ) -> None:
+        if not 0 < len(group) <= GROUP_CHARS_MAX:
+            raise RequestRefused(
+                "group_illegal", f"1 to {GROUP_CHARS_MAX} characters", group=group[:256]
+            )
+        self.group = group
+        self.config = config
+        self.member = Member(servers)
+        self.network = self.member.network
+        self.member.producer_groups.add(group)
+        self._brokers: dict[str, Broker] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._turn = count()
+        self._answers: CheckAnswers | None = None
+        if checker is not None:
+            self._answers = CheckAnswers(group, checker)
+            self.member.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._answers.asked
+
+    async def start(self) -> None:
+        """Make yourself known; Unavailable if there is nobody."""
+        await self.member.start()
+
+    async def close(self) -> None:
+        """Wait for what was given, and leave."""
+        for broker in self._brokers.values():
+            await broker.close()
+        if self._answers is not None:
+            await self._answers.close()
+        await self.member.close()
+
+    # Messages.
+
+    async def send(self, message: Message) -> Sent:
+        """Store an ordinary message."""
+        until = self._until()
+        route = await self._route(message.topic)
+        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        try:
+            broker = await self.broker(outgoing.place.address)
+            return await broker.send(outgoing, until)
+        except RequestRefused:
+            # The topic may have changed since the route was asked for.
+            self.network.forget(message.topic)
+            raise
+
+    async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
+        """Store ordinary messages, in as few requests as possible; in order where keys are."""
+        return list(await asyncio.gather(*map(self.send, messages)))
+
+    # Transactions.
+
+    async def hold(
+        self, transaction_id: str, messages: Sequence[Message], *, ledger: str = ""
+    ) -> Held:
+        """Hold all half messages of a transaction; they are durable when this returns."""
+        if not messages:
+            raise RequestRefused("no_messages", "a transaction holds at least one message")
+        until = self._until()
+        places = await self._places(messages)
+        holding = Holding(
+            transaction_id=transaction_id,
+            group=self.group,
+            messages=tuple(map(self._outgoing, messages, places)),
+            ledger=ledger,
+            allowed_ms=int(self.config.max_duration_s * 1_000),
+            check_after_ms=self._check_after_ms,
+        )
+        broker = await self.broker(places[0].address)
+        return await broker.hold(holding, until)
+
+    async def decide(self, held: Held, resolution: Resolution) -> Decided:
+        """Commit or roll back; the first decision stands, whoever made it."""
+        broker = await self.broker(held.address)
+        return await broker.decide(held, resolution, self._until())
+
+    @property
+    def _check_after_ms(self) -> int | None:
+        after_s = self.config.check_after_s
+        return None if after_s is None else int(after_s * 1_000)
+
+    # Where to.
+
+    def _until(self) -> float:
+        return asyncio.get_running_loop().time() + self.config.timeout_s
+
+    async def _route(self, topic: str) -> Route:
+        route = await self.network.route(topic)
+        if not route.writable:
+            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
+        return route
+
+    async def _places(self, messages: Sequence[Message]) -> list[Place]:
+        """A queue for each message, all of one broker."""
+        routes = {message.topic: await self._route(message.topic) for message in messages}
+        names = [{place.broker_name for place in route.writable} for route in routes.values()]
+        shared = sorted(set.intersection(*names))
+        if not shared:
+            raise RequestRefused(
+                "topics_on_two_brokers",
+                "the topics of a transaction must be on one broker",
+                topics=sorted(routes),
+            )
+        first = self._place(
+            [one for one in routes[messages[0].topic].writable if one.broker_name in shared],
+            messages[0].key,
+        )
+        places = [first]
+        for message in messages[1:]:
+            there = [
+                one
+                for one in routes[message.topic].writable
+                if one.broker_name == first.broker_name
+            ]
+            places.append(self._place(there, message.key))
+        return places
+
+    def _place(self, places: Sequence[Place], key: str) -> Place:
+        turn = crc32(key.encode()) if key else next(self._turn)
+        return places[turn % len(places)]
+
+    def _outgoing(self, message: Message, place: Place) -> Outgoing:
+        return Outgoing(
+            place=place,
+            body=message.payload(),
+            properties=message.property_bytes(),
+            message_id=message.message_id,
+            born_at_ms=int(time.time() * 1_000),
+            is_keyed=bool(message.key),
+            is_delayed=bool(message.delay_ms or message.deliver_at_ms),
+        )
+
+    async def broker(self, address: str) -> Broker:
+        """The broker at an address, ours or Apache's: it is asked once which."""
+        known = self._brokers.get(address)
+        if known is not None:
+            return known
+        async with self._asking.setdefault(address, asyncio.Lock()):
+            if address not in self._brokers:
+                answer = await self.network.ask(address, OwnCode.STATUS)
+                if answer.code == ResponseCode.SUCCESS:
+                    self._brokers[address] = OwnBroker(self.network, address)
+                elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    self._brokers[address] = ApacheBroker(self.network, address)
+                else:
+                    raise Unavailable("broker_busy", answer.remark, address=address)
+        return self._brokers[address]
+
+
+def new_transaction_id() -> str:
+    """One that nobody else uses."""
+    return new_message_id()
