@@ -33,6 +33,7 @@ from escrowmq.transaction.commands import Decision
 if TYPE_CHECKING:
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
@@ -57,12 +58,14 @@ class Broker:
         topics: TopicsConfig,
         address: str,
         store_host: bytes,
+        vitals: Vitals,
     ) -> None:
         self.store = store
         self.writer = writer
         self.meta = meta
         self.clock = clock
         self.config = config
+        self.vitals = vitals
         self.reader = Reader(store)
         self.topics = Topics(meta, topics)
         self.messages = Messages(self)
@@ -70,8 +73,6 @@ class Broker:
         #: What clients are told to connect to, and what stored messages name.
         self.address = address
         self.store_host = store_host
-        #: When verdicts came last, or since when they could have: the pipeline is away since then.
-        self.verdicts_at_ms = self.started_at_ms = clock.now_ms()
         self._opaque = count(1)
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from escrowmq.model.bounds import check_bounds, check_order
 
+OFF = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig:
@@ -34,8 +36,11 @@ class BrokerConfig:
     #: Where clients ask for routes, and where they send and pull; 0 means any free port.
     name_port: int = 9_876
     port: int = 10_911
+    #: Where probes and people look, see the page on watching a broker; 0 means any, -1 means off.
+    http_port: int = OFF
     #: The address that clients are told to use; empty means ``host``.
     advertise_host: str = ""
+    #: What routes call the broker and its cluster.
     name: str = "broker-a"
     cluster: str = "DefaultCluster"
     #: Connections at a time.
@@ -57,6 +62,7 @@ class BrokerConfig:
 _BROKER_BOUNDS = (
     ("name_port", 0, 65_535),
     ("port", 0, 65_535),
+    ("http_port", OFF, 65_535),
     ("connections_max", 1, 1_000_000),
     ("idle_ms_max", 1_000, 24 * 3_600_000),
     ("frame_bytes_max", 1_024, 256 * 1024 * 1024),

@@ -37,7 +37,7 @@ class OwnVerdicts:
         """Do what each says; a request without any still says that the pipeline is there."""
         by = call.header.by or BY
         verdicts = [_verdict(row, by) for row in call.rows(VerdictRow)]
-        self._broker.verdicts_at_ms = self._broker.clock.now_ms()
+        self._broker.vitals.verdict_at_ms = self._broker.clock.now_ms()
         outcomes: list[str] = [""] * len(verdicts)
         left = len(verdicts)
 

@@ -7,14 +7,18 @@ before the store has recovered.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.background import Background
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
+from escrowmq.broker.http import Answer, HttpConnections, json, text
+from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.ids import format_address, pack_host
@@ -26,15 +30,11 @@ from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
     from escrowmq.store.config import StoreConfig
     from escrowmq.transaction.policy import CheckPolicy
-
-log = logging.getLogger(__name__)
 
 STORE = "store"
 META = "meta.db"
@@ -70,13 +70,18 @@ class Server:
         self._writer_config = writer
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._background = Background(clock.now_ms)
+        self._http = HttpConnections(
+            {"/healthz": self._health, "/readyz": self._readiness, "/status": self._status}
+        )
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
         self._writer: Writer | None = None
         self._broker: Broker | None = None
         self.name_address = ""
         self.broker_address = ""
+        #: Empty if it is off.
+        self.http_address = ""
 
     @property
     def broker(self) -> Broker:
@@ -100,25 +105,11 @@ class Server:
             sockets.append(_bound(config.host, config.name_port))
             sockets.append(_bound(config.host, config.port))
             name_port, port = (one.getsockname()[1] for one in sockets)
-            store_host = pack_host(advertised, port)
-            store, _ = open_store(
-                OsDisk(self._data / STORE), self._store_config, self._policy, store_host
-            )
-            self._meta = Meta(self._data / META)
-            self._meta.clamp_offsets(
-                {(queue.topic, queue.queue_id): (queue.start, queue.end) for queue in store.queues}
-            )
-            self._writer = Writer(store, self._clock, self._writer_config)
-            self._broker = Broker(
-                store,
-                self._writer,
-                self._meta,
-                self._clock,
-                config,
-                self._topics_config,
-                format_address(advertised, port),
-                store_host,
-            )
+            self.name_address = format_address(advertised, name_port)
+            self.broker_address = format_address(advertised, port)
+            if config.http_port != OFF:
+                await self._start_http(advertised)
+            self._broker = await self._recover(pack_host(advertised, port))
             loop = asyncio.get_running_loop()
             for bound in sockets:
                 self._servers.append(
@@ -131,21 +122,55 @@ class Server:
                 bound.close()
             await self.stop()
             raise
-        self.name_address = format_address(advertised, name_port)
-        self.broker_address = format_address(advertised, port)
-        self._tasks = [
-            asyncio.ensure_future(self._every(SWEEP_S, self._sweep)),
-            asyncio.ensure_future(self._every(OFFSETS_S, self._flush_offsets)),
-            asyncio.ensure_future(self._every(TICK_S, self._tick)),
-            asyncio.ensure_future(self._every(RETAIN_S, self._retain)),
-        ]
+        background = self._background
+        background.every(SWEEP_S, "forget_silent_clients", self._sweep)
+        background.every(OFFSETS_S, "write_offsets", self._flush_offsets)
+        background.every(TICK_S, "end_long_pulls", self._end_pulls)
+        background.every(TICK_S, "release_delayed_messages", self._release)
+        background.every(RETAIN_S, "delete_old_messages", self._retain)
+
+    async def _start_http(self, advertised: str) -> None:
+        bound = _bound(self._config.host, self._config.http_port)
+        self.http_address = format_address(advertised, bound.getsockname()[1])
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(self._http, sock=bound))
+
+    async def _recover(self, store_host: bytes) -> Broker:
+        # Aside, because it may take long and probes want an answer meanwhile.
+        store, _ = await asyncio.to_thread(
+            open_store, OsDisk(self._data / STORE), self._store_config, self._policy, store_host
+        )
+        self._writer = Writer(store, self._clock, self._writer_config)
+        self._writer.failed.add_done_callback(lambda _: self._background.stop())
+        self._meta = Meta(self._data / META)
+        self._meta.clamp_offsets(
+            {(queue.topic, queue.queue_id): (queue.start, queue.end) for queue in store.queues}
+        )
+        vitals = Vitals(
+            started_at_ms=self._clock.now_ms(),
+            background=self._background,
+            name_address=self.name_address,
+            http_address=self.http_address,
+            connections=lambda: len(self._connections),
+        )
+        return Broker(
+            store,
+            self._writer,
+            self._meta,
+            self._clock,
+            self._config,
+            self._topics_config,
+            self.broker_address,
+            store_host,
+            vitals,
+        )
 
     async def stop(self) -> None:
         """Let nobody in, answer what was asked, and close the store."""
-        for task in self._tasks:
-            task.cancel()
+        self._background.stop()
         for server in self._servers:
             server.close()
+        self._http.close()
         if self._broker is not None:
             self._broker.checking.close()
         if self._writer is not None:
@@ -176,18 +201,11 @@ class Server:
 
     # What happens by itself.
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except Exception:
-                if not self.failed.done():
-                    log.exception("background_failed", extra={"work": str(work)})
-
-    async def _tick(self) -> None:
-        """End long pulls, and make messages visible whose time has come."""
+    async def _end_pulls(self) -> None:
         self.broker.pulling.give_up()
+
+    async def _release(self) -> None:
+        """Make messages visible whose time has come."""
         now_ms = self._clock.now_ms()
         rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
         if rows:
@@ -209,6 +227,24 @@ class Server:
 
     async def _flush_offsets(self) -> None:
         self.broker.meta.flush_offsets()
+
+    # Pages.
+
+    def _health(self) -> Answer:
+        """The process is alive: it answers."""
+        return text("ok")
+
+    def _readiness(self) -> Answer:
+        if self._broker is None:
+            return text("the store recovers", HTTPStatus.SERVICE_UNAVAILABLE)
+        failure = self._broker.store.failure
+        if failure is not None:
+            why = str(self._broker.store.finished())
+            return text(why, HTTPStatus.SERVICE_UNAVAILABLE)
+        return text("ready")
+
+    def _status(self) -> Answer:
+        return self._readiness() if self._broker is None else json(status(self._broker))
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -35,11 +35,17 @@ async def _serve(data: Path, config: Config, *, insecure: bool) -> BaseException
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    typer.echo(f"ready name={server.name_address} broker={server.broker_address} pid={os.getpid()}")
+    places = {
+        "name": server.name_address,
+        "broker": server.broker_address,
+        "http": server.http_address,
+    }
+    told = " ".join(f"{name}={address}" for name, address in places.items() if address)
+    typer.echo(f"ready {told} pid={os.getpid()}")
     typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
-    told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((told, server.failed), return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
     failure = server.failed.result() if server.failed.done() else None
     await server.stop()
     return failure
@@ -66,8 +72,8 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it; a name that is no address is judged later."""
+    """Whether only this machine can reach it; of a name, or of none, nobody can tell."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        return True
+        return host == "localhost"

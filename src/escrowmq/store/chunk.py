@@ -53,6 +53,7 @@ _SINGLES = ("next_at_ms", "size", "crc", "origin", "queue", "tags", "id_hash")
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
+_NEW_HALF = State.PREPARED
 _UNDECIDED = (_PREPARED, _PARKED)
 
 
@@ -86,6 +87,8 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
+        #: The same of committed rows alone: undecided ones may be overdue by the million.
+        self.release_from_ms = NEVER
         #: Rows whose bytes were carried forward, and where to.
         self.locations: dict[int, int] = {}
         #: Whether it differs from the file.
@@ -114,6 +117,8 @@ class Chunk:
         self.count = at + 1
         self.needed += 1
         self.due_from_ms = min(self.due_from_ms, next_at_ms)
+        if rows.state is not _NEW_HALF:
+            self._expect(next_at_ms, rows.state)
         self.is_dirty = True
 
     def insert_many(self, rows: NewRows, skip: int, count: int) -> None:
@@ -147,8 +152,14 @@ class Chunk:
             self.next_at_ms[at : at + len(next_at_ms)] = array("q", next_at_ms)
         self.count = end
         self.needed += count
-        self.due_from_ms = min([self.due_from_ms, *next_at_ms])
+        self._expect(min(next_at_ms, default=NEVER), rows.state)
         self.is_dirty = True
+
+    def _expect(self, at_ms: int, state: int) -> None:
+        """A row in this state is to be looked at then."""
+        self.due_from_ms = min(self.due_from_ms, at_ms)
+        if state == _COMMITTED:
+            self.release_from_ms = min(self.release_from_ms, at_ms)
 
     def skip(self, count: int, log_offset: int, at_ms: int) -> None:
         """Add rows that are lost: a size of 0 says so."""
@@ -220,7 +231,7 @@ class Chunk:
         before = self._is_needed(at)
         self.next_at_ms[at] = at_ms
         self.needed += self._is_needed(at) - before
-        self.due_from_ms = min(self.due_from_ms, at_ms)
+        self._expect(at_ms, self.state[at])
         self.is_dirty = True
 
     def _is_needed(self, at: int) -> bool:
@@ -275,11 +286,17 @@ class Chunk:
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
         """Committed rows to make visible now."""
-        if self.due_from_ms > now_ms:
+        if self.release_from_ms > now_ms:
             return []
         is_due = self.view("next_at_ms") <= now_ms
         hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
+        if not len(hits):
+            self._find_release()
         return [self.base + hit for hit in hits.tolist()]
+
+    def _find_release(self) -> None:
+        committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
+        self.release_from_ms = int(committed.min(initial=NEVER))
 
     def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
         """All rows as a file holds them, except for op offsets that only the last file knows.
@@ -314,3 +331,4 @@ class Chunk:
         self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
         self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = int(self.view("next_at_ms").min())
+        self._find_release()

@@ -189,11 +189,15 @@ class StateTable:
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
         """Committed rows whose time to become visible has come."""
-        rows = [
-            half.half_offset
-            for half in self.kept()
-            if half.next_at_ms <= now_ms and half.state is State.COMMITTED
-        ]
+        rows = []
+        if self.survivors.release_from_ms <= now_ms:
+            rows = [
+                half.half_offset
+                for half in self.kept()
+                if half.next_at_ms <= now_ms and half.state is State.COMMITTED
+            ]
+            if not rows:
+                self.survivors.find_release()
         for chunk in self.chunks.values():
             if len(rows) >= limit:
                 break

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from escrowmq.store.state_files import Survivor
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +26,8 @@ class Survivors:
     def __init__(self) -> None:
         self.rows: dict[int, Half] = {}
         self.has_changed = False
+        #: No committed row becomes visible before this; may be too early, never too late.
+        self.release_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
         self._hash_by_row: dict[int, int] = {}
         self.rows_by_hash: dict[int, list[int]] = {}
@@ -36,6 +40,7 @@ class Survivors:
             self._hash_by_row[row] = id_hash
             self.rows_by_hash.setdefault(id_hash, []).append(row)
         self.rows[row] = half
+        self._expect(half)
         self.has_changed = True
 
     def change(self, row: int, **fields: Any) -> None:  # noqa: ANN401 - fields of Half
@@ -43,7 +48,18 @@ class Survivors:
         half = self.rows.get(row)
         if half is not None:
             self.rows[row] = msgspec.structs.replace(half, **fields)
+            self._expect(self.rows[row])
             self.has_changed = True
+
+    def _expect(self, half: Half) -> None:
+        if half.state is State.COMMITTED:
+            self.release_from_ms = min(self.release_from_ms, half.next_at_ms)
+
+    def find_release(self) -> None:
+        """Find out when the next committed row becomes visible."""
+        self.release_from_ms = NEVER
+        for half in self.rows.values():
+            self._expect(half)
 
     def row_at(self, log_offset: int) -> int | None:
         """The row with exactly this identity in the log."""

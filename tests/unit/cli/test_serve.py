@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from escrowmq.cli.main import main
 from escrowmq.cli.serving import is_loopback
+from escrowmq.protocol.remoting import encode_request
+from escrowmq.store.config import StoreConfig
+from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.wire import SEND, Peer, sending
 
-READY = re.compile(r"ready name=(127\.0\.0\.1:\d+) broker=(127\.0\.0\.1:\d+) pid=(\d+)\n")
+READY = re.compile(
+    r"ready name=127\.0\.0\.1:\d+ broker=(127\.0\.0\.1:\d+)"
+    r"(?: http=(127\.0\.0\.1:\d+))? pid=(\d+)\n"
+)
 ANY_PORT = ("--port", "0", "--name-port", "0")
 
 
 @contextmanager
 def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A broker's process, and its address."""
+    with started(data, *flags) as (process, ready):
+        yield process, ready[1]
+
+
+@contextmanager
+def started(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], re.Match[str]]]:
+    """A broker's process, and what it said when it was ready."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
     with subprocess.Popen(
         [*command, *ANY_PORT, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -33,7 +48,7 @@ def serving(data: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], st
             assert ready is not None
             assert int(ready[3]) == process.pid
             assert "pipeline" in process.stdout.readline()
-            yield process, ready[2]
+            yield process, ready
         finally:
             process.kill()
 
@@ -65,6 +80,57 @@ async def test_after_a_kill_it_recovers(tmp_path: Path) -> None:
         assert await send(address) == 0
 
 
+def test_probes_and_people_are_answered_over_http(tmp_path: Path) -> None:
+    with started(tmp_path, "--http-port", "0") as (process, ready):
+        for path, wanted in (("/healthz", b"ok\n"), ("/readyz", b"ready\n"), ("/status", b"{")):
+            connection = HTTPConnection(ready[2], timeout=20)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read().startswith(wanted)) == (200, True)
+            connection.close()
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_flags_stand_for_settings_and_a_file_may_hold_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "escrowmq.toml"
+    file.write_text('[broker]\nname = "from-file"\nhttp_port = 0\n', encoding="utf-8")
+    flags = ("--config", str(file), "--cluster", "c1", "--advertise-host", "127.0.0.1")
+    with started(tmp_path / "data", *flags, "--host", "127.0.0.1") as (_, ready):
+        connection = HTTPConnection(ready[2], timeout=20)
+        connection.request("GET", "/status")
+        status = json.loads(connection.getresponse().read())
+        connection.close()
+        assert (status["broker"], status["cluster"]) == ("from-file", "c1")
+
+
+async def test_what_was_asked_before_the_signal_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, address):
+        peer = await Peer.to(address)
+        asked = range(1, 51)
+        peer.write(
+            b"".join(encode_request(SEND, one, header=sending(), body=b"x") for one in asked)
+        )
+        first = await peer.until(lambda _: True)
+        process.terminate()
+        others = [await peer.until(lambda _: True) for _ in asked[1:]]
+        assert {one.opaque for one in (first, *others)} == set(asked)
+        assert {one.code for one in (first, *others)} == {0}
+        await peer.closed()
+        assert process.wait(timeout=20) == 0
+
+
+def test_settings_are_rocketmqs_unless_set() -> None:
+    policy, store = CheckPolicy(), StoreConfig()
+    assert (policy.check_after_ms, policy.check_interval_ms, policy.checks_max) == (
+        6_000,
+        30_000,
+        15,
+    )
+    assert store.retention_ms == 72 * 3_600_000
+
+
 def test_other_machines_are_let_in_only_if_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +140,16 @@ def test_other_machines_are_let_in_only_if_that_is_said(
 
 
 @pytest.mark.parametrize(
-    ("host", "safe"), [("127.0.0.1", True), ("::1", True), ("10.0.0.1", False), ("name", True)]
+    ("host", "safe"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        # A name may be anybody's address, and no name at all is every address.
+        ("name", False),
+        ("", False),
+    ],
 )
 def test_what_only_this_machine_reaches(host: str, *, safe: bool) -> None:
     assert is_loopback(host) is safe

@@ -194,3 +194,36 @@ def test_what_outlived_its_chunk_is_released_too() -> None:
     driver.clock.advance(ms=2 * HOUR)
     assert table.releasable(driver.clock.now_ms(), 9) == [0, 16]
     assert table.releasable(driver.clock.now_ms(), 1) == [0]
+
+
+def test_undecided_transactions_are_not_looked_at_again_and_again_for_a_release() -> None:
+    driver = Driver(chunk_rows=8, copy_after_ms=24 * HOUR)
+    later_ms = driver.clock.now_ms() + 3 * HOUR
+    driver.append(message("soon", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    driver.append(message("later", deliver_at_ms=later_ms))
+    driver.hold("undecided")
+    driver.clock.advance(ms=2 * HOUR)
+    driver.release()
+    table, now_ms = driver.store.table, driver.clock.now_ms()
+    assert table.due(now_ms, 9) == [2]
+    assert table.releasable(now_ms, 9) == []
+    assert table.chunks[0].release_from_ms == later_ms
+    assert driver.closed_and_opened().store.table.chunks[0].release_from_ms == later_ms
+
+
+def test_what_outlived_its_chunk_is_looked_at_when_its_time_comes() -> None:
+    driver = Driver(chunk_rows=8, copy_after_ms=24 * HOUR)
+    driver.append(message("much later", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    for number in range(7):
+        driver.roll_back(driver.hold(f"t{number}").half_offset)
+    driver.clock.advance(ms=2 * MINUTE)
+    driver.append(message("time passes"))
+    driver.store.checkpoint()
+    survivors = driver.store.table.survivors
+    assert list(survivors.rows) == [0]
+    assert survivors.release_from_ms == T0 + HOUR
+    driver.clock.advance(ms=2 * HOUR)
+    driver.release()
+    assert driver.bodies() == ["time passes", "much later"]
+    assert driver.store.table.releasable(driver.clock.now_ms(), 9) == []
+    assert survivors.release_from_ms == NEVER

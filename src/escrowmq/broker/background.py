@@ -1,0 +1,94 @@
+"""What a broker does by itself, again and again, and what became of it.
+
+Work that fails is tried again, each time after twice the pause, and what went wrong last is kept
+for whoever asks for the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S_MAX = 60.0
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that has failed since the start."""
+
+    work: str
+    #: In all, and since it last succeeded: 0 if it works again.
+    failures: int
+    failures_in_a_row: int
+    last_error: str
+    last_failed_at_ms: int
+
+
+class Background:
+    """Belongs to one event loop."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failed: dict[str, Failed] = {}
+        #: Set when nothing is to be done any more: then failures are no news.
+        self.is_over = False
+
+    @property
+    def failed(self) -> list[Failed]:
+        """Everything that has ever failed."""
+        return list(self._failed.values())
+
+    def every(self, seconds: float, name: str, work: Work) -> None:
+        """Do this again and again, with this pause between."""
+        self._tasks.append(asyncio.ensure_future(self._repeat(seconds, name, work)))
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self.is_over = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _repeat(self, seconds: float, name: str, work: Work) -> None:
+        in_a_row = 0
+        while True:
+            await asyncio.sleep(pause_s(seconds, in_a_row))
+            try:
+                await work()
+            except Exception as error:
+                if self.is_over:
+                    return
+                in_a_row += 1
+                self._note(name, in_a_row, error)
+                # The first one tells; more of the same would only fill the log.
+                if in_a_row == 1:
+                    log.exception("background_failed", extra={"work": name})
+            else:
+                if in_a_row:
+                    in_a_row = 0
+                    self._failed[name] = msgspec.structs.replace(
+                        self._failed[name], failures_in_a_row=0
+                    )
+
+    def _note(self, name: str, in_a_row: int, error: Exception) -> None:
+        known = self._failed.get(name)
+        self._failed[name] = Failed(
+            work=name,
+            failures=(known.failures if known else 0) + 1,
+            failures_in_a_row=in_a_row,
+            last_error=repr(error),
+            last_failed_at_ms=self._now_ms(),
+        )
+
+
+def pause_s(seconds: float, failures_in_a_row: int) -> float:
+    """How long to wait before the next time."""
+    # Not beyond 2**20 even before the bound: the power must stay a number.
+    doubled: float = seconds * 2.0 ** min(failures_in_a_row, 20)
+    return min(doubled, max(seconds, BACKOFF_S_MAX))

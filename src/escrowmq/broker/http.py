@@ -1,0 +1,151 @@
+"""A few read-only pages over HTTP/1.1: for probes, and for people with a browser or curl.
+
+One request per connection, answered and closed; GET and HEAD only.  Whoever sends more than a
+small head, or takes longer than a moment, is cut off; what comes beyond the limit of connections
+is told to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+
+import msgspec
+
+HEAD_BYTES_MAX = 8_192
+#: From connecting to having read the answer.
+TIME_S_MAX = 10.0
+CONNECTIONS_MAX = 64
+
+_END = b"\r\n\r\n"
+_METHODS = ("GET", "HEAD")
+_REQUEST_LINE_PARTS = 3
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page says."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Pages = Mapping[str, Callable[[], Answer]]
+"""By path."""
+
+
+def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    """One line."""
+    return Answer(body=f"{line}\n".encode(), status=status)
+
+
+def json(value: object) -> Answer:
+    """A value as JSON, for people too."""
+    body = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    return Answer(body=body + b"\n", content_type="application/json")
+
+
+class HttpConnections:
+    """Makes a protocol for each connection, and counts them."""
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self.open: set[HttpConnection] = set()
+
+    def __call__(self) -> HttpConnection:
+        """Somebody connects."""
+        return HttpConnection(self)
+
+    def close(self) -> None:
+        """Let everybody go."""
+        for connection in list(self.open):
+            connection.cut()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One request."""
+
+    def __init__(self, owner: HttpConnections) -> None:
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._head = b""
+        self._is_answered = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(TIME_S_MAX, self.cut)
+        self._owner.open.add(self)
+        if len(self._owner.open) > CONNECTIONS_MAX:
+            self._answer(text("too many connections", HTTPStatus.SERVICE_UNAVAILABLE))
+
+    def data_received(self, data: bytes) -> None:
+        """Gather the head; a body is not read."""
+        if self._is_answered:
+            return
+        self._head += data
+        head, end, _ = self._head.partition(_END)
+        if len(head) > HEAD_BYTES_MAX:
+            self._answer(text("the head is too long", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+        elif end:
+            method, answer = respond(head, self._owner.pages)
+            self._answer(answer, is_head=method == "HEAD")
+
+    def _answer(self, answer: Answer, *, is_head: bool = False) -> None:
+        assert self._transport is not None
+        self._is_answered = True
+        self._transport.write(encode(answer, is_head=is_head))
+        # With the rest of what was asked unread, the peer might get a reset before the answer.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def eof_received(self) -> bool:
+        """The peer will say no more: answered or not, that is the end."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        del exc
+        self._owner.open.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def cut(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def respond(head: bytes, pages: Pages) -> tuple[str, Answer]:
+    """The method of a request, and what it is answered."""
+    line, _, _ = head.partition(b"\r\n")
+    parts = line.decode("latin-1").split(" ")
+    if len(parts) != _REQUEST_LINE_PARTS or parts[2] not in ("HTTP/1.1", "HTTP/1.0"):
+        return "", text("this is no HTTP/1.1 request", HTTPStatus.BAD_REQUEST)
+    method, target, _ = parts
+    if method not in _METHODS:
+        return method, text("GET or HEAD only", HTTPStatus.METHOD_NOT_ALLOWED)
+    page = pages.get(target.partition("?")[0])
+    if page is None:
+        known = " ".join(sorted(pages))
+        return method, text(f"no such page; there are {known}", HTTPStatus.NOT_FOUND)
+    return method, page()
+
+
+def encode(answer: Answer, *, is_head: bool) -> bytes:
+    """The bytes of an answer."""
+    status = answer.status
+    head = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        head.append("Allow: " + ", ".join(_METHODS))
+    lines = "\r\n".join(head).encode() + _END
+    return lines if is_head else lines + answer.body

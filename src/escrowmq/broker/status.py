@@ -1,0 +1,104 @@
+"""How a broker is: one answer for probes, tools and people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.broker.background import Background, Failed
+from escrowmq.store.standing import standing
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+
+PIPELINE_SILENT_MS_MAX = 120_000
+"""A pipeline that sent no verdict for so long is away: several of its rounds were left out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Vitals:
+    """What the server around a broker knows and the broker itself does not."""
+
+    started_at_ms: int
+    background: Background
+    name_address: str = ""
+    http_address: str = ""
+    #: When the pipeline last sent a verdict; 0 if it never did.
+    verdict_at_ms: int = 0
+    connections: Callable[[], int] = int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything worth a look; times are the broker's clock."""
+
+    is_ready: bool
+    #: Why not, if so.
+    reason: str
+    broker: str
+    cluster: str
+    version: str
+    name_address: str
+    broker_address: str
+    http_address: str
+    now_ms: int
+    started_at_ms: int
+    uptime_ms: int
+    #: Transactions without a decision, how old the oldest is, and those that wait for a person.
+    undecided: int
+    oldest_undecided_age_ms: int
+    parked: int
+    connections: int
+    #: Members of groups, each counted once per group.
+    producers_online: int
+    consumers_online: int
+    pulls_waiting: int
+    log_start: int
+    log_end: int
+    log_flushed: int
+    durability: str
+    #: When the pipeline last sent a verdict, and since when it is missed: both 0 for never.
+    last_verdict_at_ms: int
+    pipeline_away_since_ms: int
+    background_failed: list[Failed]
+
+
+def status(broker: Broker) -> Status:
+    """How it is now."""
+    store, vitals, clients = broker.store, broker.vitals, broker.clients
+    now_ms = broker.clock.now_ms()
+    stands = standing(store)
+    oldest_at_ms = stands.oldest_undecided_at_ms
+    heard_at_ms = vitals.verdict_at_ms or vitals.started_at_ms
+    is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX or not vitals.verdict_at_ms
+    consumers = map(clients.consumers, clients.consumer_groups())
+    return Status(
+        is_ready=store.failure is None,
+        reason="" if store.failure is None else str(store.finished()),
+        broker=broker.config.name,
+        cluster=broker.config.cluster,
+        version=version("escrowmq"),
+        name_address=vitals.name_address,
+        broker_address=broker.address,
+        http_address=vitals.http_address,
+        now_ms=now_ms,
+        started_at_ms=vitals.started_at_ms,
+        uptime_ms=now_ms - vitals.started_at_ms,
+        undecided=stands.undecided,
+        oldest_undecided_age_ms=0 if oldest_at_ms is None else max(now_ms - oldest_at_ms, 0),
+        parked=stands.parked,
+        connections=vitals.connections(),
+        producers_online=sum(len(clients.producers(one)) for one in clients.producer_groups()),
+        consumers_online=sum(len(group.members) for group in consumers if group is not None),
+        pulls_waiting=broker.pulling.waiting,
+        log_start=store.log.start,
+        log_end=store.log.end,
+        log_flushed=store.log.flushed,
+        durability=store.config.durability,
+        last_verdict_at_ms=vitals.verdict_at_ms,
+        pipeline_away_since_ms=heard_at_ms if is_away else 0,
+        background_failed=vitals.background.failed,
+    )
