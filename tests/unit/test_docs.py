@@ -22,6 +22,7 @@ import pytest
 
 from escrowmq.cli import reference
 from escrowmq.cli.config import SECTIONS, load
+from escrowmq.model.verdict_outcome import VerdictOutcome
 from tests.unit.repository import ROOT, Block, blocks, modules, pages, parse, relative
 
 EXEMPT = {"text", "mermaid"}
@@ -160,6 +161,11 @@ def test_every_record_is_on_the_page_of_the_disk_format() -> None:
     for kind in get_args(Record):
         tag = kind.__struct_config__.tag
         assert f"| {tag} | `{kind.__name__}` |" in page
+
+
+def test_every_outcome_of_a_verdict_is_on_the_page_of_states() -> None:
+    page = (ROOT / "docs" / "reference" / "transaction-states.md").read_text(encoding="utf-8")
+    assert [one for one in VerdictOutcome if f"| `{one}` |" not in page] == []
 
 
 def test_every_setting_is_described() -> None:

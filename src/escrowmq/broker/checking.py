@@ -199,14 +199,15 @@ class Checking:
     def _check(self, half: Half, record: bytes, group: str, *, is_binary: bool) -> bytes:
         broker = self._broker
         _, _, _, _, _, properties = skim(record)
-        unique_key = (find_property(properties, UNIQ_KEY.encode()) or b"").decode()
-        transaction_id = find_property(properties, TRANSACTION_ID.encode())
+        stated = find_property(properties, TRANSACTION_ID.encode())
+        transaction_id = stated.decode() if stated else broker.store.table.identity(half)[0]
+        unique_key = find_property(properties, UNIQ_KEY.encode())
         header = CheckTransactionHeader(
             topic=HALF_TOPIC,
             half_offset=half.half_offset,
             log_offset=half.log_offset,
-            unique_key=unique_key,
-            transaction_id=transaction_id.decode() if transaction_id else unique_key,
+            unique_key=unique_key.decode() if unique_key else transaction_id,
+            transaction_id=transaction_id,
             offset_message_id=offset_message_id(broker.store_host, half.log_offset),
             broker_name=broker.config.name,
         )

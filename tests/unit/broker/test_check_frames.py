@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from pathlib import Path
@@ -10,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from escrowmq.protocol.bodies import encode_body
-from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.stored_message import StoredMessage, decode
-from escrowmq.transaction.commands import Verdict, VerdictKind
-from escrowmq.transaction.states import State
-from tests.unit.broker.wire import SEND, Peer, facts, sending, serving
+from tests.unit.broker.asking import ASK, obey, producer
+from tests.unit.broker.wire import SEND, facts, sending, serving
 from tests.unit.repository import ROOT
 
 CAPTURE = ROOT / "tests/interop/captures/check_transaction_state.json"
@@ -68,9 +63,7 @@ async def test_our_check_is_apaches_field_by_field(tmp_path: Path, theirs: dict[
     properties = parse_properties(wanted.properties)
     group = properties["PGROUP"]
     async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
-        said = Heartbeat(client_id="c", producers=(ProducerMembership(group=group),))
-        await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
+        peer = await producer(server, "c", group=group)
         header = sending(
             wanted.topic,
             {name: value for name, value in properties.items() if name not in ADDED},
@@ -81,10 +74,7 @@ async def test_our_check_is_apaches_field_by_field(tmp_path: Path, theirs: dict[
             born_at_ms=wanted.born_at_ms,
         )
         await peer.ask(SEND, header, wanted.body)
-        ask = Verdict(half_offset=0, kind=VerdictKind.ASK, state=State.PREPARED, checks_sent=0)
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        server.broker.checking.obey(ask, told.set_result)
+        assert await obey(server, ASK) == "asked"
         ours = await peer.until(lambda frame: frame.code == theirs["code"])
-        assert await told == "asked"
         assert (ours.flag, ours.version, ours.is_binary) == (2, theirs["version"], False)
         assert shape(facts(ours), decode(ours.body)) == shape(theirs["fields"], wanted)
