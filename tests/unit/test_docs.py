@@ -132,9 +132,10 @@ def test_shown_output_is_compared(shown: str, same: bool) -> None:  # noqa: FBT0
     assert matches(shown, "one\ntwo\n") is same
 
 
-def test_the_settings_page_is_what_the_code_says() -> None:
-    page = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
-    assert page == reference.page(), "run make docs"
+@pytest.mark.parametrize(("name", "text"), reference.whole_pages().items())
+def test_generated_pages_are_what_the_code_says(name: str, text: str) -> None:
+    page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
+    assert page == text, "run make docs"
 
 
 @pytest.mark.parametrize(("name", "blocks"), reference.blocks_of().items())
@@ -144,7 +145,7 @@ def test_generated_blocks_are_what_the_code_says(name: str, blocks: dict[str, st
 
 
 def test_the_pages_are_written_where_they_are(tmp_path: Path) -> None:
-    for name in ("config.md", *reference.blocks_of()):
+    for name in (*reference.whole_pages(), *reference.blocks_of()):
         page = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(page.replace("|", "?"), encoding="utf-8")
     reference.write(tmp_path)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
-    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 
 #: What RocketMQ's tools read without asking whether it is there.
@@ -172,9 +172,9 @@ class Administering:
         }
         request.answer(body=encode_topic_stats(stats))
 
-    def _queues(self, topic: Topic) -> Iterator[tuple[int, ConsumeQueue | None]]:
+    def _queues(self, topic: Topic) -> Iterator[tuple[int, ReadQueue | None]]:
         for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
-            yield queue_id, self._broker.reader.queue(topic.name, queue_id)
+            yield queue_id, self._broker.queues.get(topic.name, queue_id)
 
     def _name(self, topic: str, queue_id: int) -> Queue:
         return Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
@@ -199,7 +199,7 @@ class Administering:
         for (group, topic, queue_id), offset in self._broker.meta.offsets.items():
             if group != header.consumer_group or header.topic not in ("", topic):
                 continue
-            queue = self._broker.reader.queue(topic, queue_id)
+            queue = self._broker.queues.get(topic, queue_id)
             stats[self._name(topic, queue_id)] = ConsumeQueueStats(
                 broker_offset=queue.end if queue else 0,
                 consumer_offset=offset,
@@ -288,21 +288,22 @@ def _config(topic: Topic) -> TopicConfig:
     )
 
 
-def _stats(queue: ConsumeQueue | None) -> TopicQueueStats:
+def _stats(queue: ReadQueue | None) -> TopicQueueStats:
     if queue is None or queue.start == queue.end:
         end = queue.end if queue else 0
         return TopicQueueStats(min_offset=end, max_offset=end, last_stored_at_ms=0)
-    last = queue.entries(queue.end - 1, 1)[0]
     return TopicQueueStats(
-        min_offset=queue.start, max_offset=queue.end, last_stored_at_ms=last.visible_at_ms
+        min_offset=queue.start,
+        max_offset=queue.end,
+        last_stored_at_ms=queue.at_ms(queue.end - 1),
     )
 
 
-def _consumed_at_ms(queue: ConsumeQueue | None, offset: int) -> int:
+def _consumed_at_ms(queue: ReadQueue | None, offset: int) -> int:
     """When the last message that was consumed had become visible; 0 if none is known."""
     if queue is None or not queue.start < offset <= queue.end:
         return 0
-    return queue.entries(offset - 1, 1)[0].visible_at_ms
+    return queue.at_ms(offset - 1)
 
 
 def _connection(client: Client[Connection]) -> ConnectionBody:

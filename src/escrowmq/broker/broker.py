@@ -19,6 +19,7 @@ from escrowmq.broker.own_verdicts import OwnVerdicts
 from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
+from escrowmq.broker.queues import Queues
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -67,6 +68,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.reader = Reader(store)
+        self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
         self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()

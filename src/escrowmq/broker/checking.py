@@ -77,6 +77,8 @@ class Checking:
         self._line: deque[_Ask] = deque()
         self._is_scheduled = False
         self._is_closed = False
+        #: Back-checks that were sent and counted since the start.
+        self.asked_count = 0
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -241,6 +243,7 @@ class Checking:
     def _counted(self, ask: _Ask, end: Decision | BaseException) -> None:
         # Not counted if the answer was there first; asked it was all the same.
         is_durable = isinstance(end, Decision)
+        self.asked_count += is_durable
         self._end(ask, VerdictOutcome.ASKED if is_durable else VerdictOutcome.UNKNOWN)
 
     def _end(self, ask: _Ask, outcome: VerdictOutcome) -> None:

@@ -28,7 +28,7 @@ from escrowmq.protocol.remoting import encode_request
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
-    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.broker.queues import Queue as ReadQueue
 
 LOCK_MS = 60_000
 """An ordered consumer that does not ask again for so long has lost its queues."""
@@ -119,7 +119,7 @@ class Offsets:
         queue = self._queue(request.header(QueueHeader))
         at_ms = -1
         if queue is not None and queue.start < queue.end:
-            at_ms = queue.entries(queue.start, 1)[0].visible_at_ms
+            at_ms = queue.at_ms(queue.start)
         request.answer(header=StoreTimeResponseHeader(stored_at_ms=at_ms))
 
     def reset(self, request: Request) -> None:
@@ -154,7 +154,7 @@ class Offsets:
         request.answer(body=body)
 
     def _reset_to(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        queue = self._broker.reader.queue(header.topic, queue_id)
+        queue = self._broker.queues.get(header.topic, queue_id)
         if queue is None:
             return 0
         if header.offset is not None and header.offset >= 0:
@@ -162,9 +162,9 @@ class Offsets:
         # A time below 0 means the end.
         return queue.offset_at(header.stored_at_ms) if header.stored_at_ms >= 0 else queue.end
 
-    def _queue(self, header: QueueHeader | SearchOffsetHeader) -> ConsumeQueue | None:
+    def _queue(self, header: QueueHeader | SearchOffsetHeader) -> ReadQueue | None:
         self._broker.topics.to_read(header.topic, header.queue_id)
-        return self._broker.reader.queue(header.topic, header.queue_id)
+        return self._broker.queues.get(header.topic, header.queue_id)
 
     # Locks.
 

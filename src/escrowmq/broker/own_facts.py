@@ -5,24 +5,31 @@ Each is answered between two batches, so no fact leaves before what it tells of 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.own_calls import Call, offset_cursor, own_handlers
+from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 from escrowmq.store.identities import transaction_ids
 from escrowmq.store.listing import list_heads, message_counts, started_at_ms
+from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import ListTransactionsHeader
+    from escrowmq.protocol.own_headers import ListTransactionsHeader, OwnHeader
 
 IDS_MAX = 2_000
 """Transaction ids that one page reads from the log: each is a read of its own."""
 
+_FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
+_OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__))
+_OF_POLICY = sorted(_FIELDS & {field.name for field in fields(CheckPolicy)})
 _STATES = {state.label: state for state in State}
 
 
@@ -37,12 +44,30 @@ class OwnFacts:
         return own_handlers(
             self._broker,
             {
+                OwnCode.STATUS: lambda call: self._look(call, self.status),
                 OwnCode.LIST_TRANSACTIONS: lambda call: self._look(call, self.transactions),
             },
         )
 
     def _look(self, call: Call[Any], answer: Any) -> None:  # noqa: ANN401 - any of these
         self._broker.look(call.request, lambda: answer(call))
+
+    def status(self, call: Call[OwnHeader]) -> None:
+        """How the broker is."""
+        broker, stands = self._broker, status(self._broker)
+        table, policy = broker.store.table, broker.store.core.policy
+        call.answer(
+            **{name: getattr(stands, name) for name in _OF_STATUS},
+            **{name: getattr(policy, name) for name in _OF_POLICY},
+            broker_version=stands.version,
+            undecided_without_producer=broker.checking.unreachable_count(),
+            checks_sent=broker.checking.asked_count,
+            contradictions=broker.contradictions.count,
+            topics=sum(1 for _ in broker.topics.all()),
+            queues=len(broker.store.queues),
+            half_start=table.start,
+            half_end=table.end,
+        )
 
     def transactions(self, call: Call[ListTransactionsHeader]) -> None:
         """Transactions by range and states."""

@@ -48,6 +48,8 @@ class Waiting:
     request: Request
     header: PullHeader
     wanted: TagFilter
+    #: Up to here nothing was found.
+    offset: int
     is_answered: bool = False
 
 
@@ -60,6 +62,8 @@ class Pulling:
         #: Until when (the loop's clock), a number against ties, who.
         self._deadlines: list[tuple[float, int, Waiting]] = []
         self._number = count()
+        #: How far the log was when the views were looked at.
+        self._looked_at = 0
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -83,10 +87,10 @@ class Pulling:
             broker.meta.set_offset(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        pulled = self._look(header, wanted)
+        pulled = self._look(header, wanted, header.queue_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room:
-            self._wait(Waiting(request, header, wanted))
+            self._wait(Waiting(request, header, wanted, pulled.next_offset))
         else:
             _answer(request, pulled)
 
@@ -115,18 +119,18 @@ class Pulling:
             )
         return parse_filter(known.expression)
 
-    def _look(self, header: PullHeader, wanted: TagFilter) -> Pulled:
-        pulled = self._broker.reader.pull(
+    def _look(self, header: PullHeader, wanted: TagFilter, offset: int) -> Pulled:
+        pulled = self._broker.queues.pull(
             header.topic,
             header.queue_id,
-            header.queue_offset,
+            offset,
             count_max=min(max(header.messages_max, 1), PULLED_MAX),
             bytes_max=min(header.bytes_max or PULLED_BYTES_MAX, PULLED_BYTES_MAX),
             codes=wanted.codes,
         )
         if pulled.status is Status.NO_SUCH_QUEUE:
             # Nothing was ever sent to it.
-            return Pulled(status=Status.BEYOND_END if header.queue_offset else Status.NOTHING_NEW)
+            return Pulled(status=Status.BEYOND_END if offset else Status.NOTHING_NEW)
         return pulled
 
     # Those that wait.
@@ -147,9 +151,19 @@ class Pulling:
         """These queues have new messages."""
         for number in numbers:
             queue = self._broker.store.queues[number]
-            waiting = self._waiting.pop((queue.topic, queue.queue_id), None)
-            for one in waiting or ():
-                self._try_again(one)
+            self._try_all((queue.topic, queue.queue_id))
+
+    def look_at_views(self) -> None:
+        """Views may have new messages without a queue that has grown."""
+        settled = self._broker.store.settled
+        if settled != self._looked_at:
+            self._looked_at = settled
+            for topic in self._broker.queues.views:
+                self._try_all((topic, 0))
+
+    def _try_all(self, queue: Queue) -> None:
+        for one in self._waiting.pop(queue, ()):
+            self._try_again(one)
 
     def _try_again(self, waiting: Waiting) -> None:
         if not waiting.request.connection.is_open:
@@ -161,10 +175,11 @@ class Pulling:
     def _finish(self, waiting: Waiting, *, may_wait: bool) -> bool:
         """Answer a pull that waited; False if it may wait on."""
         try:
-            pulled = self._look(waiting.header, waiting.wanted)
+            pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
             waiting.request.decline(error)
         else:
+            waiting.offset = pulled.next_offset
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return False
             _answer(waiting.request, pulled)

@@ -143,9 +143,6 @@ class Server:
         self._writer = Writer(store, self._clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         self._meta = Meta(self._data / META)
-        self._meta.clamp_offsets(
-            {(queue.topic, queue.queue_id): (queue.start, queue.end) for queue in store.queues}
-        )
         vitals = Vitals(
             started_at_ms=self._clock.now_ms(),
             background=self._background,
@@ -153,7 +150,7 @@ class Server:
             http_address=self.http_address,
             connections=lambda: len(self._connections),
         )
-        return Broker(
+        broker = Broker(
             store,
             self._writer,
             self._meta,
@@ -164,6 +161,8 @@ class Server:
             store_host,
             vitals,
         )
+        self._meta.clamp_offsets(broker.queues.bounds())
+        return broker
 
     async def stop(self) -> None:
         """Let nobody in, answer what was asked, and close the store."""
@@ -202,6 +201,7 @@ class Server:
     # What happens by itself.
 
     async def _end_pulls(self) -> None:
+        self.broker.pulling.look_at_views()
         self.broker.pulling.give_up()
 
     async def _release(self) -> None:

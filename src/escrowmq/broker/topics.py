@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import validate_queue
-from escrowmq.protocol.message_views import HALF_TOPIC
+from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
 from escrowmq.store.meta import MessageType, Topic
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from escrowmq.store.meta import Meta
 
 DEFAULT_TOPIC = "TBW102"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"

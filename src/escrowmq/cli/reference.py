@@ -1,10 +1,10 @@
 """Writes what the reference pages say about the code: ``make docs``.
 
-The settings page is written as a whole, from the config dataclasses.  In other pages, blocks
+The pages of settings and of our own requests are written as a whole.  In other pages, blocks
 between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is edited by hand, and
 tests compare both with the code.
 
-A field's description is the ``#:`` comment above it; fields that stand together under one comment
+A field's description is the ``#:`` comment above it; settings that stand together under one comment
 share it.
 """
 
@@ -67,7 +67,7 @@ def _section(name: str, kind: type[DataclassInstance]) -> str:
     return "\n".join(rows)
 
 
-def describe(kind: type[DataclassInstance]) -> Iterator[tuple[str, str]]:
+def describe(kind: type, *, is_shared: bool = True) -> Iterator[tuple[str, str]]:
     """Each field of the class, and the comment that belongs to it."""
     source = inspect.getsource(kind)
     lines = source.splitlines()
@@ -79,7 +79,8 @@ def describe(kind: type[DataclassInstance]) -> Iterator[tuple[str, str]]:
         while lines[first - 1].lstrip().startswith("#:"):
             first -= 1
         above = lines[first : node.lineno - 1]
-        comment = " ".join(line.strip().removeprefix("#:").strip() for line in above) or comment
+        last = comment if is_shared else ""
+        comment = " ".join(line.strip().removeprefix("#:").strip() for line in above) or last
         yield node.target.id, comment
 
 
@@ -109,6 +110,7 @@ def fill(text: str, blocks: Mapping[str, str]) -> str:
 
 def blocks_of() -> dict[str, dict[str, str]]:
     """The generated blocks, by page."""
+    from escrowmq.broker.life_cycle import life_cycle_table
     from escrowmq.cli import reference_disk
     from escrowmq.transaction.diagram import dues_table, mermaid
 
@@ -117,13 +119,22 @@ def blocks_of() -> dict[str, dict[str, str]]:
             "diagram": f"```mermaid\n{mermaid()}\n```",
             "rules": dues_table(),
         },
+        "life-cycle.md": {"stages": life_cycle_table()},
         "disk-format.md": reference_disk.blocks(),
     }
 
 
+def whole_pages() -> dict[str, str]:
+    """The pages that are written as a whole."""
+    from escrowmq.cli import reference_own
+
+    return {"config.md": page(), "own-requests.md": reference_own.page()}
+
+
 def write(folder: Path) -> None:
     """Write all pages in the folder again."""
-    (folder / "config.md").write_text(page(), encoding="utf-8")
+    for name, text in whole_pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
     for name, blocks in blocks_of().items():
         path = folder / name
         path.write_text(fill(path.read_text(encoding="utf-8"), blocks), encoding="utf-8")

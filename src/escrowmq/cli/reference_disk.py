@@ -89,7 +89,7 @@ def _row(kind: type[Struct]) -> str:
 
 def fields_table(kind: type[Struct]) -> str:
     """The fields of a struct, in their order."""
-    comments = dict(describe(kind))  # type: ignore[arg-type] # it reads only the source
+    comments = dict(describe(kind))
     types = get_type_hints(kind)
     lines = ["| Field | Type | Meaning |", "|---|---|---|"]
     for name in kind.__struct_fields__:

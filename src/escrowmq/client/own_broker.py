@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.client.lane import Lane
 from escrowmq.client.messages import Sent
 from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
-from escrowmq.client.own_answers import Answer, read_answer
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import Form, Row, encode_rows
+from escrowmq.protocol.own_frames import Answer, read_answer
 from escrowmq.protocol.own_headers import ByHeader, HoldHeader, HoldManyHeader, OwnHeader
 from escrowmq.protocol.own_rows import DecisionRow, SentInRow, SentRow
 
@@ -83,7 +83,7 @@ class OwnBroker:
             connection = await self._network.connection(self._address)
             left_s = max(until - asyncio.get_running_loop().time(), 0.1)
             frame = await connection.ask(code, header, body, timeout_s=min(left_s, REQUEST_S))
-            return read_answer(spec, frame)
+            return read_answer(code, frame)
 
         return await until_done(ask, until, is_repeatable=again)
 

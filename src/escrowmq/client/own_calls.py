@@ -13,12 +13,12 @@ from typing import Any, Self
 
 import msgspec
 
-from escrowmq.client.own_answers import Answer, read_answer
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
-from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
-from escrowmq.protocol.own_forms import Row, encode_rows
-from escrowmq.protocol.own_headers import OwnHeader, PagedAnswer
-from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_forms import Row
+from escrowmq.protocol.own_frames import Answer, encode_call, read_answer
+from escrowmq.protocol.own_headers import OwnHeader
+from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
@@ -43,22 +43,15 @@ class OwnCalls:
         self, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
     ) -> Answer:
         """Ask, and wait for the answer; what the broker refuses is raised as it raised it."""
-        spec = OWN_REQUESTS[code]
-        asked = spec.header() if header is None else header
-        assert type(asked) is spec.header
-        body = b""
-        if spec.rows is not None:
-            body = encode_rows(asked.form, spec.rows, spec.version, rows)
         self._opaque = self._opaque % OPAQUE_MAX + 1
-        request = encode_request(code, self._opaque, header=asked, body=body)
-        return read_answer(spec, self._exchange(request, spec))
+        request = encode_call(code, self._opaque, header, rows)
+        return read_answer(code, self._exchange(code, request))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
         asked = OWN_REQUESTS[code].header() if header is None else header
         while True:
             answer = self.call(code, asked)
-            assert isinstance(answer.header, PagedAnswer)
             yield answer
             if answer.header.cursor is None:
                 return
@@ -83,7 +76,7 @@ class OwnCalls:
 
     # The socket.
 
-    def _exchange(self, request: bytes, spec: OwnRequest) -> Frame:
+    def _exchange(self, code: OwnCode, request: bytes) -> Frame:
         connection = self._connected()
         until = time.monotonic() + self._answer_s
         try:
@@ -93,7 +86,7 @@ class OwnCalls:
         except (OSError, ProtocolViolation) as error:
             # An answer that comes late would be taken for that of the next request.
             self.close()
-            raise _lost(spec, error) from error
+            raise _lost(code, error) from error
         except BaseException:
             self.close()
             raise
@@ -128,10 +121,10 @@ class OwnCalls:
                     return frame
 
 
-def _lost(spec: OwnRequest, error: Exception) -> EscrowError:
+def _lost(code: OwnCode, error: Exception) -> EscrowError:
     """Whether the broker has done it is not known, unless there was nothing to do."""
-    if spec.changes:
+    if OWN_REQUESTS[code].changes:
         return OutcomeUnknown(
-            "answer_lost", "it may have been done", request=spec.code.name, cause=str(error)
+            "answer_lost", "it may have been done", request=code.name, cause=str(error)
         )
     return Unavailable("broker_unreachable", "ask again", cause=str(error))

@@ -74,7 +74,7 @@ class Producing:
         self.network = self.member.network
         self.member.producer_groups.add(group)
         self._brokers: dict[str, Broker] = {}
-        self._asking: dict[str, asyncio.Lock] = {}
+        self._asking: dict[str, asyncio.Task[Broker]] = {}
         self._turn = count()
         self._answers: CheckAnswers | None = None
         if checker is not None:
@@ -199,16 +199,25 @@ class Producing:
         known = self._brokers.get(address)
         if known is not None:
             return known
-        async with self._asking.setdefault(address, asyncio.Lock()):
-            if address not in self._brokers:
-                answer = await self.network.ask(address, OwnCode.STATUS)
-                if answer.code == ResponseCode.SUCCESS:
-                    self._brokers[address] = OwnBroker(self.network, address)
-                elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    self._brokers[address] = ApacheBroker(self.network, address)
-                else:
-                    raise Unavailable("broker_busy", answer.remark, address=address)
-        return self._brokers[address]
+        asking = self._asking.get(address)
+        if asking is None:
+            asking = asyncio.ensure_future(self._ask_which(address))
+            self._asking[address] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(address, None))
+        # Many may wait for it; one that is cancelled must not take it from the others.
+        return await asyncio.shield(asking)
+
+    async def _ask_which(self, address: str) -> Broker:
+        answer = await self.network.ask(address, OwnCode.STATUS)
+        broker: Broker
+        if answer.code == ResponseCode.SUCCESS:
+            broker = OwnBroker(self.network, address)
+        elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            broker = ApacheBroker(self.network, address)
+        else:
+            raise Unavailable("broker_busy", answer.remark, address=address)
+        self._brokers[address] = broker
+        return broker
 
 
 def new_transaction_id() -> str:

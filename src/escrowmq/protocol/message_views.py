@@ -5,6 +5,7 @@ The bytes in the log stay as they are; what differs is patched in a copy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
 
@@ -13,6 +14,7 @@ from escrowmq.protocol.ids import IPV4_HOST_BYTES, IPV6_HOST_BYTES
 from escrowmq.protocol.properties import (
     PGROUP,
     PROPERTIES_BYTES_MAX,
+    TAGS,
     TRANSACTION_CHECK_TIMES,
     find_property,
     format_properties,
@@ -31,6 +33,9 @@ from escrowmq.protocol.stored_message import (
 )
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+OP_TAG = "d"
 
 #: A record up to the prepared offset; "8x" is where a commit shows, and the sys flag.
 _KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in HOSTS)
@@ -98,14 +103,27 @@ def stored_at_ms(record: bytes) -> int:
     return stored
 
 
-def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
-    """Show an undecided half message as administrators see it: on the half topic, queue 0."""
+def half_topic_view(
+    record: bytes,
+    queue_offset: int,
+    *,
+    topic: str = HALF_TOPIC,
+    checks_sent: int = 0,
+    stored_at_ms: int | None = None,
+) -> bytes:
+    """Show a half message as RocketMQ keeps it: on the half topic, or the one of the parked."""
     half = decode(record)
+    properties = half.properties
+    if checks_sent:
+        counted = format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
+        # Of pairs with one name the last one holds.
+        if len(properties) + len(counted) <= PROPERTIES_BYTES_MAX:
+            properties += counted
     message = Message(
-        topic=HALF_TOPIC,
+        topic=topic,
         queue_id=0,
         body=half.body,
-        properties=half.properties,
+        properties=properties,
         flag=half.flag,
         sys_flag=half.sys_flag,
         born_at_ms=half.born_at_ms,
@@ -114,9 +132,9 @@ def half_topic_view(record: bytes, half_queue_offset: int) -> bytes:
     )
     return encode(
         message,
-        half_queue_offset,
+        queue_offset,
         half.log_offset,
-        half.stored_at_ms,
+        half.stored_at_ms if stored_at_ms is None else stored_at_ms,
         half.store_host,
         prepared_offset=half.prepared_offset,
     )
@@ -152,3 +170,18 @@ def back_check_view(record: bytes, group: str, number: int) -> bytes:
             told,
         )
     )
+
+
+def op_message(
+    rows: Iterable[int], queue_offset: int, log_offset: int, at_ms: int, store_host: bytes
+) -> bytes:
+    """Tell which half messages a decision settles, as RocketMQ 5 does."""
+    message = Message(
+        topic=OP_TOPIC,
+        queue_id=0,
+        body="".join(f"{row}," for row in rows).encode(),
+        properties=format_properties({TAGS: OP_TAG}),
+        born_at_ms=at_ms,
+        born_host=store_host,
+    )
+    return encode(message, queue_offset, log_offset, at_ms, store_host)

@@ -62,33 +62,41 @@ class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
 class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     """STATUS."""
 
-    broker_name: str
+    broker: str
     cluster: str
+    broker_version: str
+    broker_address: str
     started_at_ms: Int64
-    #: Since when no verdicts came: the pipeline's last, or the start.
-    pipeline_away_since_ms: Int64
     #: Transactions that are neither decided nor parked.
     undecided: Int64
     #: The age of the oldest of them; 0 if there is none.
-    oldest_undecided_ms: Int64
-    #: Those of them that nobody could be asked about: no producer of their group is online.
+    oldest_undecided_age_ms: Int64
+    #: Those of them that nobody can be asked about: no producer of their group is online, and
+    #: they have no ledger.
     undecided_without_producer: Int64
+    #: Transactions that wait for a person.
     parked: Int64
-    #: Back-checks sent since the start.
+    #: Back-checks that producers were sent since the start.
     checks_sent: Int64
+    #: Transactions since the start of which somebody said the opposite of what was decided.
+    contradictions: Int64
+    #: When the pipeline last sent verdicts, and since when it is missed: 0 for never.
+    last_verdict_at_ms: Int64
+    pipeline_away_since_ms: Int64
     connections: Int32
-    #: Members of groups that are online.
+    #: Members of groups, each counted once per group.
     producers_online: Int32
     consumers_online: Int32
+    pulls_waiting: Int32
     topics: Int32
     queues: Int32
-    #: Bytes of the log that can be read: from, and up to.
+    #: Log offsets that can be read: from, and up to.
     log_start: Int64
     log_end: Int64
-    #: The half offsets that are known: from, and up to.
+    #: Half offsets that are known: from, and up to.
     half_start: Int64
     half_end: Int64
-    #: The policy for back-checks; settings of the section `[transaction]`.
+    #: The policy for back-checks: settings of the section `[transaction]`.
     check_after_ms: Int64
     check_interval_ms: Int64
     check_backoff: float

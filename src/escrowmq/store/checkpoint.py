@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
@@ -62,6 +63,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     batches: dict[str, AppBatches]
     #: The highest ``store.copy_after_ms`` that any entry in a queue was made with.
     copy_after_ms: int
+    #: Which frames parked transactions.
+    parkings: SavedParkings = SavedParkings()
     #: Ranges of the log that repair took out: start and end.
     lost: list[tuple[int, int]] = []
     #: Why the files must not be used but made anew from the log, if so.

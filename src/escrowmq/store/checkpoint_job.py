@@ -52,6 +52,7 @@ class CheckpointJob:
                 for app_id, app in core.batches.apps.items()
             },
             copy_after_ms=store.copy_after_max_ms,
+            parkings=store.parkings.saved(),
             lost=list(store.lost.ranges),
         )
 

@@ -142,6 +142,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     }
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
+    store.parkings.load(checkpoint.parkings)
     store.last_at_ms = checkpoint.at_ms
     for start, end in checkpoint.lost:
         store.lost.add(start, end)

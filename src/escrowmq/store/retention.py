@@ -61,6 +61,7 @@ def retain(store: Store, now_ms: int) -> Removed:
         queue.forget_below(queue.first_after(below, cut_at_ms + store.copy_after_max_ms))
     store.core.batches.forget_below(below)
     store.keys.forget_below(below)
+    store.parkings.forget_below(below)
     store.log_start = below
     store.table.forget_below(below)
     # Twice: the one before the newest must not count on what is about to go.

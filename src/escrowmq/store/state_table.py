@@ -158,9 +158,10 @@ class StateTable:
 
     def decided_by(self, half: Half) -> tuple[str, int]:
         """Who decided it, and when."""
-        return self._reading.decision(self._op_offset(half))
+        return self._reading.decision(self.op_offset(half))
 
-    def _op_offset(self, half: Half) -> int:
+    def op_offset(self, half: Half) -> int:
+        """Which frame decided it; -1 if none has, or nobody knows any more."""
         if half.op_offset >= 0:
             return half.op_offset
         # In memory until a file has it; of a row that was carried forward there may be no file.
@@ -332,7 +333,7 @@ class StateTable:
         # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
         op = self.ops.get(first_row(row.half_offset, row.part))
-        op_offset = op[1] if op else self._op_offset(known) if known else -1
+        op_offset = op[1] if op else self.op_offset(known) if known else -1
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,

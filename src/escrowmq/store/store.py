@@ -22,6 +22,7 @@ from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
+from escrowmq.store.parkings import Parkings
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
@@ -31,7 +32,15 @@ from escrowmq.transaction.commands import (
     Held,
 )
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.records import Lost, Moved, NamedQueue, Prepared, Scheduled, Stored
+from escrowmq.transaction.records import (
+    Lost,
+    Moved,
+    NamedQueue,
+    Parked,
+    Prepared,
+    Scheduled,
+    Stored,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,8 +90,11 @@ class Store:
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
         self._is_fsync = config.durability == "fsync"
+        self.parkings = Parkings()
         #: Below this everything may be shown: it is as durable as was asked for.
         self.settled = 0
+        #: The same of half offsets.
+        self.settled_rows = 0
         #: Store times never go back, even if the clock does.
         self.last_at_ms = 0
         self.checkpointed = 0
@@ -141,6 +153,9 @@ class Store:
             self.core.apply(record, where)
             if type(record) is NamedQueue:
                 self._name_queue(record)
+            elif type(record) is Parked:
+                ranges = self.core.ranges_of(record.head)
+                self.parkings.add(where.frame, sum(count for _, count in ranges))
             else:
                 self.dispatcher.dispatch(record, where)
 
@@ -211,6 +226,7 @@ class Store:
         if self.settled < self.log.end:
             # A batch is on its way, and what waits may be part of it.
             return grown
+        self.settled_rows = self.table.end
         queues = self.queues
         for queue, first, entries in self.dispatcher.take():
             if isinstance(entries, Entry):

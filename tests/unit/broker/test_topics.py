@@ -9,7 +9,6 @@ import pytest
 from escrowmq.broker.config import TopicsConfig
 from escrowmq.broker.topics import (
     DEFAULT_TOPIC,
-    PARKED_TOPIC,
     READ,
     SYSTEM_TOPICS,
     Topics,
@@ -17,6 +16,7 @@ from escrowmq.broker.topics import (
     retry_topic,
 )
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.message_views import PARKED_TOPIC
 from escrowmq.store.meta import MessageType, Meta, Topic
 
 T0 = 1_700_000_000_000

@@ -46,3 +46,6 @@ def test_those_that_outlived_their_chunk_are_counted_too() -> None:
     assert list(driver.store.table.chunks) == [16]
     expected = Standing(undecided=2, oldest_undecided_at_ms=T0, parked=1)
     assert standing(driver.store) == expected
+    driver.commit(3)
+    driver.commit(16)
+    assert standing(driver.store) == Standing(parked=1)

@@ -1,0 +1,146 @@
+"""The reference page of our own requests, written from their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import inspect
+
+from escrowmq.cli.reference import describe
+from escrowmq.protocol.own import FIRST_CODE, LAST_CODE, OWN_REQUESTS, OwnRequest
+from escrowmq.protocol.own_forms import Row, columns_of
+from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal, PagedAnswer, PagedHeader
+
+_HEAD = f"""\
+# Our own requests
+
+Written by `make docs` from the code; edit `protocol/own.py` and what it names instead.
+
+What RocketMQ's protocol has no words for goes over the broker's port in the same frames, under
+codes from {FIRST_CODE} to {LAST_CODE}. Fields are in the header, as text under the names given
+here; rows are in the body.
+
+- **Two forms.** The field `form` says how rows travel, both ways. `msgpack`: a MessagePack array of
+  rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed,
+  with exactly these columns, no dictionaries, and the version under `escrowmq.version` in the
+  schema's metadata.
+- **One version** for the columns of a request and its answer. Another one is refused with
+  `schema_version_unknown`.
+- **Pages.** An answer with a `cursor` is not the last: ask again with it, the rest as before.
+- **Durable first.** Nothing is answered before what it tells of is on disk.
+- **Refusals** have the error's [code](errors.md) and class in their fields, and its text in the
+  remark.
+
+Which fields and columns there are, for each request, is below; those that all have are here.
+"""
+_TYPES = {
+    inspect.StrType: "text",
+    inspect.BoolType: "bool",
+    inspect.FloatType: "number",
+    inspect.EnumType: "text",
+}
+_INT32_MAX = 2**31 - 1
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            _HEAD,
+            *_part("Of every request", OwnHeader, None),
+            *_part("Of a request for pages", PagedHeader, OwnHeader),
+            *_part("Of every answer", OwnAnswer, None),
+            *_part("Of an answer in pages", PagedAnswer, OwnAnswer),
+            *_part("Of a refusal", OwnRefusal, None),
+            *_contents(),
+            *(line for request in OWN_REQUESTS.values() for line in _request(request)),
+        ]
+    )
+
+
+def _part(
+    title: str, kind: type[msgspec.Struct], base: type[msgspec.Struct] | None
+) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield from _fields(kind, base)
+
+
+def _contents() -> Iterator[str]:
+    yield "## All requests\n"
+    yield "| Code | Name | What it does |"
+    yield "|---|---|---|"
+    for request in OWN_REQUESTS.values():
+        name = request.code.name
+        yield f"| {request.code.value} | [{name}](#{name.lower()}) | {request.about} |"
+    yield ""
+
+
+def _request(request: OwnRequest) -> Iterator[str]:
+    yield f"## {request.code.name}\n"
+    yield f"{request.code.value}. {request.about} Version {request.version}.\n"
+    paged = PagedHeader if request.is_paged else OwnHeader
+    if request.header is not paged:
+        yield "Fields of the request" + (", and those for pages:\n" if request.is_paged else ":\n")
+        yield from _fields(request.header, paged)
+    if request.rows is not None:
+        yield f"Rows of the request, at most {request.rows_max}:\n"
+        yield from _columns(request.rows)
+    base = PagedAnswer if request.is_paged else OwnAnswer
+    if request.answer is not base:
+        yield "Fields of the answer:\n"
+        yield from _fields(request.answer, base)
+    if request.answer_rows is not None:
+        per = "page" if request.is_paged else "answer"
+        yield f"Rows of the answer, at most {request.answer_rows_max} to a {per}:\n"
+        yield from _columns(request.answer_rows)
+
+
+def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct] | None) -> Iterator[str]:
+    """The fields that a header has beyond those of the base."""
+    known = set(base.__struct_fields__) if base is not None else set()
+    comments = dict(_comments(kind))
+    described = inspect.type_info(kind)
+    assert isinstance(described, inspect.StructType)
+    yield "| Field | Type | Default | What it is |"
+    yield "|---|---|---|---|"
+    for field in described.fields:
+        if field.name not in known:
+            default = "" if field.required else _default(field.default)
+            about = comments[field.name]
+            yield f"| `{field.encode_name}` | {_type(field.type)} | {default} | {about} |"
+    yield ""
+
+
+def _columns(kind: type[Row]) -> Iterator[str]:
+    comments = dict(_comments(kind))
+    yield "| Column | Type | What it is |"
+    yield "|---|---|---|"
+    for column in columns_of(kind):
+        null = ", may be null" if column.is_nullable else ""
+        yield f"| `{column.name}` | {column.kind}{null} | {comments[column.name]} |"
+    yield ""
+
+
+def _comments(kind: type) -> Iterator[tuple[str, str]]:
+    """What the class and its bases say of their fields."""
+    for one in reversed(kind.__mro__):
+        if one.__module__.startswith("escrowmq."):
+            yield from describe(one, is_shared=False)
+
+
+def _type(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.UnionType):
+        (held,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+        return f"{_type(held)}, may be absent"
+    if isinstance(kind, inspect.IntType):
+        return "int32" if kind.le == _INT32_MAX else "int64"
+    return _TYPES[type(kind)]
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "absent"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`" if value != "" else "empty"

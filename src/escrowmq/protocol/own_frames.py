@@ -1,0 +1,83 @@
+"""Our own requests as frames, from the side that asks; what was refused comes back as the error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from escrowmq.model.errors import (
+    EscrowError,
+    OutcomeUnknown,
+    ProtocolViolation,
+    RequestRefused,
+    StoreCorrupt,
+    StoreUnusable,
+    Unavailable,
+)
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_forms import Row, decode_rows, encode_rows
+from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal
+from escrowmq.protocol.remoting import Frame, encode_request
+
+_KINDS: dict[str, type[EscrowError]] = {
+    kind.__name__: kind
+    for kind in (
+        RequestRefused,
+        Unavailable,
+        OutcomeUnknown,
+        StoreCorrupt,
+        StoreUnusable,
+        ProtocolViolation,
+    )
+}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a broker answered."""
+
+    #: Of the class that the table names.
+    header: Any
+    #: Of the class that the table names.
+    rows: list[Any]
+
+
+def encode_call(
+    code: OwnCode, opaque: int, header: OwnHeader | None = None, rows: Sequence[Row] = ()
+) -> bytes:
+    """The frame that asks."""
+    spec = OWN_REQUESTS[code]
+    asked = spec.header() if header is None else header
+    assert type(asked) is spec.header
+    body = b""
+    if spec.rows is not None:
+        body = encode_rows(asked.form, spec.rows, spec.version, rows)
+    return encode_request(code, opaque, header=asked, body=body)
+
+
+def read_answer(code: OwnCode, frame: Frame) -> Answer:
+    """What the frame says that answers; a refusal is raised as the broker raised it."""
+    spec = OWN_REQUESTS[code]
+    if frame.code != ResponseCode.SUCCESS:
+        raise _refused(frame)
+    header: OwnAnswer = read_header(spec.answer, frame.ext)
+    rows: list[Any] = []
+    if spec.answer_rows is not None:
+        rows = decode_rows(
+            header.form, spec.answer_rows, spec.version, frame.body, rows_max=spec.answer_rows_max
+        )
+    return Answer(header, rows)
+
+
+def _refused(frame: Frame) -> EscrowError:
+    try:
+        told = read_header(OwnRefusal, frame.ext)
+    except ProtocolViolation:
+        # A broker that does not know this request, or one that is not ours.
+        return RequestRefused("request_unsupported", frame.remark, response_code=frame.code)
+    kind = _KINDS.get(told.kind, RequestRefused)
+    more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}
+    return kind(told.error, frame.remark.removeprefix(f"{told.error}: "), **more)

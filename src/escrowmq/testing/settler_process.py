@@ -1,0 +1,129 @@
+"""The settler as a process of its own, beside a broker: back-checks without the pipeline.
+
+    python -m escrowmq.testing.settler_process --broker 127.0.0.1:10911 --interval-ms 200
+
+Each round reads what is undecided and tells the broker what the time rules make of it.  The policy
+is the broker's.  ``ready`` is printed after the first round; SIGTERM ends it.  While the broker is
+away, rounds fail and the next one tries again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import EscrowError
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_headers import ListTransactionsHeader, StatusAnswer
+from escrowmq.protocol.own_rows import VerdictRow
+from escrowmq.testing.settler import LookUp, Round, Settler, Undecided
+from escrowmq.transaction.commands import Verdict
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import State
+
+_VERDICTS_MAX = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
+
+
+class BrokerPort:
+    """A broker, as the settler sees it."""
+
+    def __init__(self, calls: OwnCalls) -> None:
+        self._calls = calls
+
+    def policy(self) -> CheckPolicy:
+        """The time rules that the broker was set up with."""
+        told = self._calls.call(OwnCode.STATUS).header
+        assert isinstance(told, StatusAnswer)
+        return CheckPolicy(
+            check_after_ms=told.check_after_ms,
+            check_interval_ms=told.check_interval_ms,
+            check_backoff=told.check_backoff,
+            check_interval_max_ms=told.check_interval_max_ms,
+            checks_max=told.checks_max,
+            park_after_ms=told.park_after_ms,
+        )
+
+    def undecided(self) -> Sequence[Undecided]:
+        """Every transaction that may be checked."""
+        wanted = ListTransactionsHeader(states=State.PREPARED.label, with_ids=True)
+        return [
+            Undecided(
+                half_offset=row.half_offset,
+                transaction_id=row.transaction_id,
+                group=row.producer_group,
+                ledger=row.ledger,
+                allowed_ms=row.allowed_ms,
+                state=State(row.state),
+                age_ms=row.age_ms,
+                wait_ms=row.wait_ms,
+                checks_sent=row.checks_sent,
+            )
+            for row in self._calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)
+        ]
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Have the broker do what they say; without any, it hears that somebody settles."""
+        outcomes: list[VerdictOutcome] = []
+        for at in range(0, max(len(verdicts), 1), _VERDICTS_MAX):
+            rows = [
+                VerdictRow(
+                    half_offset=verdict.half_offset,
+                    verdict=verdict.kind.value,
+                    state=int(verdict.state),
+                    checks_sent=verdict.checks_sent,
+                    reason=verdict.reason or None,
+                )
+                for verdict in verdicts[at : at + _VERDICTS_MAX]
+            ]
+            answer = self._calls.call(OwnCode.OBEY_VERDICTS, rows=rows)
+            outcomes += [VerdictOutcome(row.outcome) for row in answer.rows]
+        return outcomes
+
+
+def settle_once(port: BrokerPort, look_up: LookUp | None = None) -> Round:
+    """One round over all that is undecided."""
+    return Settler(port, port.policy(), look_up).run_once()
+
+
+def run(address: str, interval_s: float, stopping: threading.Event) -> None:
+    """Settle until told to stop."""
+    is_ready = False
+    with OwnCalls(address) as calls:
+        port = BrokerPort(calls)
+        while not stopping.is_set():
+            try:
+                settle_once(port)
+            except EscrowError as error:
+                sys.stderr.write(f"round failed: {error}\n")
+            else:
+                if not is_ready:
+                    sys.stdout.write("ready\n")
+                    sys.stdout.flush()
+                is_ready = True
+            stopping.wait(interval_s)
+
+
+def main() -> None:
+    """Read the arguments, and settle until SIGTERM or Ctrl-C."""
+    parser = argparse.ArgumentParser(description="Settle a broker's undecided transactions.")
+    parser.add_argument("--broker", required=True, metavar="HOST:PORT")
+    parser.add_argument("--interval-ms", type=int, default=1_000, metavar="N")
+    given = parser.parse_args()
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    run(given.broker, given.interval_ms / 1_000, stopping)
+
+
+if __name__ == "__main__":
+    main()
