@@ -1,0 +1,281 @@
+"""The user's database transaction, as the producer's block sees it: a port and its plain adapters.
+
+The adapters here are for drivers' own connections, which have no hooks: the block commits.
+SQLAlchemy's are in ``sqlalchemy_transactions.py``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import Any, Protocol
+
+from escrowmq.client.ledger_block import MAX_DURATION_MS, Block, RowFacts, Stage, run, run_async
+from escrowmq.client.ledger_sql import unsupported
+from escrowmq.client.links import (
+    AioSqliteLink,
+    AsyncLink,
+    AsyncPsycopgLink,
+    Link,
+    PsycopgLink,
+    SqliteLink,
+    shadow_commit,
+)
+
+
+class Ending(StrEnum):
+    """How a transaction ended whose commit was the caller's."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    #: COMMIT was issued and failed or was interrupted: the ledger's row will tell.
+    UNKNOWN = "unknown"
+
+
+class DatabaseTransaction(Protocol):
+    """A transaction that is waited for.
+
+    Either the block owns the commit: ``begin``, then ``insert_row`` and ``commit``, or
+    ``rollback``.  Or the caller does: ``begin``, then ``on_before_commit`` and ``on_ended``; the
+    first calls ``insert_row``, and raises to stop the commit.
+    """
+
+    @property
+    def is_commit_owned_by_caller(self) -> bool:
+        """Whether the caller's own block or hook commits; known once it has begun."""
+        ...
+
+    def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work: autocommit, savepoints, another database."""
+        ...
+
+    def check_outermost(self) -> None:
+        """Refuse while a savepoint is open: its rollback would not take a message back."""
+        ...
+
+    def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement.  If that fails, poison and raise."""
+        ...
+
+    def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        ...
+
+    def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    def poison(self) -> None:
+        """Roll back so that no later commit on the same connection or session succeeds."""
+        ...
+
+    def release(self) -> None:
+        """Take our hands off: the block has nothing to send, so the caller may do as it likes."""
+        ...
+
+    def on_before_commit(self, callback: Callable[[], None]) -> None:
+        """Call when the caller is about to commit, at the outermost level."""
+        ...
+
+    def on_ended(self, callback: Callable[[Ending], None]) -> None:
+        """Call once when the transaction has ended; it must not raise."""
+        ...
+
+
+class AsyncDatabaseTransaction(Protocol):
+    """A transaction that is awaited; otherwise as DatabaseTransaction."""
+
+    @property
+    def is_commit_owned_by_caller(self) -> bool:
+        """Whether the caller's own block or hook commits; known once it has begun."""
+        ...
+
+    async def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work."""
+        ...
+
+    def check_outermost(self) -> None:
+        """Refuse while a savepoint is open."""
+        ...
+
+    async def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    async def poison(self) -> None:
+        """Roll back so that no later commit succeeds."""
+        ...
+
+    async def release(self) -> None:
+        """Take our hands off."""
+        ...
+
+    def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await when the caller is about to commit."""
+        ...
+
+    def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
+        """Await once when the transaction has ended."""
+        ...
+
+
+class _Plain:
+    """What both kinds share: no hooks, so the block commits and nothing is called back."""
+
+    is_commit_owned_by_caller = False
+
+    def check_outermost(self) -> None:
+        """Do nothing: savepoints made by hand cannot be seen, and COMMIT takes them all."""
+
+    def on_before_commit(self, callback: Callable[[], Any]) -> None:
+        """Do nothing: there is no caller's commit."""
+
+    def on_ended(self, callback: Callable[[Ending], Any]) -> None:
+        """Do nothing, as above."""
+
+
+class PlainTransaction(_Plain):
+    """On a driver's own connection."""
+
+    def __init__(self, link: Link, connection: object, block: Block) -> None:
+        self._link = link
+        self._connection = connection
+        self._block = block
+        self._unshadow: Callable[[], None] = lambda: None
+
+    def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
+        run(self._block.begin(now_ms), self._link)
+        self._unshadow = shadow_commit(self._connection, self._block.refuse_commit)
+
+    def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement."""
+        run(self._block.insert_row(now_ms), self._link)
+
+    def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        try:
+            run(self._block.commit(), self._link)
+        finally:
+            self._unshadow()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        run(self._block.rollback(), self._link)
+        self._unshadow()
+
+    def poison(self) -> None:
+        """Roll back and close the connection."""
+        run(self._block.poison(), self._link)
+
+    def release(self) -> None:
+        """Take our hands off; the transaction stays open."""
+        self._block.stage = Stage.RELEASED
+        self._unshadow()
+
+
+class AsyncPlainTransaction(_Plain):
+    """On a driver's own connection that is awaited."""
+
+    def __init__(self, link: AsyncLink, connection: object, block: Block) -> None:
+        self._link = link
+        self._connection = connection
+        self._block = block
+        self._unshadow: Callable[[], None] = lambda: None
+
+    async def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
+        await run_async(self._block.begin(now_ms), self._link)
+        self._unshadow = shadow_commit(self._connection, self._refuse)
+
+    async def _refuse(self) -> None:
+        self._block.refuse_commit()
+
+    async def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement."""
+        await run_async(self._block.insert_row(now_ms), self._link)
+
+    async def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        try:
+            await run_async(self._block.commit(), self._link)
+        finally:
+            self._unshadow()
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        await run_async(self._block.rollback(), self._link)
+        self._unshadow()
+
+    async def poison(self) -> None:
+        """Roll back and close the connection."""
+        await run_async(self._block.poison(), self._link)
+
+    async def release(self) -> None:
+        """Take our hands off; the transaction stays open."""
+        self._block.stage = Stage.RELEASED
+        self._unshadow()
+
+
+def transaction_on(
+    database: Any,  # noqa: ANN401 -- whatever the user works with
+    row: RowFacts,
+    *,
+    max_duration_ms: int = MAX_DURATION_MS,
+) -> DatabaseTransaction:
+    """Find the adapter for a session or connection that is waited for."""
+    if _is_of("sqlalchemy", database):
+        from escrowmq.client import sqlalchemy_transactions
+
+        return sqlalchemy_transactions.transaction_on(database, row, max_duration_ms)
+    link: Link
+    if isinstance(database, sqlite3.Connection):
+        link = SqliteLink(database)
+    elif _is_a("psycopg", "Connection", database):
+        link = PsycopgLink(database)
+    else:
+        raise unsupported(type(database).__name__)
+    block = Block(link, row, has_hooks=False, max_duration_ms=max_duration_ms)
+    return PlainTransaction(link, database, block)
+
+
+def async_transaction_on(
+    database: Any,  # noqa: ANN401 -- whatever the user works with
+    row: RowFacts,
+    *,
+    max_duration_ms: int = MAX_DURATION_MS,
+) -> AsyncDatabaseTransaction:
+    """Find the adapter for a session or connection that is awaited."""
+    if _is_of("sqlalchemy", database):
+        from escrowmq.client import sqlalchemy_transactions
+
+        return sqlalchemy_transactions.async_transaction_on(database, row, max_duration_ms)
+    link: AsyncLink
+    if _is_a("aiosqlite", "Connection", database):
+        link = AioSqliteLink(database)
+    elif _is_a("psycopg", "AsyncConnection", database):
+        link = AsyncPsycopgLink(database)
+    else:
+        raise unsupported(type(database).__name__)
+    block = Block(link, row, has_hooks=False, max_duration_ms=max_duration_ms)
+    return AsyncPlainTransaction(link, database, block)
+
+
+def _is_of(package: str, thing: object) -> bool:
+    return any(kind.__module__.partition(".")[0] == package for kind in type(thing).__mro__)
+
+
+def _is_a(package: str, name: str, thing: object) -> bool:
+    # Whoever made the connection has imported its package; we need not.
+    loaded = sys.modules.get(package)
+    return loaded is not None and isinstance(thing, getattr(loaded, name))

@@ -1,0 +1,185 @@
+"""Where the ledger's own short transactions get their connections: a URL, an engine, a factory.
+
+These are for checks, the janitor and making the tables; the row itself is written on the user's
+connection (``database_transactions.py``).  Opening one never makes a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
+from escrowmq.client.links import Link, PsycopgLink, SqlAlchemyLink, SqliteLink
+from escrowmq.model.errors import RequestRefused, Unavailable
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+LOCK_WAIT_MS = 100
+CONNECT_TIMEOUT_S = 5
+
+Opener = Callable[[], AbstractContextManager[Link]]
+"""Gives a link for as long as the ``with`` block lasts."""
+
+
+def opener_of(database: object, *, may_make_file: bool = False) -> Opener:
+    """Tell how connections come from a URL, a SQLAlchemy engine, or a function that makes one."""
+    if isinstance(database, str):
+        return _from_url(database, may_make_file=may_make_file)
+    sqlalchemy = sys.modules.get("sqlalchemy")
+    if sqlalchemy is not None and isinstance(database, sqlalchemy.Engine):
+        return _from_engine(database, may_make_file=may_make_file)
+    if callable(database):
+        return lambda: _made_link(database)
+    raise unsupported(type(database).__name__)
+
+
+def is_async_engine(database: object) -> bool:
+    """Whether this is a SQLAlchemy engine that is awaited."""
+    loaded = sys.modules.get("sqlalchemy.ext.asyncio")
+    return loaded is not None and isinstance(database, loaded.AsyncEngine)
+
+
+def _from_url(url: str, *, may_make_file: bool) -> Opener:
+    scheme, _, rest = url.partition("://")
+    name, _, driver = scheme.partition("+")
+    name = "postgresql" if name == "postgres" else name
+    dialect_of(name)
+    if name == SQLITE.name:
+        # SQLAlchemy's form: three slashes for a relative path, four for an absolute one.
+        path = unquote(rest.removeprefix("/").partition("?")[0])
+        mode = "rwc" if may_make_file else "rw"
+        return lambda: _made_link(lambda: _open_file(path, mode))
+    if driver in {"", "psycopg"}:
+        return lambda: _made_link(lambda: _connect(f"postgresql://{rest}"))
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    return _from_engine(engine, may_make_file=may_make_file)
+
+
+def _from_engine(engine: sqlalchemy.Engine, *, may_make_file: bool) -> Opener:
+    dialect_of(engine.dialect.name)
+
+    @contextmanager
+    def opened() -> Iterator[Link]:
+        if not may_make_file:
+            _check_file(engine)
+        with engine.connect() as connection:
+            yield _prepared(connection)
+
+    return opened
+
+
+def _open_file(path: str, mode: str) -> sqlite3.Connection:
+    # With mode=rw, a file that is not there is an error, not an empty database.
+    return sqlite3.connect(
+        f"file:{quote(path)}?mode={mode}",
+        uri=True,
+        timeout=LOCK_WAIT_MS / 1000,
+        isolation_level=None,
+    )
+
+
+def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without importing it above
+    import psycopg
+
+    if "connect_timeout=" in url:
+        return psycopg.connect(url)
+    return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S)
+
+
+@contextmanager
+def _made_link(make: Callable[[], Any]) -> Iterator[Link]:
+    connection = make()
+    try:
+        yield _link_of(connection)
+    finally:
+        connection.close()
+
+
+def _link_of(connection: Any) -> Link:  # noqa: ANN401 -- whatever the user's factory makes
+    """Link a connection of sqlite3 or psycopg that is ours until it is closed."""
+    if isinstance(connection, sqlite3.Connection):
+        return SqliteLink(connection)
+    psycopg = sys.modules.get("psycopg")
+    if psycopg is not None and isinstance(connection, psycopg.Connection):
+        connection.autocommit = False
+        return PsycopgLink(connection)
+    raise unsupported(type(connection).__name__)
+
+
+def _prepared(connection: sqlalchemy.Connection) -> Link:
+    """Link a connection from a pool whose settings are the user's."""
+    dialect = dialect_of(connection.dialect.name)
+    if dialect is not SQLITE:
+        # Also where the engine's own level is AUTOCOMMIT; the pool sets it back.
+        connection = connection.execution_options(isolation_level="READ COMMITTED")
+    return SqlAlchemyLink(connection)
+
+
+def _check_file(engine: sqlalchemy.Engine) -> None:
+    """Refuse to connect where SQLite would make an empty file."""
+    path = engine.url.database
+    is_file = engine.dialect.name == SQLITE.name and path not in {None, "", ":memory:"}
+    if is_file and not str(path).startswith("file:") and not Path(str(path)).exists():
+        raise Unavailable("ledger_unreachable", "there is no such file", path=path)
+
+
+@contextmanager
+def reading(link: Link) -> Iterator[None]:
+    """Run one short transaction of our own that only reads."""
+    with _transaction(link, link.dialect.begin_read, LOCK_WAIT_MS):
+        yield
+
+
+@contextmanager
+def writing(link: Link, lock_wait_ms: int = LOCK_WAIT_MS) -> Iterator[None]:
+    """Run one short transaction of our own: committed at the end, rolled back on any error."""
+    with _transaction(link, link.dialect.begin_write, lock_wait_ms):
+        yield
+
+
+@contextmanager
+def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
+    is_sqlite = link.dialect is SQLITE
+    with _bounded_wait(link, lock_wait_ms):
+        try:
+            # Some engines for SQLite are set up to begin by themselves.
+            if not (is_sqlite and link.is_in_transaction):
+                link.execute(begin)
+            if not is_sqlite:
+                link.execute(link.dialect.wait.format(lock_wait_ms))
+            _check_transaction(link)
+            yield
+            link.commit()
+        except BaseException:
+            link.rollback()
+            raise
+
+
+def _check_transaction(link: Link) -> None:
+    if link.is_autocommit:
+        raise RequestRefused(
+            "autocommit_connection", "each statement commits by itself: turn autocommit off"
+        )
+
+
+@contextmanager
+def _bounded_wait(link: Link, lock_wait_ms: int) -> Iterator[None]:
+    """Set SQLite's wait for a while: it is the connection's, which may belong to a pool."""
+    if link.dialect is not SQLITE:
+        yield
+        return
+    before = link.execute("PRAGMA busy_timeout").rows[0][0]
+    link.execute(SQLITE.wait.format(lock_wait_ms))
+    try:
+        yield
+    finally:
+        link.execute(SQLITE.wait.format(before))

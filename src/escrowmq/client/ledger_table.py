@@ -1,0 +1,203 @@
+"""The ledger: a small table in the user's database with one row for each transaction.
+
+The row is written in the user's own transaction, so it is there if and only if that transaction
+committed; whoever can reach the database can then say what became of the messages, with no code of
+the user's and no producer online.  ``docs/adr/0012-the-ledger-table.md`` has the rules and their
+reasons.  Importing this imports no database driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from escrowmq.client import janitor, ledger_checks
+from escrowmq.client.database_errors import Failure, failure_of
+from escrowmq.client.database_transactions import (
+    AsyncDatabaseTransaction,
+    DatabaseTransaction,
+    Ending,
+    async_transaction_on,
+    transaction_on,
+)
+from escrowmq.client.databases import (
+    Opener,
+    is_async_engine,
+    opener_of,
+    reading,
+    writing,
+)
+from escrowmq.client.janitor import Decided
+from escrowmq.client.ledger_block import MAX_DURATION_MS, RowFacts, missing
+from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
+from escrowmq.client.ledger_sql import ddl_statements
+from escrowmq.client.links import Link
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+
+__all__ = [
+    "Answer",
+    "AsyncDatabaseTransaction",
+    "DatabaseTransaction",
+    "Ending",
+    "Outcome",
+    "Question",
+    "SqlLedger",
+    "create",
+    "ddl",
+]
+
+#: Making the tables may wait for somebody else who makes them.
+CREATE_WAIT_MS = 10_000
+
+T = TypeVar("T")
+
+
+def ddl(dialect: str) -> str:
+    """Return the statements that make the tables, for a migration of your own.
+
+    ``dialect`` is ``sqlite``, ``postgresql`` or ``mysql``.  Run twice, they change nothing.
+    """
+    return "".join(f"{statement};\n" for statement in ddl_statements(dialect))
+
+
+def create(database: object) -> str:
+    """Make the tables where they are missing; return the ledger's UUID.
+
+    ``database`` is what SqlLedger takes.
+    """
+    return SqlLedger(database).create()
+
+
+class SqlLedger:
+    """A ledger in an SQL database.
+
+    ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…``), a SQLAlchemy engine, plain
+    or async, or a function that opens a connection of sqlite3 or psycopg.
+    """
+
+    def __init__(self, database: object, *, max_duration_ms: int = MAX_DURATION_MS) -> None:
+        self._is_awaited = is_async_engine(database)
+        # Inside SQLAlchemy's bridge the engine within an async one can be waited for.
+        self._database: Any = database.sync_engine if self._is_awaited else database  # type: ignore[attr-defined]
+        self._opener = opener_of(self._database)
+        self._max_duration_ms = max_duration_ms
+        self._uuid: str | None = None
+
+    def create(self) -> str:
+        """Make the tables where they are missing; return the ledger's UUID."""
+        return _create(self._waited_for(opener_of(self._database, may_make_file=True)))
+
+    async def create_async(self) -> str:
+        """Make the tables where they are missing; return the ledger's UUID."""
+        opener = opener_of(self._database, may_make_file=True)
+        return await self._run(lambda _opener: _create(opener))
+
+    def uuid(self) -> str:
+        """Return the UUID that the half messages will name; read once from the database."""
+        if self._uuid is None:
+            self._uuid = _read_uuid(self._waited_for(self._opener))
+        return self._uuid
+
+    async def uuid_async(self) -> str:
+        """Return the UUID that the half messages will name."""
+        if self._uuid is None:
+            self._uuid = await self._run(_read_uuid)
+        return self._uuid
+
+    def transaction(
+        self,
+        database: object,
+        *,
+        transaction_id: str,
+        producer_group: str,
+    ) -> DatabaseTransaction:
+        """Take part in the transaction of a session or connection."""
+        row = RowFacts(transaction_id, producer_group, self.uuid())
+        return transaction_on(database, row, max_duration_ms=self._max_duration_ms)
+
+    async def transaction_async(
+        self,
+        database: object,
+        *,
+        transaction_id: str,
+        producer_group: str,
+    ) -> AsyncDatabaseTransaction:
+        """Take part in the transaction of a session or connection that is awaited."""
+        row = RowFacts(transaction_id, producer_group, await self.uuid_async())
+        return async_transaction_on(database, row, max_duration_ms=self._max_duration_ms)
+
+    def look_up(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
+        """Read what became of transactions; ``ledger_uuid`` is the one in their half messages."""
+        return ledger_checks.look_up(
+            self._waited_for(self._opener), questions, ledger_uuid=ledger_uuid
+        )
+
+    async def look_up_async(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
+        """Read what became of transactions."""
+        asked = list(questions)
+        return await self._run(
+            lambda opener: ledger_checks.look_up(opener, asked, ledger_uuid=ledger_uuid)
+        )
+
+    def settle(self, questions: Iterable[Question], *, ledger_uuid: str, now_ms: int) -> Answers:
+        """Read, and fence off what is absent past its deadline; ``now_ms`` is the broker's."""
+        return ledger_checks.settle(
+            self._waited_for(self._opener), questions, ledger_uuid=ledger_uuid, now_ms=now_ms
+        )
+
+    async def settle_async(
+        self, questions: Iterable[Question], *, ledger_uuid: str, now_ms: int
+    ) -> Answers:
+        """Read, and fence off what is absent past its deadline."""
+        asked = list(questions)
+        return await self._run(
+            lambda opener: ledger_checks.settle(
+                opener, asked, ledger_uuid=ledger_uuid, now_ms=now_ms
+            )
+        )
+
+    def sweep(self, decided: Decided, *, now_ms: int) -> int:
+        """Delete what the broker says is decided for good; return how many rows."""
+        return janitor.sweep(self._opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
+
+    async def _run(self, work: Callable[[Opener], T]) -> T:
+        """Do the work in a thread, or where an async engine lets plain code wait."""
+        if not self._is_awaited:
+            return await asyncio.to_thread(work, self._opener)
+        from sqlalchemy.util import greenlet_spawn
+
+        return await greenlet_spawn(work, self._opener)
+
+    def _waited_for(self, opener: Opener) -> Opener:
+        if self._is_awaited:
+            raise RequestRefused(
+                "ledger_needs_await", "its engine is async: use the _async methods"
+            )
+        return opener
+
+
+def _create(opener: Opener) -> str:
+    with opener() as link, writing(link, CREATE_WAIT_MS):
+        for statement in (*link.dialect.exclude, *ddl_statements(link.dialect.name)):
+            link.execute(statement)
+        return _uuid_of(link)
+
+
+def _read_uuid(opener: Opener) -> str:
+    try:
+        with opener() as link, reading(link):
+            return _uuid_of(link)
+    except EscrowError:
+        raise
+    except Exception as error:
+        if failure_of(error) is Failure.NO_TABLE:
+            raise missing(error) from error
+        raise Unavailable("ledger_unreachable", cause=str(error)) from error
+
+
+def _uuid_of(link: Link) -> str:
+    rows = link.execute(link.dialect.probe).rows
+    if len(rows) != 1:
+        raise RequestRefused("ledger_missing", "its UUID is gone; make it with ledger_table.create")
+    return str(rows[0][0])

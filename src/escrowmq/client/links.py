@@ -1,0 +1,361 @@
+"""One connection to a database, whoever made it, seen through the four things we do with it.
+
+A link neither opens connections nor decides anything.  Drivers are imported where they are used:
+importing this module imports none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from escrowmq.client.ledger_sql import POSTGRESQL, SQLITE, Dialect, dialect_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import aiosqlite
+    import psycopg
+    import sqlalchemy
+    from sqlalchemy.orm import Session
+
+Row = tuple[Any, ...]
+
+
+class Result(NamedTuple):
+    """What a statement gave back."""
+
+    rows: Sequence[Row]
+    row_count: int
+
+
+class LinkFacts(Protocol):
+    """What can be seen of a connection without asking the database."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the database is spoken to."""
+        ...
+
+    @property
+    def is_autocommit(self) -> bool:
+        """Whether each statement would commit by itself."""
+        ...
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction has begun."""
+        ...
+
+    @property
+    def is_in_callers_block(self) -> bool:
+        """Whether a block of the driver's own is around us, which will commit and has no hook."""
+        ...
+
+
+class Link(LinkFacts, Protocol):
+    """A connection that is waited for."""
+
+    def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        ...
+
+    def commit(self) -> None:
+        """Commit."""
+        ...
+
+    def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    def close(self) -> None:
+        """Roll back, and make the connection useless: nothing can commit on it any more."""
+        ...
+
+
+class AsyncLink(LinkFacts, Protocol):
+    """A connection that is awaited."""
+
+    async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+    async def close(self) -> None:
+        """Roll back, and make the connection useless: nothing can commit on it any more."""
+        ...
+
+
+class _SqliteFacts:
+    dialect = SQLITE
+    is_in_callers_block = False
+
+    def __init__(self, connection: Any) -> None:  # noqa: ANN401 -- sqlite3's, aiosqlite's or alike
+        self._facts = connection
+
+    @property
+    def is_autocommit(self) -> bool:
+        # Python 3.12 and newer: with autocommit=True, commit() does nothing even after a BEGIN.
+        if getattr(self._facts, "autocommit", None) is True:
+            return True
+        return self._facts.isolation_level is None and not self.is_in_transaction
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return bool(self._facts.in_transaction)
+
+
+class SqliteLink(_SqliteFacts):
+    """A connection of Python's own sqlite3."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        cursor = self.connection.cursor()
+        # The user's own row_factory must not change what we read.
+        cursor.row_factory = None
+        try:
+            cursor.execute(sql, parameters)
+            return Result(cursor.fetchall(), cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def commit(self) -> None:
+        """Commit."""
+        type(self.connection).commit(self.connection)
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.connection.rollback()
+
+    def close(self) -> None:
+        """Roll back and close."""
+        try:
+            self.connection.rollback()
+        finally:
+            self.connection.close()
+
+
+class AioSqliteLink(_SqliteFacts):
+    """A connection of aiosqlite."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+    async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        async with self.connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(sql, parameters)
+            return Result([tuple(row) for row in await cursor.fetchall()], cursor.rowcount)
+
+    async def commit(self) -> None:
+        """Commit."""
+        await type(self.connection).commit(self.connection)
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        await self.connection.rollback()
+
+    async def close(self) -> None:
+        """Roll back and close."""
+        try:
+            await self.connection.rollback()
+        finally:
+            await self.connection.close()
+
+
+class _PsycopgFacts:
+    dialect = POSTGRESQL
+
+    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self._facts = connection
+
+    @property
+    def is_autocommit(self) -> bool:
+        return self._facts.autocommit
+
+    @property
+    def is_in_transaction(self) -> bool:
+        from psycopg.pq import TransactionStatus
+
+        return self._facts.info.transaction_status != TransactionStatus.IDLE
+
+    @property
+    def is_in_callers_block(self) -> bool:
+        # psycopg counts its "with connection.transaction()" blocks and shows the count to nobody.
+        return bool(self._facts._num_transactions)  # noqa: SLF001
+
+
+class PsycopgLink(_PsycopgFacts):
+    """A connection of psycopg 3."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        import psycopg
+
+        # A cursor of our own: the user's row and cursor factories must not change what we read.
+        with psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
+            cursor.execute(_percents(sql), parameters or None)
+            return Result(cursor.fetchall() if cursor.description else (), cursor.rowcount)
+
+    def commit(self) -> None:
+        """Commit."""
+        type(self.connection).commit(self.connection)
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.connection.rollback()
+
+    def close(self) -> None:
+        """Roll back and close."""
+        try:
+            self.connection.rollback()
+        finally:
+            self.connection.close()
+
+
+class AsyncPsycopgLink(_PsycopgFacts):
+    """An awaited connection of psycopg 3."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        super().__init__(connection)
+        self.connection = connection
+
+    async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        import psycopg
+
+        async with psycopg.AsyncCursor(
+            self.connection, row_factory=psycopg.rows.tuple_row
+        ) as cursor:
+            await cursor.execute(_percents(sql), parameters or None)
+            rows = await cursor.fetchall() if cursor.description else ()
+            return Result(rows, cursor.rowcount)
+
+    async def commit(self) -> None:
+        """Commit."""
+        await type(self.connection).commit(self.connection)
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        await self.connection.rollback()
+
+    async def close(self) -> None:
+        """Roll back and close."""
+        try:
+            await self.connection.rollback()
+        finally:
+            await self.connection.close()
+
+
+class SqlAlchemyLink:
+    """A connection of SQLAlchemy's, over any of its drivers."""
+
+    is_in_callers_block = False
+
+    def __init__(self, connection: sqlalchemy.Connection) -> None:
+        self.connection = connection
+        self.dialect = dialect_of(connection.dialect.name)
+
+    @property
+    def is_autocommit(self) -> bool:
+        """Whether each statement would commit by itself, by the driver's own word."""
+        pooled = self.connection.connection
+        if self.dialect is SQLITE:
+            return _SqliteFacts(pooled.driver_connection).is_autocommit
+        return bool(getattr(pooled.dbapi_connection, "autocommit", False))
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the database, not only SQLAlchemy, has begun a transaction."""
+        if self.dialect is SQLITE:
+            driver: Any = self.connection.connection.driver_connection
+            return bool(driver.in_transaction)
+        return self.connection.in_transaction()
+
+    def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
+        """Run one statement."""
+        values = {f"p{number}": value for number, value in enumerate(parameters)}
+        with self.connection.execute(_text(sql), values) as result:
+            rows = [tuple(row) for row in result] if result.returns_rows else []
+            return Result(rows, result.rowcount)
+
+    def commit(self) -> None:
+        """Commit."""
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.connection.rollback()
+
+    def close(self) -> None:
+        """Roll back below SQLAlchemy and throw the driver's connection away.
+
+        SQLAlchemy then refuses everything but a rollback.
+        """
+        if self.connection.closed or self.connection.invalidated:
+            return
+        try:
+            self.connection.connection.rollback()
+        finally:
+            self.connection.invalidate()
+
+
+class SessionLink(SqlAlchemyLink):
+    """A session's connection; the session itself commits, so that its objects know."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.connection())
+        self._session = session
+
+    def commit(self) -> None:
+        """Commit."""
+        self._session.commit()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self._session.rollback()
+
+
+@lru_cache(maxsize=256)
+def _text(sql: str) -> sqlalchemy.TextClause:
+    import sqlalchemy
+
+    first, *rest = sql.split("?")
+    return sqlalchemy.text(first + "".join(f":p{number}{part}" for number, part in enumerate(rest)))
+
+
+def _percents(sql: str) -> bytes:
+    return sql.replace("?", "%s").encode()
+
+
+def shadow_commit(
+    connection: object, refuse: Callable[[], Awaitable[None] | None]
+) -> Callable[[], None]:
+    """Put ``refuse`` in the place of the connection's commit(); return what takes it away again.
+
+    Drivers have no hook for a commit.  sqlite3's own connections cannot be changed: there, only
+    the end of the block finds out.
+    """
+    try:
+        connection.commit = refuse  # type: ignore[attr-defined]
+    except AttributeError:
+        return lambda: None
+    return lambda: vars(connection).pop("commit", None)

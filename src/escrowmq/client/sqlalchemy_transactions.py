@@ -1,0 +1,337 @@
+"""The user's transaction in SQLAlchemy's sessions and connections, waited for and awaited.
+
+Where the caller's own ``with`` block commits, our part hangs on SQLAlchemy's events.  A session's
+``before_commit`` also fires for savepoints, and there is no event after a connection's COMMIT; so
+we go by the connection's ``commit`` event, which fires for the outermost level alone, issue the
+driver's COMMIT there ourselves and see what comes of it.  The one that SQLAlchemy then issues
+finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import Connection, TwoPhaseTransaction, event
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, SessionTransactionOrigin, scoped_session
+from sqlalchemy.util import await_only
+
+from escrowmq.client.database_transactions import (
+    AsyncDatabaseTransaction,
+    DatabaseTransaction,
+    Ending,
+)
+from escrowmq.client.ledger_block import Block, RowFacts, Stage, run
+from escrowmq.client.ledger_sql import unsupported
+from escrowmq.client.links import SessionLink, SqlAlchemyLink
+from escrowmq.model.errors import OutcomeUnknown, RequestRefused
+
+
+class _Hooks:
+    """The block that a session or connection is in.
+
+    Listeners are set once for each object and stay: one that takes itself away while it is called
+    disturbs SQLAlchemy's loop over them.
+    """
+
+    def __init__(self) -> None:
+        self.current: SqlAlchemyTransaction | None = None
+
+    def before_commit(self, session: Session) -> None:
+        if self.current is not None and not session.in_nested_transaction():
+            self.current.before_session_commits()
+
+    def commit(self, _connection: Connection) -> None:
+        if self.current is not None:
+            self.current.before_connection_commits()
+
+    def rollback(self, _connection: Connection) -> None:
+        if self.current is not None:
+            self.current.before_connection_rolls_back()
+
+
+_ATTRIBUTE = "_escrowmq_hooks"
+
+
+def _hooks_of(target: Session | Connection) -> _Hooks:
+    hooks: _Hooks | None = vars(target).get(_ATTRIBUTE)
+    if hooks is None:
+        hooks = _Hooks()
+        setattr(target, _ATTRIBUTE, hooks)
+        names = ["before_commit"] if isinstance(target, Session) else ["commit", "rollback"]
+        for name in names:
+            event.listen(target, name, getattr(hooks, name))
+    return hooks
+
+
+class SqlAlchemyTransaction:
+    """On a session or connection that is waited for."""
+
+    def __init__(self, database: Session | Connection, row: RowFacts, max_duration_ms: int) -> None:
+        self.is_commit_owned_by_caller = False
+        self._database = database
+        self._row = row
+        self._max_duration_ms = max_duration_ms
+        self._before_commit: Callable[[], None] | None = None
+        self._ended: Callable[[Ending], None] | None = None
+        self._hooks: list[_Hooks] = []
+
+    def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work, and hang on the events."""
+        self.check_outermost()
+        database = self._database
+        if isinstance(database, Session):
+            self.is_commit_owned_by_caller = _check_session(database)
+            self._link: SqlAlchemyLink = SessionLink(database)
+        else:
+            if isinstance(database.get_transaction(), TwoPhaseTransaction):
+                raise _two_phase()
+            # Set while a "with connection.begin()" or "with engine.begin()" is around us.
+            self.is_commit_owned_by_caller = database._trans_context_manager is not None  # noqa: SLF001
+            self._link = SqlAlchemyLink(database)
+        hooks = [_hooks_of(target) for target in {database, self._link.connection}]
+        if any(hook.current is not None and hook.current.is_open for hook in hooks):
+            raise RequestRefused("block_already_open", "one block at a time on a connection")
+        self._block = Block(
+            self._link, self._row, has_hooks=True, max_duration_ms=self._max_duration_ms
+        )
+        run(self._block.begin(now_ms), self._link)
+        for hook in hooks:
+            hook.current = self
+        self._hooks = hooks
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block has begun and not ended."""
+        return self._block.stage in {Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
+
+    def check_outermost(self) -> None:
+        """Refuse while a savepoint is open: its rollback would not take a message back."""
+        if self._database.in_nested_transaction():
+            raise RequestRefused(
+                "savepoint_open", "only at the outermost level, outside savepoints"
+            )
+
+    def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement."""
+        if isinstance(self._database, Session) and self._block.stage is Stage.OPEN:
+            try:
+                self.check_outermost()
+                self._database.flush()
+            except BaseException:
+                self.poison()
+                raise
+        try:
+            run(self._block.insert_row(now_ms), self._link)
+        except BaseException:
+            self._end(Ending.ROLLED_BACK)
+            raise
+
+    def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        run(self._block.commit(), self._link)
+        self._let_go()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        run(self._block.rollback(), self._link)
+        self._let_go()
+
+    def poison(self) -> None:
+        """Roll back and throw the driver's connection away; SQLAlchemy allows but a rollback."""
+        run(self._block.poison(), self._link)
+        self._end(Ending.ROLLED_BACK)
+
+    def release(self) -> None:
+        """Take our hands off."""
+        self._block.stage = Stage.RELEASED
+        self._let_go()
+
+    def on_before_commit(self, callback: Callable[[], None]) -> None:
+        """Call when the caller is about to commit, at the outermost level."""
+        self._before_commit = callback
+
+    def on_ended(self, callback: Callable[[Ending], None]) -> None:
+        """Call once when the transaction has ended; it must not raise."""
+        self._ended = callback
+
+    def before_session_commits(self) -> None:
+        """Do our part while the session can still flush and read; stop a commit in our block."""
+        if not self.is_open or self._block.stage is Stage.COMMITTING:
+            return
+        if not self.is_commit_owned_by_caller:
+            self._block.refuse_commit()
+        if self._block.stage is Stage.OPEN:
+            self._write()
+
+    def before_connection_commits(self) -> None:
+        """Let no COMMIT pass that is not ours or not prepared."""
+        if self._block.stage is Stage.COMMITTING:
+            return
+        if not self.is_open:
+            self._after_the_end()
+            return
+        if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
+            self._write()
+        if self.is_commit_owned_by_caller and self._block.stage is Stage.ROW_WRITTEN:
+            self._commit_below()
+            return
+        try:
+            self._block.refuse_commit()
+        finally:
+            # SQLAlchemy takes this transaction for ended now and would not roll it back.
+            self.poison()
+
+    def _after_the_end(self) -> None:
+        """Once rolled back, a poisoned connection gets a new one below it and is free again."""
+        if self._block.stage is Stage.POISONED and self._link.connection.invalidated:
+            self._block.refuse_commit()
+        self._let_go()
+
+    def before_connection_rolls_back(self) -> None:
+        """Note that the transaction ends without us."""
+        if self._block.stage in {Stage.OPEN, Stage.ROW_WRITTEN}:
+            self._block.stage = Stage.ROLLED_BACK
+            self._end(Ending.ROLLED_BACK)
+        self._let_go()
+
+    def _write(self) -> None:
+        if self._before_commit is None:
+            self._block.refuse_commit()
+        try:
+            self._before_commit()
+        except BaseException:
+            # Otherwise a second commit() would come through without the row.
+            if self._block.stage is not Stage.POISONED:
+                self.poison()
+            raise
+
+    def _commit_below(self) -> None:
+        try:
+            run(self._block.commit(), _DriverLink(self._link.connection))
+        except OutcomeUnknown:
+            self._end(Ending.UNKNOWN)
+            raise
+        self._end(Ending.COMMITTED)
+        self._let_go()
+
+    def _end(self, ending: Ending) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None and self.is_commit_owned_by_caller:
+            ended(ending)
+
+    def _let_go(self) -> None:
+        for hook in self._hooks:
+            if hook.current is self:
+                hook.current = None
+
+
+class _DriverLink(SqlAlchemyLink):
+    """Commits below SQLAlchemy, from within its commit event."""
+
+    def commit(self) -> None:
+        """Commit on the driver's connection."""
+        self.connection.connection.commit()
+
+
+def _check_session(session: Session) -> bool:
+    """Refuse sessions whose commit does not commit; tell whether the caller will call it."""
+    if session.twophase:
+        raise _two_phase()
+    if isinstance(session.get_bind(), Connection):
+        raise RequestRefused(
+            "commit_not_ours", "the session joins a connection's transaction, which others commit"
+        )
+    current = session.get_transaction()
+    return current is not None and current.origin is SessionTransactionOrigin.BEGIN
+
+
+def _two_phase() -> RequestRefused:
+    return RequestRefused("commit_not_ours", "a two-phase transaction is committed by its manager")
+
+
+class AsyncSqlAlchemyTransaction:
+    """On a session or connection that is awaited: the same, inside SQLAlchemy's own bridge."""
+
+    def __init__(
+        self, database: AsyncSession | AsyncConnection, row: RowFacts, max_duration_ms: int
+    ) -> None:
+        self._database = database
+        if isinstance(database, AsyncSession):
+            inner: Session | Connection | None = database.sync_session
+        else:
+            inner = database.sync_connection
+        if inner is None:
+            raise RequestRefused("connection_not_started", "await the connection first")
+        self._inner = SqlAlchemyTransaction(inner, row, max_duration_ms)
+
+    @property
+    def is_commit_owned_by_caller(self) -> bool:
+        """Whether the caller's own block commits; known once it has begun."""
+        return self._inner.is_commit_owned_by_caller
+
+    async def begin(self, now_ms: int) -> None:
+        """Refuse at once what cannot work."""
+        await self._run(lambda: self._inner.begin(now_ms))
+
+    def check_outermost(self) -> None:
+        """Refuse while a savepoint is open."""
+        self._inner.check_outermost()
+
+    async def insert_row(self, now_ms: int) -> None:
+        """Write the ledger's row as the last statement."""
+        await self._run(lambda: self._inner.insert_row(now_ms))
+
+    async def commit(self) -> None:
+        """Commit, or raise OutcomeUnknown."""
+        await self._run(self._inner.commit)
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        await self._run(self._inner.rollback)
+
+    async def poison(self) -> None:
+        """Roll back and throw the driver's connection away."""
+        await self._run(self._inner.poison)
+
+    async def release(self) -> None:
+        """Take our hands off."""
+        self._inner.release()
+
+    def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await when the caller is about to commit."""
+        self._inner.on_before_commit(lambda: await_only(callback()))
+
+    def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
+        """Await once when the transaction has ended."""
+        self._inner.on_ended(lambda ending: await_only(callback(ending)))
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        await self._database.run_sync(lambda _inner: work())
+
+
+def transaction_on(
+    database: Any,  # noqa: ANN401 -- any of SQLAlchemy's classes, to be told apart here
+    row: RowFacts,
+    max_duration_ms: int,
+) -> DatabaseTransaction:
+    """Find the adapter for what is waited for."""
+    if isinstance(database, scoped_session):
+        database = database()
+    if isinstance(database, Session | Connection):
+        return SqlAlchemyTransaction(database, row, max_duration_ms)
+    raise unsupported(type(database).__name__)
+
+
+def async_transaction_on(
+    database: Any,  # noqa: ANN401 -- as above
+    row: RowFacts,
+    max_duration_ms: int,
+) -> AsyncDatabaseTransaction:
+    """Find the adapter for what is awaited."""
+    if isinstance(database, async_scoped_session):
+        database = database()
+    if isinstance(database, AsyncSession | AsyncConnection):
+        return AsyncSqlAlchemyTransaction(database, row, max_duration_ms)
+    raise unsupported(type(database).__name__)

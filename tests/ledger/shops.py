@@ -1,0 +1,215 @@
+"""A shop's database with orders in it and a ledger beside them, and every hand that can write it."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from escrowmq.client.ledger_table import (
+    Answer,
+    DatabaseTransaction,
+    Outcome,
+    Question,
+    SqlLedger,
+)
+
+GROUP = "orders"
+NOW_MS = 1_700_000_000_000
+LONG_PAST_MS = NOW_MS - 60_000
+LONG_TO_COME_MS = NOW_MS + 60_000
+
+COMMITTED = Answer(Outcome.COMMITTED)
+ROLLED_BACK = Answer(Outcome.ROLLED_BACK)
+
+_numbers = itertools.count(1)
+
+
+def unknown(reason: str) -> Answer:
+    return Answer(Outcome.UNKNOWN, reason)
+
+
+def new_id() -> str:
+    return f"transaction-{next(_numbers):06}"
+
+
+def overdue(transaction_id: str, group: str = GROUP) -> Question:
+    return Question(transaction_id, group, LONG_PAST_MS)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+@dataclass(kw_only=True)
+class Shop:
+    kind: str
+    url: str
+    engines: list[sqlalchemy.Engine] = field(default_factory=list)
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        return self.url.replace("postgresql://", "postgresql+psycopg://")
+
+    @property
+    def path(self) -> str:
+        return self.url.removeprefix("sqlite:///")
+
+    def engine(self, **options: Any) -> sqlalchemy.Engine:
+        engine = sqlalchemy.create_engine(self.sqlalchemy_url, **options)
+        self.engines.append(engine)
+        return engine
+
+    def async_engine(self) -> AsyncEngine:
+        url = self.sqlalchemy_url.replace("sqlite://", "sqlite+aiosqlite://")
+        return create_async_engine(url, poolclass=sqlalchemy.NullPool)
+
+    def connect(self, **options: Any) -> Any:
+        """A connection of the driver's own."""
+        if self.kind == "sqlite":
+            return sqlite3.connect(self.path, **{"timeout": 5.0, **options})
+        return psycopg.connect(self.url, **options)
+
+    def ledger(self) -> SqlLedger:
+        return SqlLedger(self.url)
+
+    def settle(self, *questions: Question, now_ms: int = NOW_MS) -> dict[str, Answer]:
+        ledger = self.ledger()
+        return ledger.settle(questions, ledger_uuid=ledger.uuid(), now_ms=now_ms)
+
+    def fence(self, transaction_id: str) -> None:
+        assert self.settle(overdue(transaction_id)) == {transaction_id: ROLLED_BACK}
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        with closing(self.connect()) as connection:
+            cursor = connection.execute(sql)
+            rows = cursor.fetchall() if cursor.description else []
+            connection.commit()
+            return list(rows)
+
+    def orders(self) -> set[int]:
+        return {row[0] for row in self.run("SELECT number FROM orders")}
+
+    def outcomes(self) -> dict[str, str]:
+        return dict(self.run("SELECT transaction_id, outcome FROM escrowmq_ledger"))
+
+    def set_up(self) -> None:
+        self.ledger().create()
+        self.run("CREATE TABLE IF NOT EXISTS orders (number integer PRIMARY KEY)")
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.dispose()
+
+
+def sqlite_shop(folder: Path, name: str = "shop.db") -> Shop:
+    shop = Shop(kind="sqlite", url=f"sqlite:///{folder / name}")
+    shop.set_up()
+    return shop
+
+
+@dataclass(kw_only=True)
+class Hand:
+    """One of the ways to work on a database, and every way it offers to commit."""
+
+    db: Any
+    execute: Callable[[str], Any]
+    commits: dict[str, Callable[[], Any]]
+
+    def place(self, order: int) -> None:
+        self.execute(f"INSERT INTO orders (number) VALUES ({order})")
+
+
+@contextmanager
+def session_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
+    with sqlalchemy.orm.Session(shop.engine(**options)) as session:
+        yield Hand(
+            db=session,
+            execute=lambda sql: session.execute(sqlalchemy.text(sql)),
+            commits={
+                "session": session.commit,
+                "its transaction": lambda: root_of(session).commit(),
+                "its connection": lambda: session.connection().commit(),
+                "the driver's": lambda: session.connection().connection.commit(),
+                "by hand": lambda: session.connection().exec_driver_sql("COMMIT"),
+                "a new begin": lambda: session.begin().commit(),
+            },
+        )
+
+
+def root_of(session: sqlalchemy.orm.Session) -> sqlalchemy.orm.SessionTransaction:
+    transaction = session.get_transaction()
+    assert transaction is not None
+    return transaction
+
+
+@contextmanager
+def connection_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
+    with shop.engine(**options).connect() as connection:
+        yield Hand(
+            db=connection,
+            execute=connection.exec_driver_sql,
+            commits={
+                "connection": connection.commit,
+                "its transaction": lambda: connection.get_transaction().commit(),  # type: ignore[union-attr]
+                "the driver's": lambda: connection.connection.commit(),
+                "by hand": lambda: connection.exec_driver_sql("COMMIT"),
+                "a new begin": lambda: connection.begin().commit(),
+            },
+        )
+
+
+@contextmanager
+def driver_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
+    connection = shop.connect(**options)
+    try:
+        yield Hand(
+            db=connection,
+            execute=connection.execute,
+            commits={
+                "connection": connection.commit,
+                "with": lambda: in_with(connection),
+                "by hand": lambda: connection.execute("COMMIT"),
+            },
+        )
+    finally:
+        connection.close()
+
+
+def in_with(connection: Any) -> None:
+    with connection:
+        connection.execute("SELECT 1")
+
+
+HANDS = {"session": session_hand, "connection": connection_hand, "driver": driver_hand}
+
+
+def begin(shop: Shop, db: object, transaction_id: str) -> DatabaseTransaction:
+    transaction = shop.ledger().transaction(
+        db, transaction_id=transaction_id, producer_group=GROUP
+    )
+    transaction.begin(NOW_MS)
+    return transaction
+
+
+def eventually(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+    """Ask until it holds; each question is a query of its own, so this spins slowly."""
+    deadline_s = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline_s, "it never became true"
