@@ -14,7 +14,10 @@ from escrowmq.broker.ending import Ending
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
+from escrowmq.broker.own_admin import OwnAdmin
 from escrowmq.broker.own_facts import OwnFacts
+from escrowmq.broker.own_reading import OwnReading
+from escrowmq.broker.own_records import OwnRecords
 from escrowmq.broker.own_verdicts import OwnVerdicts
 from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
@@ -96,6 +99,9 @@ class Broker:
             OwnWriting(self),
             OwnVerdicts(self),
             OwnFacts(self),
+            OwnRecords(self),
+            OwnReading(self),
+            OwnAdmin(self),
         )
         for part in parts:
             self._handlers.update(part.handlers())

@@ -95,6 +95,17 @@ def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
     handler(Call(broker, request, OWN_REQUESTS[request.frame.code]))
 
 
+def own_questions(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:
+    """The same for questions: answered when memory holds exactly what is durable."""
+
+    def look(handler: CallHandler, call: Call[Any]) -> None:
+        broker.look(call.request, partial(handler, call))
+
+    return own_handlers(
+        broker, {code: partial(look, handler) for code, handler in handlers.items()}
+    )
+
+
 # Cursors.
 
 
@@ -105,7 +116,7 @@ def offset_cursor(cursor: str, start: int) -> int:
     try:
         return max(int(cursor), start)
     except ValueError:
-        raise _cursor_malformed(cursor) from None
+        raise cursor_malformed(cursor) from None
 
 
 def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT]:
@@ -115,7 +126,7 @@ def keys_after(keys: Iterable[KeyT], cursor: str, kind: type[KeyT]) -> list[KeyT
     try:
         last = msgspec.json.decode(cursor, type=kind)
     except msgspec.MsgspecError:
-        raise _cursor_malformed(cursor) from None
+        raise cursor_malformed(cursor) from None
     return sorted(key for key in keys if key > last)  # type: ignore[operator, type-var]
 
 
@@ -126,7 +137,8 @@ def key_cursor(keys: list[KeyT], limit: int) -> tuple[list[KeyT], str | None]:
     return keys[:limit], msgspec.json.encode(keys[limit - 1]).decode()
 
 
-def _cursor_malformed(cursor: str) -> ProtocolViolation:
+def cursor_malformed(cursor: str) -> ProtocolViolation:
+    """Say that the broker gave no such cursor."""
     return ProtocolViolation(
         "cursor_malformed", "give back what the last page said", cursor=cursor[:64]
     )

@@ -6,15 +6,15 @@ Each is answered between two batches, so no fact leaves before what it tells of 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from escrowmq.broker.own_calls import Call, offset_cursor, own_handlers
+from escrowmq.broker.own_calls import Call, offset_cursor, own_questions
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 from escrowmq.store.identities import transaction_ids
-from escrowmq.store.listing import list_heads, message_counts, started_at_ms
+from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -22,10 +22,14 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import ListTransactionsHeader, OwnHeader
+    from escrowmq.protocol.own_headers import ListTransactionsHeader, OwnHeader, PlanHeader
 
 IDS_MAX = 2_000
 """Transaction ids that one page reads from the log: each is a read of its own."""
+
+ROWS_PER_RANGE = 10_000
+BYTES_PER_RANGE = 64 * 1024 * 1024
+"""What a planned range has, about, if nobody says otherwise."""
 
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
 _OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__))
@@ -41,16 +45,14 @@ class OwnFacts:
 
     def handlers(self) -> Handlers:
         """By request code."""
-        return own_handlers(
+        return own_questions(
             self._broker,
             {
-                OwnCode.STATUS: lambda call: self._look(call, self.status),
-                OwnCode.LIST_TRANSACTIONS: lambda call: self._look(call, self.transactions),
+                OwnCode.STATUS: self.status,
+                OwnCode.PLAN_RANGES: self.plan,
+                OwnCode.LIST_TRANSACTIONS: self.transactions,
             },
         )
-
-    def _look(self, call: Call[Any], answer: Any) -> None:  # noqa: ANN401 - any of these
-        self._broker.look(call.request, lambda: answer(call))
 
     def status(self, call: Call[OwnHeader]) -> None:
         """How the broker is."""
@@ -68,6 +70,25 @@ class OwnFacts:
             half_start=table.start,
             half_end=table.end,
         )
+
+    def plan(self, call: Call[PlanHeader]) -> None:
+        """Ranges to be read at the same time."""
+        header, store = call.header, self._broker.store
+        ranges_max = call.spec.answer_rows_max
+        if header.what == "transactions":
+            # Neighbours are joined until they are too heavy, so twice as many may come of it.
+            weight = header.weight if header.weight > 0 else ROWS_PER_RANGE
+            ranges = plan(store, max(weight, 4 * store.table.needed // ranges_max + 1))
+        elif header.what == "log":
+            start, end = store.log.start, store.settled
+            size = header.weight if header.weight > 0 else BYTES_PER_RANGE
+            size = max(size, (end - start) // ranges_max + 1)
+            ranges = [(at, min(at + size, end), size) for at in range(start, end, size)]
+        else:
+            raise RequestRefused(
+                "plan_unknown", "ask for `transactions` or `log`", what=header.what[:64]
+            )
+        call.answer_rows(ranges)
 
     def transactions(self, call: Call[ListTransactionsHeader]) -> None:
         """Transactions by range and states."""

@@ -111,8 +111,8 @@ class PlanHeader(OwnHeader, frozen=True, kw_only=True):
     #: `transactions`: ranges of half offsets.  `log`: ranges of log offsets, for LIST_HALVES,
     #: LIST_OPS and LIST_CHECKS.
     what: str = "transactions"
-    #: Undecided half messages that a range of half offsets should have, about.
-    rows_per_range: Int32 = 10_000
+    #: What a range should have, about: undecided half messages, or bytes; 0 lets the broker say.
+    weight: Int64 = 0
 
 
 class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
@@ -130,8 +130,7 @@ class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
 class LogRangeHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_HALVES, LIST_OPS and LIST_CHECKS."""
 
-    #: Log offsets: from, and up to; -1 means to the end.  PLAN_RANGES and answers give those
-    #: at which reading can begin.
+    #: Log offsets: from, and up to; -1 means to the end.  What begins between them is listed.
     start: Int64 = 0
     end: Int64 = -1
 
@@ -287,7 +286,9 @@ class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):
     state: str
     checks_sent: Int32
     #: Undecided: when it is checked next, if it is.
-    next_check_at_ms: Int64 | None
+    next_check_at_ms: Int64 | None = None
+    #: Committed: when its first message became visible, if it has.
+    visible_at_ms: Int64 | None = None
     #: Producers of its group that are online.
     producers_online: Int32
 

@@ -59,6 +59,8 @@ class HalfRow(Row, frozen=True):
     ledger: str
     #: Of the transaction's requests; -1 from a stock client.
     number: Int64
+    #: Retention or a late commit has carried it forward: it may have been listed before.
+    is_copy: bool
 
 
 class OpRow(Row, frozen=True):
@@ -102,8 +104,6 @@ class QueueRow(Row, frozen=True):
     #: Queue offsets: from, and up to.
     start: Int64
     end: Int64
-    #: When its last message became visible; null if there is none.
-    last_visible_at_ms: Int64 | None
 
 
 class MessageRow(Row, frozen=True):

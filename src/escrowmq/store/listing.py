@@ -10,6 +10,7 @@ is listed.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -80,6 +81,35 @@ def list_heads(
             found[-1] = heads[: len(heads) - (count - limit)]
             return _page(found, int(heads["half_offset"][len(found[-1])]))
     return _page(found, None)
+
+
+def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
+    """Ranges of half offsets that can be listed each on its own, and the needed rows in each.
+
+    They cover everything; each has about so many needed rows, or is as small as a range can be.
+    """
+    table = store.table
+    weights: Counter[int] = Counter()
+    for half in table.kept():
+        weights[half.half_offset - half.half_offset % table.chunk_rows] += half.is_needed
+    for base, chunk in table.chunks.items():
+        weights[base] += chunk.needed
+    ranges: list[tuple[int, int, int]] = []
+    start = held = 0
+    for base in sorted(weights):
+        if held and held + weights[base] > weight:
+            ranges.append((start, base, held))
+            start, held = base, 0
+        rows = min(table.end - base, table.chunk_rows)
+        parts = min(-(-weights[base] // weight), rows)
+        for part in range(1, parts):
+            # Where in the chunk they stand is not known: each part gets as many rows.
+            end = base + rows * part // parts
+            ranges.append((start, end, weights[base] // parts))
+            start = end
+        held += weights[base] // max(parts, 1)
+    ranges.append((start, max(table.end, start), held))
+    return ranges
 
 
 def message_counts(store: Store, heads: Rows) -> Rows:

@@ -65,6 +65,14 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     end: int = 0
 
 
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """A visible message as it was written."""
+
+    queue_offset: int
+    visible_at_ms: int
+    record: bytes
+
+
 class Located(msgspec.Struct, frozen=True, kw_only=True):
     """A message found by its log offset."""
 
@@ -135,6 +143,26 @@ class Reader:
             for queue_offset, entry in entries
             if entry.size and not self._is_lost(entry.log_offset)
         ]
+
+    def stored(
+        self, queue: ConsumeQueue, start: int, end: int, *, count_max: int, bytes_max: int
+    ) -> tuple[list[Stored], int]:
+        """Visible messages as they were written, and where to read on.
+
+        From an offset of the queue on; at least one, however large.
+        """
+        found: list[Stored] = []
+        total = 0
+        read = self._store.reading.record
+        for entry in queue.entries(start, min(count_max, max(end - start, 0))):
+            total += entry.size
+            if found and total > bytes_max:
+                break
+            if entry.size and not self._is_lost(entry.log_offset):
+                record = read(entry.log_offset, entry.size, entry.crc)
+                found.append(Stored(start, entry.visible_at_ms, record))
+            start += 1
+        return found, start
 
     def _is_lost(self, log_offset: int) -> bool:
         lost, log = self._store.lost, self._store.log

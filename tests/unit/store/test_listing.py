@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
+
 from escrowmq.store.identities import transaction_ids
-from escrowmq.store.listing import list_heads, message_counts, started_at_ms
+from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -184,3 +188,25 @@ def test_an_id_is_read_whole_when_only_its_start_was_read_with_the_one_before() 
     for number in range(200):
         driver.hold(f"t{number}", message("x" * 300))
     assert ids(driver) == [f"t{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize("weight", [1, 3, 8, 20, 1_000])
+def test_planned_ranges_cover_everything_and_have_about_their_weight(weight: int) -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    settled_chunk(driver)
+    dropped(driver)
+    for number in range(30):
+        driver.hold(f"new {number}")
+    ranges = plan(driver.store, weight)
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == driver.store.table.end
+    assert all(one[1] == after[0] for one, after in pairwise(ranges))
+    found = [row for start, end, _ in ranges for row in heads(driver, start=start, end=end)]
+    assert found == heads(driver)
+    for start, end, _ in ranges:
+        assert len(heads(driver, start=start, end=end)) <= 2 * weight
+
+
+def test_a_plan_of_nothing_is_one_empty_range() -> None:
+    assert plan(Driver().store, 10) == [(0, 0, 0)]

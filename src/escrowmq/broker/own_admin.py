@@ -1,0 +1,164 @@
+"""Our own requests for people and their tools: what there is, and transactions settled by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.clients import CONSUMER, PRODUCER
+from escrowmq.broker.own_calls import Call, key_cursor, keys_after, own_handlers, own_questions
+from escrowmq.broker.own_transactions import named_half
+from escrowmq.broker.own_writing import resolution_of
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.transaction.commands import Decision, End, Resume, Settled
+from escrowmq.transaction.states import Resolution
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.clients import Client
+    from escrowmq.broker.connection import Connection
+    from escrowmq.broker.requests import Handlers, Request
+    from escrowmq.protocol.own_headers import (
+        ByHandHeader,
+        PagedHeader,
+        SettleHeader,
+        TopicFilterHeader,
+    )
+
+GroupKey = tuple[str, str, str]
+"""Group, role and client id; that one is empty for a group without anybody online."""
+
+
+class OwnAdmin:
+    """Handles what people ask and decide."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            **own_questions(
+                self._broker,
+                {
+                    OwnCode.LIST_TOPICS: self.topics,
+                    OwnCode.LIST_GROUPS: self.groups,
+                    OwnCode.LIST_OFFSETS: self.offsets,
+                },
+            ),
+            **own_handlers(
+                self._broker, {OwnCode.SETTLE: self.settle, OwnCode.RESUME: self.resume}
+            ),
+        }
+
+    def topics(self, call: Call[PagedHeader]) -> None:
+        """Every topic."""
+        topics = {topic.name: topic for topic in self._broker.topics.all()}
+        names, cursor = key_cursor(keys_after(topics, call.header.cursor, str), call.limit())
+        mine = self._broker.meta.topics
+        call.answer_rows(
+            (
+                (
+                    name,
+                    topics[name].read_queue_count,
+                    topics[name].write_queue_count,
+                    topics[name].perm,
+                    topics[name].message_type.value,
+                    name not in mine,
+                    topics[name].created_at_ms,
+                )
+                for name in names
+            ),
+            cursor=cursor,
+        )
+
+    def groups(self, call: Call[PagedHeader]) -> None:
+        """Every group, and who is online of it."""
+        clients = self._broker.clients
+        members: dict[GroupKey, Client[Connection] | None] = {}
+        for name in clients.producer_groups():
+            for client in clients.producers(name):
+                members[name, PRODUCER, client.client_id] = client
+        for name in {*self._broker.meta.groups, *clients.consumer_groups()}:
+            group = clients.consumers(name)
+            if group is None:
+                members[name, CONSUMER, ""] = None
+            else:
+                members |= {
+                    (name, CONSUMER, client.client_id): client for client in group.members.values()
+                }
+        keys, cursor = key_cursor(
+            keys_after(members, call.header.cursor, tuple[str, str, str]), call.limit()
+        )
+        call.answer_rows((_member(key, members[key]) for key in keys), cursor=cursor)
+
+    def offsets(self, call: Call[TopicFilterHeader]) -> None:
+        """How far groups are."""
+        header, broker = call.header, self._broker
+        known = broker.meta.offsets
+        wanted = (
+            key for key in known if header.group in ("", key[0]) and header.topic in ("", key[1])
+        )
+        keys, cursor = key_cursor(
+            keys_after(wanted, header.cursor, tuple[str, str, int]), call.limit()
+        )
+
+        def told(key: tuple[str, str, int]) -> tuple[object, ...]:
+            queue = broker.reader.queue(key[1], key[2])
+            end = queue.end if queue is not None else 0
+            return (*key, known[key], end, max(end - known[key], 0))
+
+        call.answer_rows(map(told, keys), cursor=cursor)
+
+    # By hand.
+
+    def settle(self, call: Call[SettleHeader]) -> None:
+        """Decide a transaction, whatever its producer may say later."""
+        header = call.header
+        resolution = resolution_of(header.resolution)
+        if resolution is Resolution.UNKNOWN or not header.reason:
+            raise RequestRefused("settlement_incomplete", "say commit or rollback, and why")
+        half = named_half(self._broker, header.half_offset, header.transaction_id)
+        command = End(
+            half_offset=half.half_offset,
+            resolution=resolution,
+            by=f"{header.by} by hand: {header.reason}",
+        )
+
+        def settled(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Settled)
+            call.answer(
+                decided=reply.state.label,
+                decided_by=reply.by,
+                decided_at_ms=reply.at_ms,
+                is_repeated=reply.repeated,
+            )
+
+        def refused(request: Request, why: RequestRefused) -> None:
+            if "at_ms" in why.fields:
+                self._broker.contradictions.note_refused(command, why)
+            request.decline(why)
+
+        self._broker.submit(call.request, command, settled, refused)
+
+    def resume(self, call: Call[ByHandHeader]) -> None:
+        """Have a parked transaction checked again."""
+        header = call.header
+        half = named_half(self._broker, header.half_offset, header.transaction_id)
+        command = Resume(half_offset=half.half_offset, by=header.by)
+        self._broker.submit(call.request, command, lambda _: call.answer())
+
+
+def _member(key: GroupKey, client: Client[Connection] | None) -> tuple[object, ...]:
+    group, role, _ = key
+    if client is None:
+        return group, role, None, None, None, None
+    return (
+        group,
+        role,
+        client.client_id,
+        client.connection.address,
+        client.language,
+        client.heard_at_ms,
+    )

@@ -1,0 +1,141 @@
+"""Our own questions about messages and queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_cursor, own_questions
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
+from escrowmq.protocol.message_views import stored_at_ms, visible_view
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
+from escrowmq.protocol.stored_message import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_headers import (
+        FindMessagesHeader,
+        ListQueuesHeader,
+        ReadMessagesHeader,
+    )
+    from escrowmq.store.reader import Located
+
+READ_BYTES_MAX = 4 * 1024 * 1024
+"""Stored bytes of the messages in one page, but for one that is larger."""
+
+_TRANSACTION_ID = TRANSACTION_ID.encode()
+
+
+class OwnReading:
+    """Handles questions about messages and queues."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_questions(
+            self._broker,
+            {
+                OwnCode.LIST_QUEUES: self.queues,
+                OwnCode.READ_MESSAGES: self.read,
+                OwnCode.FIND_MESSAGES: self.find,
+            },
+        )
+
+    def queues(self, call: Call[ListQueuesHeader]) -> None:
+        """Queues and their offsets."""
+        broker, topic = self._broker, call.header.topic
+        named = {(queue.topic, queue.queue_id) for queue in broker.store.queues}
+        for one in broker.meta.topics.values():
+            count = max(one.read_queue_count, one.write_queue_count)
+            named.update((one.name, queue_id) for queue_id in range(count))
+        wanted = (key for key in named if topic in ("", key[0]))
+        keys, cursor = key_cursor(
+            keys_after(wanted, call.header.cursor, tuple[str, int]), call.limit()
+        )
+        call.answer_rows(map(self._queue, keys), cursor=cursor, log_end=broker.store.settled)
+
+    def _queue(self, key: tuple[str, int]) -> tuple[object, ...]:
+        queue = self._broker.reader.queue(*key)
+        return (*key, queue.start, queue.end) if queue is not None else (*key, 0, 0)
+
+    def read(self, call: Call[ReadMessagesHeader]) -> None:
+        """Visible messages of a queue."""
+        header, broker = call.header, self._broker
+        broker.topics.named(header.topic)
+        queue = broker.reader.queue(header.topic, header.queue_id)
+        if queue is None:
+            call.answer_rows([], queue_start=0, queue_end=0)
+            return
+        start = max(offset_cursor(header.cursor, header.start), queue.start)
+        end = queue.end if header.end < 0 else min(header.end, queue.end)
+        found, next_start = broker.reader.stored(
+            queue, start, end, count_max=call.limit(), bytes_max=READ_BYTES_MAX
+        )
+        call.answer_rows(
+            (
+                _told(
+                    visible_view(one.record, one.queue_offset, one.visible_at_ms),
+                    stored_at_ms(one.record),
+                    is_visible=True,
+                )
+                for one in found
+            ),
+            cursor=str(next_start) if next_start < end else None,
+            queue_start=queue.start,
+            queue_end=queue.end,
+        )
+
+    def find(self, call: Call[FindMessagesHeader]) -> None:
+        """Messages by key or id."""
+        header, reader = call.header, self._broker.reader
+        limit = call.spec.answer_rows_max
+        if header.limit > 0:
+            limit = min(limit, header.limit)
+        if header.message_id:
+            offsets: Iterable[int] = [parse_offset_message_id(header.message_id)[1]]
+        elif header.topic and header.key:
+            # Consumers' views state where the message was stored.
+            views = reader.find(header.topic, header.key, limit=limit)
+            offsets = [decode(view).log_offset for view in views]
+        else:
+            raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")
+        found = (reader.at(offset) for offset in offsets)
+        call.answer_rows(_located(one) for one in found if one is not None)
+
+
+def _located(located: Located) -> tuple[object, ...]:
+    half, message = located.half, located.message
+    stored = stored_at_ms(message) if half is None else half.stored_at_ms
+    return _told(message, stored, is_visible=located.is_visible)
+
+
+def _told(view: bytes, stored: int, *, is_visible: bool) -> tuple[object, ...]:
+    """A message as consumers see it, and when it was stored."""
+    message = decode(view)
+    unique_key, keys, tags = index_facts(message.properties)
+    transaction_id = find_property(message.properties, _TRANSACTION_ID)
+    return (
+        message.topic,
+        message.queue_id,
+        message.queue_offset if is_visible else None,
+        message.log_offset,
+        offset_message_id(message.store_host, message.log_offset),
+        unique_key,
+        " ".join(keys),
+        tags,
+        message.body,
+        message.properties.decode(errors="replace"),
+        message.flag,
+        message.sys_flag,
+        message.born_at_ms,
+        stored,
+        message.stored_at_ms if is_visible else None,
+        message.reconsume_times,
+        transaction_id.decode(errors="replace") if transaction_id is not None else None,
+    )

@@ -1,0 +1,46 @@
+"""One transaction, as people name it: by any of its half messages, or by its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.frames import HEAD_BYTES
+from escrowmq.transaction.records import Moved, Prepared
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
+
+
+def named_half(broker: Broker, half_offset: int, transaction_id: str) -> Half:
+    """The half message that is meant; refused if nobody knows it."""
+    if (half_offset < 0) == (not transaction_id):
+        raise RequestRefused("transaction_unnamed", "give a half offset or an id, not both")
+    if transaction_id:
+        half = broker.reader.find_transaction(transaction_id)
+    else:
+        half = broker.store.core.half(half_offset)
+    if half is None:
+        raise RequestRefused(
+            "transaction_unknown",
+            "it was never stored here, or its retention is over",
+            half_offset=half_offset,
+            transaction_id=transaction_id[:64],
+        )
+    return half
+
+
+def true_head(store: Store, half: Half) -> Half:
+    """The transaction's first half message, also once it is decided: the log knows it."""
+    first = store.row(half.first)
+    frame_at = first.location - HEAD_BYTES
+    if frame_at < store.log.start or store.lost.hold(frame_at):
+        return first
+    for record in store.reading.frame(frame_at).records:
+        if isinstance(record, Prepared):
+            return store.table.get(record.head) or first
+        if isinstance(record, Moved):
+            return store.table.get(record.rows[0].head) or first
+    return first

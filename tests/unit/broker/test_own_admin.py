@@ -1,0 +1,122 @@
+"""Groups, offsets, and transactions settled by hand, over a real socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.protocol.bodies import encode_body
+from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import (
+    ByHandHeader,
+    PagedHeader,
+    SettleHeader,
+    TopicFilterHeader,
+)
+from escrowmq.protocol.own_rows import GroupRow, OffsetRow
+from escrowmq.store.meta import Group
+from escrowmq.transaction.commands import Park
+from escrowmq.transaction.states import State
+from tests.unit.broker.own_peer import all_rows, ask, hold, sent
+from tests.unit.broker.wire import T0, Peer, serving, visible
+
+
+async def test_groups_are_listed_with_who_is_online_of_them(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        said = Heartbeat(
+            client_id="c1",
+            producers=(ProducerMembership(group="pay"),),
+            consumers=(ConsumerMembership(group="ship"),),
+        )
+        await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
+        server.broker.meta.put_group(Group(name="away"))
+        rows = await all_rows(peer, OwnCode.LIST_GROUPS, PagedHeader(limit=1))
+        assert [(row.group, row.role, row.client_id) for row in rows] == [
+            ("away", "consumer", None),
+            ("pay", "producer", "c1"),
+            ("ship", "consumer", "c1"),
+        ]
+        assert rows[1] == GroupRow(
+            group="pay",
+            role="producer",
+            client_id="c1",
+            address=rows[1].address,
+            language="PYTHON",
+            heard_at_ms=T0,
+        )
+        assert rows[1].address.startswith("127.0.0.1:")
+
+
+async def test_offsets_are_listed_with_their_lag(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await ask(peer, OwnCode.SEND_MANY, rows=[sent()] * 5)
+        for group, topic, queue_id in (("a", "orders", 1), ("a", "gone", 0), ("b", "orders", 1)):
+            server.broker.meta.set_offset(group, topic, queue_id, 2)
+        rows = await all_rows(peer, OwnCode.LIST_OFFSETS, TopicFilterHeader(limit=1))
+        assert rows == [
+            OffsetRow(group="a", topic="gone", queue_id=0, offset=2, end=0, lag=0),
+            OffsetRow(group="a", topic="orders", queue_id=1, offset=2, end=5, lag=3),
+            OffsetRow(group="b", topic="orders", queue_id=1, offset=2, end=5, lag=3),
+        ]
+        some = await all_rows(
+            peer, OwnCode.LIST_OFFSETS, TopicFilterHeader(group="a", topic="orders")
+        )
+        assert some == rows[1:2]
+
+
+@pytest.mark.parametrize("cursor", ["x", "[1]", '"text"'])
+async def test_a_cursor_that_nobody_gave_is_refused(tmp_path: Path, cursor: str) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        with pytest.raises(ProtocolViolation, match="cursor_malformed"):
+            await ask(peer, OwnCode.LIST_GROUPS, PagedHeader(cursor=cursor))
+
+
+def settling(**fields: object) -> SettleHeader:
+    values = {"by": "ann", "resolution": "commit", "reason": "the order is there", **fields}
+    return SettleHeader(**values)  # type: ignore[arg-type]
+
+
+async def test_a_transaction_is_settled_by_hand_and_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "t", sent(b"paid"))
+        done = (await ask(peer, OwnCode.SETTLE, settling(transaction_id="t"))).header
+        assert (done.decided, done.is_repeated, done.decided_at_ms) == ("committed", False, T0)
+        assert done.decided_by == "ann by hand: the order is there"
+        assert [one.body for one in visible(server)] == [b"paid"]
+        again = (await ask(peer, OwnCode.SETTLE, settling(half_offset=0, by="bob"))).header
+        assert (again.is_repeated, again.decided_by) == (True, done.decided_by)
+        with pytest.raises(RequestRefused, match="already_committed"):
+            await ask(peer, OwnCode.SETTLE, settling(half_offset=0, resolution="rollback"))
+        assert server.broker.contradictions.count == 1
+
+
+async def test_a_settlement_has_an_outcome_and_a_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "t")
+        for wrong in ({"resolution": "unknown"}, {"reason": ""}):
+            with pytest.raises(RequestRefused, match="settlement_incomplete"):
+                await ask(peer, OwnCode.SETTLE, settling(half_offset=0, **wrong))
+        with pytest.raises(RequestRefused, match="transaction_unknown"):
+            await ask(peer, OwnCode.SETTLE, settling(half_offset=9))
+        assert server.broker.store.row(0).state is State.PREPARED
+
+
+async def test_a_parked_transaction_is_resumed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "t")
+        header = ByHandHeader(transaction_id="t", by="ann")
+        with pytest.raises(RequestRefused, match="not_parked"):
+            await ask(peer, OwnCode.RESUME, header)
+        await server.broker.writer.submit(Park(half_offset=0, reason="test"))
+        await ask(peer, OwnCode.RESUME, header)
+        assert server.broker.store.row(0).state is State.PREPARED

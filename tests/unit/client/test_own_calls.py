@@ -1,0 +1,195 @@
+"""The blocking client: answers, pages, refusals, and connections that break."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import OutcomeUnknown, RequestRefused, StoreCorrupt, Unavailable
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_forms import Form, encode_rows
+from escrowmq.protocol.own_headers import OwnRefusal, PagedAnswer, PagedHeader
+from escrowmq.protocol.own_rows import TopicRow
+from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request, encode_response
+
+Reply = Callable[[Frame], bytes | None]
+
+
+@contextmanager
+def answering(*replies: Reply) -> Iterator[str]:
+    """Somebody who answers one request after the other; after None it hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    left = deque(replies)
+
+    def serve() -> None:
+        with listener:
+            while left:
+                peer, _ = listener.accept()
+                with peer:
+                    talk(peer)
+
+    def talk(peer: socket.socket) -> None:
+        splitter = FrameSplitter()
+        while data := peer.recv(65_536):
+            for frame in splitter.feed(data):
+                answer = left.popleft()(frame)
+                if answer is None:
+                    return
+                peer.sendall(answer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    thread.join(10)
+
+
+def topic(name: str) -> TopicRow:
+    return TopicRow(
+        topic=name,
+        read_queue_count=1,
+        write_queue_count=1,
+        perm=6,
+        message_type="NORMAL",
+        is_system=False,
+        created_at_ms=0,
+    )
+
+
+def page(name: str, cursor: str | None = None, form: Form = Form.MSGPACK) -> Reply:
+    body = encode_rows(form, TopicRow, 1, [topic(name)])
+    header = PagedAnswer(form=form, row_count=1, cursor=cursor)
+    return lambda frame: encode_response(frame, ResponseCode.SUCCESS, header=header, body=body)
+
+
+def refusing(error: str, kind: str, retry_after_ms: int | None = None) -> Reply:
+    header = OwnRefusal(error=error, kind=kind, retry_after_ms=retry_after_ms)
+    remark = f"{error}: because, fact=1"
+    return lambda frame: encode_response(frame, 1, header=header, remark=remark)
+
+
+def hang_up(_frame: Frame) -> None:
+    return None
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_pages_are_asked_for_up_to_the_last(form: Form) -> None:
+    with (
+        answering(page("a", "1", form), page("b", "2", form), page("c", form=form)) as address,
+        OwnCalls(address) as calls,
+    ):
+        rows = list(calls.rows(OwnCode.LIST_TOPICS, PagedHeader(form=form)))
+        assert rows == [topic("a"), topic("b"), topic("c")]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "code"),
+    [
+        (refusing("topic_unknown", "RequestRefused"), RequestRefused, "topic_unknown"),
+        (refusing("inbox_full", "Unavailable", 5), Unavailable, "inbox_full"),
+        (refusing("frame_damaged", "StoreCorrupt"), StoreCorrupt, "frame_damaged"),
+        # A class of a newer broker.
+        (refusing("something", "SomethingNew"), RequestRefused, "something"),
+        # Not one of ours.
+        (
+            lambda frame: encode_response(frame, 3, remark="request type 30040 not supported"),
+            RequestRefused,
+            "request_unsupported",
+        ),
+    ],
+)
+def test_a_refusal_is_raised_as_the_broker_raised_it(
+    reply: Reply, kind: type[Exception], code: str
+) -> None:
+    with answering(reply) as address, OwnCalls(address) as calls:
+        with pytest.raises(kind) as raised:
+            calls.call(OwnCode.LIST_TOPICS)
+        assert raised.value.code == code  # type: ignore[attr-defined]
+        if isinstance(raised.value, Unavailable):
+            assert raised.value.retry_after_ms == 5
+            assert raised.value.message == "because, fact=1"
+
+
+def test_what_the_broker_asks_meanwhile_is_passed_over() -> None:
+    def noisy(frame: Frame) -> bytes:
+        other = encode_request(40, frame.opaque, is_one_way=True)
+        answer = page("a")(frame)
+        assert answer is not None
+        return other + answer
+
+    with answering(noisy) as address, OwnCalls(address) as calls:
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+
+
+def test_a_broken_connection_is_made_anew_by_the_next_call() -> None:
+    with answering(hang_up, page("a")) as address, OwnCalls(address) as calls:
+        with pytest.raises(Unavailable, match="broker_unreachable"):
+            calls.call(OwnCode.LIST_TOPICS)
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+
+
+def test_a_lost_answer_to_an_order_leaves_a_doubt() -> None:
+    with (
+        answering(hang_up) as address,
+        OwnCalls(address) as calls,
+        pytest.raises(OutcomeUnknown, match=r"answer_lost.*DECIDE_MANY"),
+    ):
+        calls.call(OwnCode.DECIDE_MANY)
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x00", b"\x7f\xff\xff\xff"])
+def test_garbage_ends_the_connection(garbage: bytes) -> None:
+    with answering(lambda _: garbage, page("a")) as address, OwnCalls(address) as calls:
+        with pytest.raises(Unavailable):
+            calls.call(OwnCode.LIST_TOPICS)
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+
+
+def test_nobody_waits_longer_than_was_said() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        OwnCalls(f"127.0.0.1:{silent.getsockname()[1]}", answer_s=0.05) as calls,
+        pytest.raises(Unavailable, match="broker_unreachable"),
+    ):
+        calls.call(OwnCode.STATUS)
+
+
+def test_a_slow_trickle_does_not_extend_the_wait() -> None:
+    other = encode_request(40, 77, is_one_way=True)
+
+    def trickle(frame: Frame) -> bytes:
+        del frame
+        return other
+
+    with (
+        answering(trickle) as address,
+        OwnCalls(address, answer_s=0.05) as calls,
+        pytest.raises(Unavailable),
+    ):
+        calls.call(OwnCode.STATUS)
+
+
+def test_a_broker_that_is_not_there_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with (
+        OwnCalls(f"[127.0.0.1]:{port}") as calls,
+        pytest.raises(Unavailable, match="is it running"),
+    ):
+        calls.call(OwnCode.STATUS)
+
+
+def test_the_client_imports_neither_arrow_nor_numpy() -> None:
+    code = (
+        "import sys, escrowmq.client.own_calls;"
+        "assert not {'pyarrow', 'numpy'} & sys.modules.keys(), 'heavy'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
