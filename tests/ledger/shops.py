@@ -1,4 +1,4 @@
-"""A shop's database with orders in it and a ledger beside them, and every hand that can write it."""
+"""A shop's database with orders and a ledger in it, and every hand that can write there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -23,6 +24,7 @@ from escrowmq.client.ledger_table import (
     Question,
     SqlLedger,
 )
+from escrowmq.model.errors import EscrowError
 
 GROUP = "orders"
 NOW_MS = 1_700_000_000_000
@@ -37,6 +39,13 @@ _numbers = itertools.count(1)
 
 def unknown(reason: str) -> Answer:
     return Answer(Outcome.UNKNOWN, reason)
+
+
+@contextmanager
+def refused(*codes: str) -> Iterator[None]:
+    with pytest.raises(EscrowError) as caught:
+        yield
+    assert caught.value.code in codes
 
 
 def new_id() -> str:
@@ -62,6 +71,9 @@ class Shop:
     kind: str
     url: str
     engines: list[sqlalchemy.Engine] = field(default_factory=list)
+    # Looking is most of what tests do; on a server, a connection for each look would take long.
+    looking: psycopg.Connection[Any] | None = None
+    known_ledger: SqlLedger | None = None
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -87,7 +99,9 @@ class Shop:
         return psycopg.connect(self.url, **options)
 
     def ledger(self) -> SqlLedger:
-        return SqlLedger(self.url)
+        if self.known_ledger is None:
+            self.known_ledger = SqlLedger(self.url)
+        return self.known_ledger
 
     def settle(self, *questions: Question, now_ms: int = NOW_MS) -> dict[str, Answer]:
         ledger = self.ledger()
@@ -97,6 +111,11 @@ class Shop:
         assert self.settle(overdue(transaction_id)) == {transaction_id: ROLLED_BACK}
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
+        if self.kind == "postgresql":
+            if self.looking is None:
+                self.looking = psycopg.connect(self.url, autocommit=True)
+            found = self.looking.execute(sql.encode())
+            return found.fetchall() if found.description else []
         with closing(self.connect()) as connection:
             cursor = connection.execute(sql)
             rows = cursor.fetchall() if cursor.description else []
@@ -116,6 +135,8 @@ class Shop:
     def close(self) -> None:
         for engine in self.engines:
             engine.dispose()
+        if self.looking is not None:
+            self.looking.close()
 
 
 def sqlite_shop(folder: Path, name: str = "shop.db") -> Shop:
@@ -146,17 +167,25 @@ def session_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
                 "session": session.commit,
                 "its transaction": lambda: root_of(session).commit(),
                 "its connection": lambda: session.connection().commit(),
-                "the driver's": lambda: session.connection().connection.commit(),
+                "the driver's": lambda: driver_of(session.connection()).commit(),
                 "by hand": lambda: session.connection().exec_driver_sql("COMMIT"),
-                "a new begin": lambda: session.begin().commit(),
+                "a new begin": lambda: begun(session).commit(),
             },
         )
 
 
-def root_of(session: sqlalchemy.orm.Session) -> sqlalchemy.orm.SessionTransaction:
-    transaction = session.get_transaction()
+def root_of(db: Any) -> Any:
+    transaction = db.get_transaction()
     assert transaction is not None
     return transaction
+
+
+def driver_of(connection: sqlalchemy.Connection) -> Any:
+    return connection.connection
+
+
+def begun(db: Any) -> Any:
+    return db.begin()
 
 
 @contextmanager
@@ -167,10 +196,10 @@ def connection_hand(shop: Shop, **options: Any) -> Iterator[Hand]:
             execute=connection.exec_driver_sql,
             commits={
                 "connection": connection.commit,
-                "its transaction": lambda: connection.get_transaction().commit(),  # type: ignore[union-attr]
-                "the driver's": lambda: connection.connection.commit(),
+                "its transaction": lambda: root_of(connection).commit(),
+                "the driver's": lambda: driver_of(connection).commit(),
                 "by hand": lambda: connection.exec_driver_sql("COMMIT"),
-                "a new begin": lambda: connection.begin().commit(),
+                "a new begin": lambda: begun(connection).commit(),
             },
         )
 
@@ -201,9 +230,7 @@ HANDS = {"session": session_hand, "connection": connection_hand, "driver": drive
 
 
 def begin(shop: Shop, db: object, transaction_id: str) -> DatabaseTransaction:
-    transaction = shop.ledger().transaction(
-        db, transaction_id=transaction_id, producer_group=GROUP
-    )
+    transaction = shop.ledger().transaction(db, transaction_id=transaction_id, producer_group=GROUP)
     transaction.begin(NOW_MS)
     return transaction
 

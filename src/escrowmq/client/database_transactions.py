@@ -72,7 +72,7 @@ class DatabaseTransaction(Protocol):
         ...
 
     def release(self) -> None:
-        """Take our hands off: the block has nothing to send, so the caller may do as it likes."""
+        """Take our hands off: nothing is sent.  A commit that is ours is still to be made."""
         ...
 
     def on_before_commit(self, callback: Callable[[], None]) -> None:

@@ -98,8 +98,9 @@ def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without im
 @contextmanager
 def _made_link(make: Callable[[], Any]) -> Iterator[Link]:
     connection = make()
+    link = _link_of(connection)
     try:
-        yield _link_of(connection)
+        yield link
     finally:
         connection.close()
 
@@ -133,9 +134,9 @@ def _check_file(engine: sqlalchemy.Engine) -> None:
 
 
 @contextmanager
-def reading(link: Link) -> Iterator[None]:
+def reading(link: Link, lock_wait_ms: int = LOCK_WAIT_MS) -> Iterator[None]:
     """Run one short transaction of our own that only reads."""
-    with _transaction(link, link.dialect.begin_read, LOCK_WAIT_MS):
+    with _transaction(link, link.dialect.begin_read, lock_wait_ms):
         yield
 
 

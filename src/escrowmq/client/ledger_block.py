@@ -67,6 +67,14 @@ class RowFacts(NamedTuple):
     producer_group: str
     ledger_uuid: str
 
+    def check(self) -> None:
+        """Refuse names that a check could never look up."""
+        for name in (self.transaction_id, self.producer_group):
+            if not ledger_sql.is_name(name):
+                raise RequestRefused(
+                    "ledger_name_illegal", "1 to 255 printable characters", name=name
+                )
+
 
 class Block:
     """The stages of one block."""
@@ -92,6 +100,7 @@ class Block:
 
     def begin(self, now_ms: int) -> Steps[None]:
         """Refuse at once what could not be kept to at the end."""
+        self._row.check()
         self._began_at_s = self._monotonic_s()
         self._began_at_ms = now_ms
         if self._facts.is_in_callers_block:
@@ -179,6 +188,10 @@ class Block:
 
     def commit(self) -> Steps[None]:
         """Issue COMMIT; whatever interrupts it leaves the outcome to the check."""
+        if self.stage is Stage.RELEASED:
+            # No message hangs on it, so its errors are the user's own.
+            yield Act.COMMIT
+            return
         assert self.stage is Stage.ROW_WRITTEN
         self.stage = Stage.COMMITTING
         try:
@@ -198,7 +211,7 @@ class Block:
         """Roll back; where even that fails, the connection ends, and the transaction with it."""
         if self.stage is Stage.POISONED:
             return
-        assert self.stage in {Stage.NEW, Stage.OPEN, Stage.ROW_WRITTEN, Stage.ROLLED_BACK}
+        assert self.stage not in {Stage.COMMITTING, Stage.COMMITTED, Stage.UNKNOWN}
         try:
             yield Act.ROLLBACK
         except Exception:  # noqa: BLE001 -- a connection that cannot roll back is of no use

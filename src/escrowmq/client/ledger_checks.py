@@ -16,7 +16,7 @@ from typing import NamedTuple
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.databases import Opener, reading, writing
-from escrowmq.client.ledger_sql import NAME_CHARACTERS_MAX, SQLITE
+from escrowmq.client.ledger_sql import SQLITE, is_name
 from escrowmq.client.links import Link
 from escrowmq.model.errors import EscrowError
 
@@ -109,16 +109,11 @@ def _sort(questions: Iterable[Question]) -> tuple[Answers, list[Question]]:
         first = asked.setdefault(key, question)
         if first.producer_group != question.producer_group:
             answers[key] = Answer(Outcome.UNKNOWN, "ambiguous")
-        elif not _is_name(key) or not _is_name(question.producer_group):
+        elif not is_name(key) or not is_name(question.producer_group):
             answers[key] = Answer(Outcome.UNKNOWN, "illegal_id")
         else:
             answers.setdefault(key, ABSENT)
     return answers, [asked[key] for key in sorted(asked) if answers[key] == ABSENT]
-
-
-def _is_name(text: str) -> bool:
-    # Among what is not printable are NUL, which PostgreSQL has no text with, and half characters.
-    return 0 < len(text) <= NAME_CHARACTERS_MAX and text.isprintable()
 
 
 def _chunks(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:

@@ -66,6 +66,12 @@ CREATE TABLE IF NOT EXISTS escrowmq_consumed (
 )
 
 
+def is_name(text: str) -> bool:
+    """Whether an id or a group can be kept in the ledger and found again."""
+    # Among what is not printable are NUL, which PostgreSQL has no text with, and half characters.
+    return 0 < len(text) <= NAME_CHARACTERS_MAX and text.isprintable()
+
+
 def ddl_statements(dialect: str) -> list[str]:
     """Return what makes the tables where they are missing, and changes nothing where they are."""
     if dialect not in _TEXT:
@@ -153,7 +159,8 @@ def unsupported(name: str) -> RequestRefused:
     )
 
 
-_NAME_VALUE = f"CAST(? AS varchar({NAME_CHARACTERS_MAX}))"
+# Not "AS varchar(255)": that would cut what is too long instead of refusing it.
+_NAME_VALUE = "CAST(? AS text)"
 
 # Guarded by the ledger's UUID: in another database it inserts nothing, and the count says so.
 INSERT_COMMITTED = (

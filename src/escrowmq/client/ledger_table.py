@@ -47,8 +47,8 @@ __all__ = [
     "ddl",
 ]
 
-#: Making the tables may wait for somebody else who makes them.
-CREATE_WAIT_MS = 10_000
+#: A check gives up soon and comes again; a program that starts had better wait.
+START_WAIT_MS = 10_000
 
 T = TypeVar("T")
 
@@ -159,7 +159,8 @@ class SqlLedger:
 
     def sweep(self, decided: Decided, *, now_ms: int) -> int:
         """Delete what the broker says is decided for good; return how many rows."""
-        return janitor.sweep(self._opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
+        opener = self._waited_for(self._opener)
+        return janitor.sweep(opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
 
     async def _run(self, work: Callable[[Opener], T]) -> T:
         """Do the work in a thread, or where an async engine lets plain code wait."""
@@ -178,7 +179,7 @@ class SqlLedger:
 
 
 def _create(opener: Opener) -> str:
-    with opener() as link, writing(link, CREATE_WAIT_MS):
+    with opener() as link, writing(link, START_WAIT_MS):
         for statement in (*link.dialect.exclude, *ddl_statements(link.dialect.name)):
             link.execute(statement)
         return _uuid_of(link)
@@ -186,7 +187,7 @@ def _create(opener: Opener) -> str:
 
 def _read_uuid(opener: Opener) -> str:
     try:
-        with opener() as link, reading(link):
+        with opener() as link, reading(link, START_WAIT_MS):
             return _uuid_of(link)
     except EscrowError:
         raise

@@ -115,10 +115,11 @@ class SqlAlchemyTransaction:
 
     def insert_row(self, now_ms: int) -> None:
         """Write the ledger's row as the last statement."""
-        if isinstance(self._database, Session) and self._block.stage is Stage.OPEN:
+        if self._block.stage is Stage.OPEN:
             try:
                 self.check_outermost()
-                self._database.flush()
+                if isinstance(self._database, Session):
+                    self._database.flush()
             except BaseException:
                 self.poison()
                 raise

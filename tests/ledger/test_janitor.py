@@ -1,0 +1,101 @@
+"""The janitor deletes what the broker has decided for good, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from escrowmq.client.janitor import FENCE_KEPT_MS
+from escrowmq.client.ledger_checks import CHUNK_ROWS_MAX
+from escrowmq.client.ledger_table import Outcome
+from escrowmq.model.errors import Unavailable
+from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, refused
+
+
+def add(shop: Shop, outcome: str, *, age_ms: int = 0, count: int = 1) -> list[str]:
+    keys = [new_id() for _ in range(count)]
+    rows = ", ".join(f"('{key}', '{GROUP}', '{outcome}', {NOW_MS - age_ms})" for key in keys)
+    shop.run(f"INSERT INTO escrowmq_ledger VALUES {rows}")
+    return keys
+
+
+class Broker:
+    """What was decided, and whether it can be asked."""
+
+    def __init__(self, decisions: Mapping[str, Outcome]) -> None:
+        self.decisions = decisions
+        self.asked: list[int] = []
+        self.chunks_max = 1_000
+
+    def __call__(self, ids: Sequence[str]) -> Mapping[str, Outcome]:
+        self.asked.append(len(ids))
+        if len(self.asked) > self.chunks_max:
+            raise Unavailable("broker_gone")
+        return {key: self.decisions[key] for key in ids if key in self.decisions}
+
+
+def sweep(shop: Shop, broker: Broker) -> int:
+    return shop.ledger().sweep(broker, now_ms=NOW_MS)
+
+
+def test_decided_rows_go_and_undecided_ones_stay(shop: Shop) -> None:
+    decided, undecided = add(shop, "committed"), add(shop, "committed")
+    broker = Broker(dict.fromkeys(decided, Outcome.COMMITTED))
+    assert sweep(shop, broker) == 1
+    assert shop.outcomes() == {undecided[0]: "committed"}
+
+
+def test_a_fence_stays_for_seven_days(shop: Shop) -> None:
+    young = add(shop, "rolled_back", age_ms=FENCE_KEPT_MS - 1)
+    old = add(shop, "rolled_back", age_ms=FENCE_KEPT_MS)
+    broker = Broker(dict.fromkeys(young + old, Outcome.ROLLED_BACK))
+    assert sweep(shop, broker) == 1
+    assert shop.outcomes() == {young[0]: "rolled_back"}
+
+
+def test_an_old_fence_of_an_undecided_transaction_stays(shop: Shop) -> None:
+    key = add(shop, "rolled_back", age_ms=10 * FENCE_KEPT_MS)[0]
+    assert sweep(shop, Broker({})) == 0
+    assert shop.outcomes() == {key: "rolled_back"}
+
+
+def test_evidence_of_a_contradiction_stays(shop: Shop) -> None:
+    committed = add(shop, "committed", age_ms=10 * FENCE_KEPT_MS)
+    fenced = add(shop, "rolled_back", age_ms=10 * FENCE_KEPT_MS)
+    odd = add(shop, "odd", age_ms=10 * FENCE_KEPT_MS)
+    broker = Broker(
+        dict.fromkeys(committed, Outcome.ROLLED_BACK)
+        | dict.fromkeys(fenced, Outcome.COMMITTED)
+        | dict.fromkeys(odd, Outcome.COMMITTED)
+    )
+    assert sweep(shop, broker) == 0
+    assert len(shop.outcomes()) == 3
+
+
+def test_a_large_ledger_is_swept_in_bounded_steps(shop: Shop) -> None:
+    keys = add(shop, "committed", count=3 * CHUNK_ROWS_MAX + 1)
+    broker = Broker(dict.fromkeys(keys, Outcome.COMMITTED))
+    assert sweep(shop, broker) == len(keys)
+    assert broker.asked == [CHUNK_ROWS_MAX] * 3 + [1]
+    assert shop.outcomes() == {}
+
+
+def test_what_a_broker_that_is_gone_did_not_confirm_stays(shop: Shop) -> None:
+    keys = add(shop, "committed", count=2 * CHUNK_ROWS_MAX)
+    broker = Broker(dict.fromkeys(keys, Outcome.COMMITTED))
+    broker.chunks_max = 1
+    with refused("broker_gone"):
+        sweep(shop, broker)
+    assert set(shop.outcomes()) == set(keys[CHUNK_ROWS_MAX:])
+
+
+def test_a_ledger_that_was_exchanged_is_not_swept(shop: Shop) -> None:
+    keys = add(shop, "committed")
+    ledger = shop.ledger()
+    uuid = ledger.uuid()
+    shop.run("UPDATE escrowmq_ledger_id SET ledger_uuid = 'other'")
+    try:
+        with refused("ledger_differs"):
+            ledger.sweep(Broker(dict.fromkeys(keys, Outcome.COMMITTED)), now_ms=NOW_MS)
+        assert set(shop.outcomes()) == set(keys)
+    finally:
+        shop.run(f"UPDATE escrowmq_ledger_id SET ledger_uuid = '{uuid}'")
