@@ -44,6 +44,12 @@ class Background:
             future.cancel()
             raise
 
+    def close(self) -> None:
+        """End the loop and its thread.  The one that a process shares is never closed."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
 
 _lock = threading.Lock()
 _backgrounds: list[Background] = []
