@@ -28,8 +28,10 @@ from escrowmq.model.errors import RequestRefused
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from escrowmq.client.consume_transaction import ConsumeTransaction
     from escrowmq.client.messages import Received
 
+DatabaseT = TypeVar("DatabaseT")
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
 
@@ -59,6 +61,18 @@ class _Subscriptions:
             return handler
 
         return register
+
+    def transaction(
+        self, db: DatabaseT, message: Received | None = None
+    ) -> ConsumeTransaction[DatabaseT]:
+        """Do a handler's work and record its message in one database transaction.
+
+        ``db`` is a session or connection; the block commits it, unless a block of the caller's
+        does.  Inside a handler the message is known; elsewhere, give it.
+        """
+        from escrowmq.client.consume_transaction import ConsumeTransaction
+
+        return ConsumeTransaction(self.group, db, message)
 
     async def _start(self) -> Consuming:
         core = Consuming(self._servers, self.group, self.config)

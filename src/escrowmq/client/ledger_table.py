@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
+from escrowmq.client.database_block import MAX_DURATION_MS
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.database_transactions import (
     AsyncDatabaseTransaction,
@@ -29,7 +30,7 @@ from escrowmq.client.databases import (
     writing,
 )
 from escrowmq.client.janitor import Decided
-from escrowmq.client.ledger_block import MAX_DURATION_MS, RowFacts, missing
+from escrowmq.client.ledger_block import RowFacts, missing
 from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
 from escrowmq.client.ledger_sql import ddl_statements
 from escrowmq.client.links import Link
