@@ -44,6 +44,7 @@ crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 
 docs: $(VENV)/base.stamp ## Write the generated reference pages again
 	$(BIN)/python -m escrowmq.cli.reference docs/reference
+	$(BIN)/python -m tests.conformance.table docs/reference/conformance.md
 
 # spark.txt holds everything; the smaller locks follow its versions, so that they can be installed
 # over each other.  Nothing of the machine that ran this may end up in the files.

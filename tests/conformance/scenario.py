@@ -17,17 +17,18 @@ from escrowmq.model.message import Message
 from escrowmq.testing import AnsweringEngine, Engine, MemoryEngine, Settler, message
 from escrowmq.testing.calls import accepted
 from escrowmq.testing.invariants import Witness
-from escrowmq.testing.settler import Undecided
+from escrowmq.testing.settler import SettlePort, Undecided
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, End
 from escrowmq.transaction.states import Resolution, State
+from tests.conformance.broker_level import BrokerLevel, SocketPort
 
 SEPARATOR = "----"
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000}
 _DURATION = re.compile(r"(\d+)(ms|s|min|h)")
 
 
-#: What can play a scenario today; a broker behind a socket will be a third.
-Level = Engine | MemoryEngine
+Level = Engine | MemoryEngine | BrokerLevel
+"""What can play a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +197,7 @@ class Player:
         yield " ".join(("released", *(f"half={row}" for row in rows))) if rows else "nothing due"
 
     def settle(self, _line: Line) -> Iterator[str]:
-        port = AnsweringEngine(self.level, self._producer)
-        done = Settler(port, self.level.core.policy, lambda _half: self.outcome).run_once()
+        done = Settler(self._port(), self.level.core.policy, lambda _half: self.outcome).run_once()
         answered = {row: self.level.state(row) for row in done.asked}
         told_of = [
             *(f"back-check half={row} attempt={self._checks(row)}" for row in done.asked),
@@ -213,6 +213,11 @@ class Player:
             *(f"waits half={row}" for row in done.waiting),
         ]
         yield from told_of or ["nothing to settle"]
+
+    def _port(self) -> SettlePort:
+        if isinstance(self.level, BrokerLevel):
+            return SocketPort(self.level, lambda: self.answer)
+        return AnsweringEngine(self.level, self._producer)
 
     def _producer(self, _half: Undecided) -> Resolution | None:
         return self.answer

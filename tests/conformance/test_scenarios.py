@@ -1,24 +1,31 @@
-"""Every level plays every scenario alike."""
+"""Every level plays every scenario alike: the core, the store, and a broker behind sockets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import pytest
 
 from escrowmq.testing import Engine, MemoryEngine
+from tests.conformance.broker_level import BrokerLevel
 from tests.conformance.scenario import VERBS, Level, Line, Player, Scenario, milliseconds
 
 SCENARIOS = sorted(Path(__file__).parent.glob("*.scenario"))
-LEVELS: dict[str, Callable[[], Level]] = {"core": MemoryEngine, "engine": Engine}
+LEVELS: dict[str, Callable[[Path], AbstractContextManager[Level]]] = {
+    "core": lambda _: nullcontext(MemoryEngine()),
+    "engine": lambda _: nullcontext(Engine()),
+    "broker": lambda folder: closing(BrokerLevel(folder)),
+}
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_promise_is_kept(level: str, path: Path) -> None:
+def test_a_promise_is_kept(level: str, path: Path, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    played = Player(LEVELS[level]()).play(Scenario.read(text))
+    with LEVELS[level](tmp_path) as started:
+        played = Player(started).play(Scenario.read(text))
     assert str(played) == text
 
 

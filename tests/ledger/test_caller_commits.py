@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from escrowmq.client.ledger_table import DatabaseTransaction, Ending
-from escrowmq.model.errors import OutcomeUnknown
+from escrowmq.model.errors import EscrowError, OutcomeUnknown
 from tests.ledger.shops import NOW_MS, Order, Shop, begin, new_id, refused, root_of
 
 
@@ -165,7 +166,7 @@ def test_a_commit_that_was_stopped_cannot_be_repeated(shop: Shop, opened: Opened
 def test_a_failure_inside_the_block_that_the_caller_swallows_still_stops_the_commit(
     shop: Shop, opened: Opened
 ) -> None:
-    with suppress(Exception), opened(shop) as db:
+    with suppress(SQLAlchemyError, EscrowError), opened(shop) as db:
         transaction = begin(shop, db, new_id())
         place(db, 1)
         transaction.poison()
@@ -176,7 +177,7 @@ def test_a_failure_inside_the_block_that_the_caller_swallows_still_stops_the_com
 def test_a_rollback_by_our_block_leaves_the_caller_nothing_to_commit(
     shop: Shop, opened: Opened
 ) -> None:
-    with suppress(Exception), opened(shop) as db:
+    with suppress(SQLAlchemyError, EscrowError), opened(shop) as db:
         transaction = begin(shop, db, new_id())
         place(db, 1)
         transaction.rollback()
@@ -185,7 +186,7 @@ def test_a_rollback_by_our_block_leaves_the_caller_nothing_to_commit(
 
 @every_way
 def test_a_commit_before_the_block_has_ended_is_refused(shop: Shop, opened: Opened) -> None:
-    with suppress(Exception), opened(shop) as db:
+    with suppress(SQLAlchemyError, EscrowError), opened(shop) as db:
         begin(shop, db, new_id())
         place(db, 1)
         with refused("transaction_ended_inside"):

@@ -50,6 +50,9 @@ def test_a_fence_stays_for_seven_days(shop: Shop) -> None:
     broker = Broker(dict.fromkeys(young + old, Outcome.ROLLED_BACK))
     assert sweep(shop, broker) == 1
     assert shop.outcomes() == {young[0]: "rolled_back"}
+    # What stays anyway is not asked about.
+    assert sweep(shop, broker) == 0
+    assert broker.asked == [1]
 
 
 def test_an_old_fence_of_an_undecided_transaction_stays(shop: Shop) -> None:

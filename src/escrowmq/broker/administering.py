@@ -1,4 +1,4 @@
-"""What tools ask: topics and groups made, changed and removed, and how far everybody is."""
+"""What tools ask about topics and the broker; ``group_tools.py`` has what they ask about groups."""
 
 from __future__ import annotations
 
@@ -6,58 +6,36 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
+from escrowmq.broker.topics import DEFAULT_TOPIC, SYSTEM_TOPICS
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.admin_headers import (
     MESSAGE_TYPE,
-    ConsumeStatsHeader,
+    BrokerConfigResponseHeader,
+    ClusterHeader,
     CreateTopicHeader,
-    DeleteGroupHeader,
     DeleteRouteHeader,
-    ProducerGroupHeader,
+    KeyValueHeader,
+    KeyValueResponseHeader,
     TopicHeader,
     parse_attributes,
 )
-from escrowmq.protocol.bodies import (
-    ConsumeQueueStats,
-    Queue,
-    TopicQueueStats,
-    encode_body,
-    encode_consume_stats,
-    encode_topic_stats,
-    read_body,
-)
-from escrowmq.protocol.client_bodies import (
-    MODEL_BROADCASTING,
-    MODEL_CLUSTERING,
-    ConsumerConnections,
-    ProducerConnections,
-)
-from escrowmq.protocol.client_bodies import Connection as ConnectionBody
-from escrowmq.protocol.client_bodies import Subscription as SubscriptionBody
+from escrowmq.protocol.bodies import Queue, TopicQueueStats, encode_body, encode_topic_stats
 from escrowmq.protocol.cluster_bodies import (
+    MASTER_ID,
     DataVersion,
-    GroupConfig,
-    GroupList,
     KeyValues,
     TopicConfig,
     TopicConfigs,
+    TopicList,
 )
-from escrowmq.protocol.codes import (
-    LANGUAGES,
-    OUR_VERSION,
-    UNKNOWN_LANGUAGE,
-    RequestCode,
-    ResponseCode,
-)
-from escrowmq.protocol.consumer_headers import ConsumerGroupHeader
-from escrowmq.store.meta import Group, MessageType, Topic
+from escrowmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.store.meta import MessageType, Setting, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.broker import Broker
-    from escrowmq.broker.clients import Client
-    from escrowmq.broker.connection import Connection
     from escrowmq.broker.queues import Queue as ReadQueue
 
 
@@ -104,13 +82,14 @@ class Administering:
             RequestCode.GET_TOPIC_CONFIG: self.topic,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.topics,
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.remove_group,
-            RequestCode.GET_CONSUME_STATS: self.consume_stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self.settings,
+            RequestCode.PUT_KV_CONFIG: self.put_value,
+            RequestCode.GET_KV_CONFIG: self.value,
+            RequestCode.DELETE_KV_CONFIG: self.remove_value,
         }
 
     # Topics.
@@ -179,83 +158,62 @@ class Administering:
     def _name(self, topic: str, queue_id: int) -> Queue:
         return Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
 
-    # Groups.
+    def topics_of_cluster(self, request: Request) -> None:
+        """Which topics a cluster has; another one than ours has none."""
+        is_ours = request.header(ClusterHeader).cluster == self._broker.config.cluster
+        names = [topic.name for topic in self._broker.topics.all()] if is_ours else []
+        request.answer(body=encode_body(TopicList(topics=tuple(sorted(names)))))
 
-    def put_group(self, request: Request) -> None:
-        """Make a consumer group, or change it."""
-        config = read_body(GroupConfig, request.frame.body)
-        self._broker.meta.put_group(Group(name=config.name, retry_max=max(config.retries_max, 0)))
+    def system_topics(self, request: Request) -> None:
+        """Which topics are the broker's own."""
+        request.answer(body=encode_body(TopicList(topics=tuple(sorted(SYSTEM_TOPICS)))))
+
+    # What tools keep in a name server: in which order a topic's queues are.
+
+    def put_value(self, request: Request) -> None:
+        """Keep a value."""
+        header = request.header(KeyValueHeader)
+        name = kept_name(header.namespace, header.key)
+        self._broker.meta.put_setting(Setting(name=name, value=header.value))
         request.answer()
 
-    def remove_group(self, request: Request) -> None:
-        """Forget a consumer group and its offsets."""
-        self._broker.meta.remove_group(request.header(DeleteGroupHeader).consumer_group)
+    def value(self, request: Request) -> None:
+        """A value that was kept."""
+        header = request.header(KeyValueHeader)
+        kept = self._broker.meta.settings.get(kept_name(header.namespace, header.key))
+        if kept is None:
+            request.answer(ResponseCode.QUERY_NOT_FOUND, remark="no such value")
+            return
+        request.answer(header=KeyValueResponseHeader(value=str(kept.value)))
+
+    def remove_value(self, request: Request) -> None:
+        """Forget a value."""
+        header = request.header(KeyValueHeader)
+        self._broker.meta.remove_setting(kept_name(header.namespace, header.key))
         request.answer()
-
-    def consume_stats(self, request: Request) -> None:
-        """How far a group is in every queue that it has read."""
-        header = request.header(ConsumeStatsHeader)
-        stats = {}
-        for (group, topic, queue_id), offset in self._broker.meta.offsets.items():
-            if group != header.consumer_group or header.topic not in ("", topic):
-                continue
-            queue = self._broker.queues.get(topic, queue_id)
-            stats[self._name(topic, queue_id)] = ConsumeQueueStats(
-                broker_offset=queue.end if queue else 0,
-                consumer_offset=offset,
-                pull_offset=offset,
-                consumed_at_ms=_consumed_at_ms(queue, offset),
-            )
-        request.answer(body=encode_consume_stats(stats, 0.0))
-
-    def groups_of_topic(self, request: Request) -> None:
-        """Which groups read a topic."""
-        topic = request.header(TopicHeader).topic
-        groups = {group for group, known, _ in self._broker.meta.offsets if known == topic}
-        for name in self._broker.clients.consumer_groups():
-            online = self._broker.clients.consumers(name)
-            if online is not None and topic in online.subscriptions:
-                groups.add(name)
-        request.answer(body=encode_body(GroupList(groups=tuple(sorted(groups)))))
-
-    # Clients.
-
-    def producers(self, request: Request) -> None:
-        """Who is online of a producer group."""
-        group = request.header(ProducerGroupHeader).producer_group
-        members = self._broker.clients.producers(group)
-        if not members:
-            _nobody(request)
-            return
-        body = ProducerConnections(connections=tuple(map(_connection, members)))
-        request.answer(body=encode_body(body))
-
-    def consumers(self, request: Request) -> None:
-        """Who is online of a consumer group, and what they subscribe to."""
-        group = self._broker.clients.consumers(request.header(ConsumerGroupHeader).consumer_group)
-        if group is None:
-            _nobody(request)
-            return
-        said = group.said
-        body = ConsumerConnections(
-            connections=tuple(map(_connection, group.members.values())),
-            subscriptions={
-                topic: SubscriptionBody(
-                    topic=topic,
-                    expression=one.expression,
-                    expression_type=one.kind,
-                    version=one.version,
-                    tags_codes=tuple(sorted(one.codes)),
-                )
-                for topic, one in group.subscriptions.items()
-            },
-            consume_type=said.consume_type,
-            message_model=MODEL_BROADCASTING if said.is_broadcast else MODEL_CLUSTERING,
-            consume_from=said.from_where,
-        )
-        request.answer(body=encode_body(body))
 
     # The broker.
+
+    def settings(self, request: Request) -> None:
+        """What is set, under RocketMQ's names as far as it has one."""
+        broker = self._broker
+        config, policy = broker.config, broker.store.core.policy
+        host, _, port = broker.address.rpartition(":")
+        values = {
+            "brokerName": config.name,
+            "brokerClusterName": config.cluster,
+            "brokerId": MASTER_ID,
+            "brokerIP1": host,
+            "listenPort": port,
+            "autoCreateTopicEnable": broker.topics.get(DEFAULT_TOPIC) is not None,
+            "maxMessageSize": BODY_BYTES_MAX,
+            "transactionTimeOut": policy.check_after_ms,
+            "transactionCheckInterval": policy.check_interval_ms,
+            "transactionCheckMax": policy.checks_max,
+        }
+        text = "".join(f"{name}={_java_text(value)}\n" for name, value in values.items())
+        header = BrokerConfigResponseHeader(version=encode_body(DataVersion()).decode())
+        request.answer(header=header, body=text.encode())
 
     def runtime_info(self, request: Request) -> None:
         """What tools show of a broker; rates that are not measured here are 0."""
@@ -274,8 +232,13 @@ class Administering:
         request.answer(body=encode_body(KeyValues(table=table)))
 
 
-def _nobody(request: Request) -> None:
-    request.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark="nobody of the group is online")
+def kept_name(namespace: str, key: str) -> str:
+    """Under which name a tool's value is in our settings."""
+    return f"kv/{namespace}/{key}"
+
+
+def _java_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _config(topic: Topic) -> TopicConfig:
@@ -296,20 +259,4 @@ def _stats(queue: ReadQueue | None) -> TopicQueueStats:
         min_offset=queue.start,
         max_offset=queue.end,
         last_stored_at_ms=queue.at_ms(queue.end - 1),
-    )
-
-
-def _consumed_at_ms(queue: ReadQueue | None, offset: int) -> int:
-    """When the last message that was consumed had become visible; 0 if none is known."""
-    if queue is None or not queue.start < offset <= queue.end:
-        return 0
-    return queue.at_ms(offset - 1)
-
-
-def _connection(client: Client[Connection]) -> ConnectionBody:
-    return ConnectionBody(
-        client_id=client.client_id,
-        address=client.connection.address,
-        language=client.language if client.language in LANGUAGES else UNKNOWN_LANGUAGE,
-        version=client.version,
     )

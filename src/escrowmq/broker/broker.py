@@ -11,6 +11,8 @@ from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.group_tools import GroupTools
+from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
@@ -23,6 +25,7 @@ from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
+from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -73,6 +76,7 @@ class Broker:
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
+        self.groups = Groups(meta, topics)
         self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
@@ -85,6 +89,7 @@ class Broker:
         self.checking = Checking(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
+        self.relaying = Relaying(self)
         parts = (
             Sending(self),
             Ending(self),
@@ -96,6 +101,8 @@ class Broker:
             Retrying(self),
             Querying(self),
             Administering(self),
+            GroupTools(self),
+            self.relaying,
             OwnWriting(self),
             OwnVerdicts(self),
             OwnFacts(self),
@@ -110,7 +117,7 @@ class Broker:
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""
         if frame.is_response:
-            # Everything that we ask is one-way.
+            self.relaying.answered(connection, frame)
             return
         request = Request(connection, frame)
         handler = self._handlers.get(frame.code)

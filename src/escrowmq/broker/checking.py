@@ -103,6 +103,7 @@ class Checking:
 
     def obey(self, verdict: Verdict, told: Told) -> None:
         """Do what a verdict says; how that ended is told once it is durable."""
+        self._broker.vitals.verdict_at_ms = self._broker.clock.now_ms()
         try:
             self._broker.writer.put(verdict, lambda end: self._obeyed(verdict, end, told))
         except Unavailable:

@@ -55,6 +55,10 @@ class Consuming:
     consume_type: str = "CONSUME_PASSIVELY"
     from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: tuple[Subscription, ...] = ()
+    #: Stands for the subscriptions; 0 if the client has none.
+    fingerprint: int = 0
+    #: False: they are as before, and were left out.
+    has_subscriptions: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,8 @@ class ConsumerGroup(Generic[Connection]):
     def subscribe(self, said: Consuming) -> bool:
         """Take what a member says; whether that changes what the group consumes."""
         self.said = said
+        if not said.has_subscriptions:
+            return False
         changed = False
         for subscription in said.subscriptions:
             known = self.subscriptions.get(subscription.topic)
@@ -240,6 +246,11 @@ class Clients(Generic[Connection]):
     def producers(self, group: str) -> list[Client[Connection]]:
         """The producers of a group, the longest known first."""
         return list(self._producers.get(group, {}).values())
+
+    def fingerprint(self, group: str) -> int:
+        """The fingerprint of what a group said last; 0 if it has none."""
+        online = self._consumers.get(group)
+        return 0 if online is None else online.said.fingerprint
 
     def consumers(self, group: str) -> ConsumerGroup[Connection] | None:
         """A consumer group, if a member is online."""

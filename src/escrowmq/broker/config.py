@@ -80,6 +80,8 @@ class TopicsConfig:
     auto_create: bool = True
     #: Queues of such a topic; a client may ask for fewer.
     queue_count: int = 8
+    #: Whether a consumer group that does not exist is made when a member of it is first seen.
+    auto_create_groups: bool = True
     #: Whether a message that is not of its topic's type is refused.  Stock 4.x clients make
     #: ordinary topics only, so their transactions would be.
     enforce_type: bool = False

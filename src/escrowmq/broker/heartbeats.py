@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.clients import Client, Consuming, Subscription
+from escrowmq.broker.pulling import check_expression_type
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.broker.topics import retry_topic
 from escrowmq.protocol.bodies import ConsumerListResponse, encode_body, read_body
 from escrowmq.protocol.client_bodies import (
     MODEL_BROADCASTING,
+    CheckClientRequest,
     ConsumerMembership,
     Heartbeat,
 )
@@ -19,8 +21,8 @@ from escrowmq.protocol.consumer_headers import (
     HeartbeatResponseHeader,
     UnregisterHeader,
 )
+from escrowmq.protocol.filter import parse_filter
 from escrowmq.protocol.remoting import encode_request
-from escrowmq.store.meta import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,18 +61,28 @@ class Heartbeats:
             host=connection.born_host,
             is_binary=request.frame.is_binary,
         )
-        for consumer in said.consumers:
-            if consumer.group not in broker.meta.groups:
-                broker.meta.put_group(Group(name=consumer.group))
-            if consumer.message_model != MODEL_BROADCASTING:
-                broker.topics.for_group(retry_topic(consumer.group), now_ms)
+        consumers = [one for one in said.consumers if self._is_welcome(one, now_ms)]
+        # A client that leaves its subscriptions out must send them if they are not known here.
+        is_news = said.fingerprint == 0 or any(
+            broker.clients.fingerprint(one.group) != said.fingerprint for one in consumers
+        )
         changed = broker.clients.hear(
             client,
             [producer.group for producer in said.producers],
-            map(_consuming, said.consumers),
+            [_consuming(one, said) for one in consumers],
         )
         self.tell_changed(changed)
-        request.answer(ResponseCode.SUCCESS, header=HeartbeatResponseHeader())
+        request.answer(
+            ResponseCode.SUCCESS, header=HeartbeatResponseHeader(is_subscription_changed=is_news)
+        )
+
+    def _is_welcome(self, consumer: ConsumerMembership, now_ms: int) -> bool:
+        group = self._broker.groups.welcome(consumer.group)
+        if group is None:
+            return False
+        if consumer.message_model != MODEL_BROADCASTING and group.retry_queue_count:
+            self._broker.topics.for_group(retry_topic(group.name), group.retry_queue_count, now_ms)
+        return True
 
     def unregister(self, request: Request) -> None:
         """Forget a client's groups."""
@@ -82,7 +94,11 @@ class Heartbeats:
         request.answer(ResponseCode.SUCCESS)
 
     def check_config(self, request: Request) -> None:
-        """Subscriptions by tag are all understood."""
+        """Tell a consumer at its start what it would otherwise wonder about for ever."""
+        if request.frame.body:
+            wanted = read_body(CheckClientRequest, request.frame.body).subscription
+            check_expression_type(wanted.expression_type)
+            parse_filter(wanted.expression)
         request.answer(ResponseCode.SUCCESS)
 
     def list_consumers(self, request: Request) -> None:
@@ -106,6 +122,9 @@ class Heartbeats:
     def tell_changed(self, groups: Iterable[str]) -> None:
         """Let the members of these groups share out their queues at once."""
         for name in groups:
+            known = self._broker.meta.groups.get(name)
+            if known is not None and not known.is_change_notified:
+                continue
             group = self._broker.clients.consumers(name)
             for member in group.members.values() if group is not None else ():
                 member.connection.send(
@@ -118,12 +137,14 @@ class Heartbeats:
                 )
 
 
-def _consuming(said: ConsumerMembership) -> Consuming:
+def _consuming(said: ConsumerMembership, beat: Heartbeat) -> Consuming:
     return Consuming(
         group=said.group,
         is_broadcast=said.message_model == MODEL_BROADCASTING,
         consume_type=said.consume_type,
         from_where=said.consume_from,
+        fingerprint=beat.fingerprint,
+        has_subscriptions=not beat.is_without_subscriptions,
         subscriptions=tuple(
             Subscription(
                 topic=one.topic,

@@ -75,7 +75,7 @@ class Messages:
         """
         topics = self._topics
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            topics.for_group(name, now_ms)
+            topics.for_group(name, 1, now_ms)
         topic = topics.to_send(
             name, queue_id, template=template, queue_count=queue_count, now_ms=now_ms
         )
@@ -112,6 +112,9 @@ class Messages:
             }
             properties = join_properties(properties, format_properties(real))
         waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+        if topic.name.startswith(DLQ_PREFIX):
+            # It was sent as a retry, which would have waited.
+            waits_ms = 0
         return Message(
             topic=topic.name,
             queue_id=queue_id,

@@ -44,8 +44,9 @@ class Offsets:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: Group and queue -> who has it, and until when.
-        self._locks: dict[tuple[str, str, int], tuple[str, int]] = {}
+        #: Group -> queue -> who has it, and until when.
+        self._locks: dict[str, dict[tuple[str, int], tuple[str, int]]] = {}
+        self._lock_count = 0
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -87,6 +88,7 @@ class Offsets:
     def update(self, request: Request) -> None:
         """A group has come further, or was told to go back."""
         header = request.header(UpdateOffsetHeader)
+        self._broker.groups.named(header.consumer_group)
         self._broker.topics.to_read(header.topic, header.queue_id)
         self._broker.meta.set_offset(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset, reset=True
@@ -172,28 +174,42 @@ class Offsets:
         """Give queues to an ordered consumer, as far as nobody else has them."""
         wanted = read_body(LockRequest, request.frame.body)
         now_ms = self._broker.clock.now_ms()
+        locks = self._locks.setdefault(wanted.consumer_group, {})
         taken: list[Queue] = []
         for queue in wanted.queues:
-            key = (wanted.consumer_group, queue.topic, queue.queue_id)
-            holder, until_ms = self._locks.get(key, ("", 0))
+            key = (queue.topic, queue.queue_id)
+            holder, until_ms = locks.get(key, ("", 0))
             if holder in ("", wanted.client_id) or until_ms <= now_ms:
-                if key not in self._locks and len(self._locks) >= LOCKS_MAX:
-                    raise RequestRefused("too_many_locks", "use fewer ordered queues")
-                self._locks[key] = (wanted.client_id, now_ms + LOCK_MS)
+                if key not in locks:
+                    if self._lock_count >= LOCKS_MAX:
+                        raise RequestRefused("too_many_locks", "use fewer ordered queues")
+                    self._lock_count += 1
+                locks[key] = (wanted.client_id, now_ms + LOCK_MS)
                 taken.append(queue)
         request.answer(body=encode_body(LockResponse(queues=tuple(taken))))
 
     def unlock(self, request: Request) -> None:
         """Take queues back."""
         given = read_body(LockRequest, request.frame.body)
+        locks = self._locks.get(given.consumer_group, {})
         for queue in given.queues:
-            key = (given.consumer_group, queue.topic, queue.queue_id)
-            if self._locks.get(key, ("", 0))[0] == given.client_id:
-                del self._locks[key]
+            key = (queue.topic, queue.queue_id)
+            if locks.get(key, ("", 0))[0] == given.client_id:
+                del locks[key]
+                self._lock_count -= 1
         request.answer()
+
+    def has_locks(self, group: str) -> bool:
+        """Whether members of a group consume in order now."""
+        now_ms = self._broker.clock.now_ms()
+        return any(until_ms > now_ms for _, until_ms in self._locks.get(group, {}).values())
 
     def expire(self) -> None:
         """Forget locks that ran out."""
         now_ms = self._broker.clock.now_ms()
-        for key in [key for key, (_, until_ms) in self._locks.items() if until_ms <= now_ms]:
-            del self._locks[key]
+        kept = {
+            group: {key: lock for key, lock in locks.items() if lock[1] > now_ms}
+            for group, locks in self._locks.items()
+        }
+        self._locks = {group: locks for group, locks in kept.items() if locks}
+        self._lock_count = sum(map(len, self._locks.values()))

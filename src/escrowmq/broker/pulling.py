@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.broker.broker import Broker
+    from escrowmq.store.meta import Group
 
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
@@ -81,8 +82,10 @@ class Pulling:
         """Answer a pull, or let it wait."""
         header = request.header(PullHeader)
         broker = self._broker
+        group = broker.groups.to_read(header.consumer_group)
         broker.topics.to_read(header.topic, header.queue_id)
         wanted = self._wanted(header)
+        self._check_model(group)
         if header.commits_offset and header.commit_offset >= 0:
             broker.meta.set_offset(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
@@ -95,10 +98,7 @@ class Pulling:
             _answer(request, pulled)
 
     def _wanted(self, header: PullHeader) -> TagFilter:
-        if header.expression_type not in ("", EXPRESSION_TAG):
-            raise RequestRefused(
-                "filter_unsupported", "subscribe by tags", kind=header.expression_type
-            )
+        check_expression_type(header.expression_type)
         if header.has_subscription:
             return parse_filter(header.subscription)
         group = self._broker.clients.consumers(header.consumer_group)
@@ -118,6 +118,15 @@ class Pulling:
                 topic=header.topic,
             )
         return parse_filter(known.expression)
+
+    def _check_model(self, group: Group) -> None:
+        if group.may_broadcast:
+            return
+        online = self._broker.clients.consumers(group.name)
+        if online is not None and online.said.is_broadcast:
+            raise RequestRefused(
+                "group_forbidden", "its owner forbids broadcasts", consumer_group=group.name
+            )
 
     def _look(self, header: PullHeader, wanted: TagFilter, offset: int) -> Pulled:
         pulled = self._broker.queues.pull(
@@ -199,6 +208,12 @@ class Pulling:
             if not self._waiting[queue]:
                 del self._waiting[queue]
             self._finish(waiting, may_wait=False)
+
+
+def check_expression_type(kind: str) -> None:
+    """Refuse subscriptions that are not by tags."""
+    if kind not in ("", EXPRESSION_TAG):
+        raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
 
 
 def _answer(request: Request, pulled: Pulled) -> None:

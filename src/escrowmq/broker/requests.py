@@ -22,9 +22,12 @@ HeaderT = TypeVar("HeaderT", bound=Header)
 
 #: How RocketMQ's clients understand our refusals; any other is a SYSTEM_ERROR to them.
 RESPONSE_CODES: dict[str, ResponseCode] = {
+    "batch_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
     "delay_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "filter_malformed": ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    "group_forbidden": ResponseCode.NO_PERMISSION,
+    "group_illegal": ResponseCode.INVALID_PARAMETER,
     "group_unknown": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     "inbox_full": ResponseCode.SYSTEM_BUSY,
     "message_type_wrong": ResponseCode.NO_PERMISSION,

@@ -5,6 +5,7 @@ The message is stored once more, for the group alone, as an ordinary one whateve
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
@@ -36,6 +37,7 @@ class Retrying:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._turn = count()
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -45,13 +47,11 @@ class Retrying:
         """Let a message come again, after a while."""
         header = request.header(SendBackHeader)
         broker = self._broker
-        group = broker.meta.groups.get(header.consumer_group)
-        if group is None:
-            raise RequestRefused(
-                "group_unknown",
-                "send a heartbeat of the group first",
-                consumer_group=header.consumer_group,
-            )
+        group = broker.groups.named(header.consumer_group)
+        if group.retry_queue_count == 0:
+            # Its owner wants every message at most once.
+            request.answer(ResponseCode.SUCCESS)
+            return
         located = broker.reader.at(header.log_offset)
         if located is None or not located.is_visible:
             raise RequestRefused(
@@ -63,16 +63,22 @@ class Retrying:
             retries_max = header.max_reconsume_times
         now_ms = broker.clock.now_ms()
         if header.delay_level < 0 or message.reconsume_times >= retries_max:
-            again = self._again(message, dlq_topic(group.name), 0)
+            again = self._again(message, dlq_topic(group.name), 0, 0)
+            broker.topics.for_group(again.topic, 1, now_ms)
         else:
             level = retry_level(message.reconsume_times, header.delay_level)
-            again = self._again(message, retry_topic(group.name), now_ms + delay_ms(level))
-        broker.topics.for_group(again.topic, now_ms)
+            queue_id = next(self._turn) % group.retry_queue_count
+            again = self._again(
+                message, retry_topic(group.name), queue_id, now_ms + delay_ms(level)
+            )
+            broker.topics.for_group(again.topic, group.retry_queue_count, now_ms)
         broker.submit(
             request, Append(messages=(again,)), lambda _: request.answer(ResponseCode.SUCCESS)
         )
 
-    def _again(self, message: StoredMessage, topic: str, deliver_at_ms: int) -> Message:
+    def _again(
+        self, message: StoredMessage, topic: str, queue_id: int, deliver_at_ms: int
+    ) -> Message:
         properties = parse_properties(message.properties)
         properties.setdefault(RETRY_TOPIC, message.topic)
         origin = offset_message_id(message.store_host, message.log_offset)
@@ -84,7 +90,7 @@ class Retrying:
         unique_key, keys, tags = index_facts(packed)
         return Message(
             topic=topic,
-            queue_id=0,
+            queue_id=queue_id,
             body=message.body,
             properties=packed,
             tags=tags,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
+from escrowmq.broker.administering import kept_name
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.protocol.admin_headers import RouteHeader
 from escrowmq.protocol.bodies import encode_body
@@ -19,6 +22,9 @@ from escrowmq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+
+#: Where tools keep the order of topics.
+_ORDERS = "ORDER_TOPIC_CONFIG"
 
 
 class Routes:
@@ -40,8 +46,10 @@ class Routes:
         header = request.header(RouteHeader)
         topic = self._broker.topics.named(header.topic)
         config = self._broker.config
+        order = self._broker.meta.settings.get(kept_name(_ORDERS, topic.name))
         route = TopicRoute(
             brokers=(self._itself(),),
+            order=UNSET if order is None else str(order.value),
             queues=(
                 QueueRoute(
                     broker_name=config.name,

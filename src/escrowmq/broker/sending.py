@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.messages import REGION, Sender
 from escrowmq.broker.requests import Handlers, Request
-from escrowmq.broker.topics import RETRY_PREFIX
+from escrowmq.broker.topics import RETRY_PREFIX, dlq_topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.batch_message import decode_batch
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.ids import offset_message_id
+from escrowmq.protocol.properties import POP_CK, format_properties, parse_properties
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_TRANSACTION_MASK
@@ -42,7 +43,7 @@ class Sending:
             self.send_batch(request)
             return
         now_ms = self._broker.clock.now_ms()
-        properties = header.properties.encode()
+        properties = _without_receipt(header.properties.encode())
         facts = read_sent_facts(properties)
         # Clients older than 4.6.1 give a message back with the mark of its transaction on it.
         is_half = facts.is_half and not (header.reconsume_times > 0 and facts.delay_level > 0)
@@ -106,6 +107,8 @@ class Sending:
         )
 
     def _place(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
+        if header.topic.startswith(RETRY_PREFIX):
+            return self._place_retry(header, now_ms)
         return self._broker.messages.place(
             header.topic,
             header.queue_id,
@@ -113,6 +116,19 @@ class Sending:
             template=header.default_topic,
             queue_count=header.default_queue_count,
         )
+
+    def _place_retry(self, header: SendHeader, now_ms: int) -> tuple[Topic, int]:
+        """Where a message belongs that its consumer sends again: CONSUMER_SEND_MSG_BACK failed."""
+        broker = self._broker
+        group = broker.groups.made(header.topic.removeprefix(RETRY_PREFIX))
+        retries_max = header.max_reconsume_times
+        if retries_max is None:
+            retries_max = group.retry_max
+        # In an ordered group only a message that was given up comes this way.
+        if header.reconsume_times > retries_max or broker.offsets.has_locks(group.name):
+            return broker.topics.for_group(dlq_topic(group.name), 1, now_ms), 0
+        broker.topics.for_group(header.topic, max(group.retry_queue_count, 1), now_ms)
+        return broker.messages.place(header.topic, -1, now_ms)
 
     def _held(self, request: Request, decision: Decision, queue_id: int, unique_key: str) -> None:
         held = decision.reply
@@ -142,3 +158,12 @@ class Sending:
 
     def _message_id(self, log_offset: int) -> str:
         return offset_message_id(self._broker.store_host, log_offset)
+
+
+def _without_receipt(properties: bytes) -> bytes:
+    """The properties without one that only a broker may set."""
+    if POP_CK.encode() not in properties:
+        return properties
+    pairs = parse_properties(properties)
+    pairs.pop(POP_CK, None)
+    return format_properties(pairs)

@@ -203,6 +203,7 @@ class Server:
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views()
         self.broker.pulling.give_up()
+        self.broker.relaying.give_up()
 
     async def _release(self) -> None:
         """Make messages visible whose time has come."""

@@ -47,10 +47,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     started_at_ms: int
     uptime_ms: int
-    #: Transactions without a decision, how old the oldest is, and those that wait for a person.
+    #: Transactions without a decision, how old the oldest is; and those that wait for a person.
     undecided: int
     oldest_undecided_age_ms: int
+    #: Of the undecided, those that only a producer can answer for, with none of its group online.
+    undecided_without_producer: int
     parked: int
+    #: Transactions about which somebody said the opposite of what was decided, since the start.
+    contradictions: int
     connections: int
     #: Members of groups, each counted once per group.
     producers_online: int
@@ -60,7 +64,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
     log_flushed: int
     durability: str
-    #: When the pipeline last sent a verdict, and since when it is missed: both 0 for never.
+    #: When the pipeline last sent a verdict (0: never), and since when it is missed (0: it is not).
     last_verdict_at_ms: int
     pipeline_away_since_ms: int
     background_failed: list[Failed]
@@ -89,9 +93,11 @@ def status(broker: Broker) -> Status:
         uptime_ms=now_ms - vitals.started_at_ms,
         undecided=stands.undecided,
         oldest_undecided_age_ms=0 if oldest_at_ms is None else max(now_ms - oldest_at_ms, 0),
+        undecided_without_producer=broker.checking.unreachable_count(),
         parked=stands.parked,
+        contradictions=broker.contradictions.count,
         connections=vitals.connections(),
-        producers_online=sum(len(clients.producers(one)) for one in clients.producer_groups()),
+        producers_online=sum(map(clients.producer_count, clients.producer_groups())),
         consumers_online=sum(len(group.members) for group in consumers if group is not None),
         pulls_waiting=broker.pulling.waiting,
         log_start=store.log.start,

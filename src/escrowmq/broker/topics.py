@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
@@ -105,7 +107,9 @@ class Topics:
             topic = self._make(name, template, queue_count, now_ms)
         if not topic.perm & WRITE:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
-        _refuse_queue(topic, queue_id, max(topic.read_queue_count, topic.write_queue_count))
+        # Below 0: the sender leaves the choice to us.
+        queue_count = max(topic.read_queue_count, topic.write_queue_count)
+        _refuse_queue(topic, max(queue_id, 0), queue_count)
         return topic
 
     def _make(self, name: str, template: str, queue_count: int, now_ms: int) -> Topic:
@@ -124,10 +128,17 @@ class Topics:
             )
         )
 
-    def for_group(self, name: str, now_ms: int) -> Topic:
+    def for_group(self, name: str, queue_count: int, now_ms: int) -> Topic:
         """The topic that the broker keeps for a consumer group: retries or dead letters."""
-        return self.get(name) or self.put(
-            Topic(name=name, read_queue_count=1, write_queue_count=1, created_at_ms=now_ms)
+        known = self.get(name)
+        if known is not None and known.read_queue_count >= queue_count:
+            return known
+        return self.put(
+            msgspec.structs.replace(
+                known or Topic(name=name, created_at_ms=now_ms),
+                read_queue_count=queue_count,
+                write_queue_count=queue_count,
+            )
         )
 
     def put(self, topic: Topic) -> Topic:
@@ -159,7 +170,7 @@ class Topics:
 
 
 def _refuse_queue(topic: Topic, queue_id: int, queue_count: int) -> None:
-    if queue_id >= queue_count:
+    if not 0 <= queue_id < queue_count:
         raise RequestRefused(
             "queue_id_illegal",
             f"the topic has {queue_count} queues",

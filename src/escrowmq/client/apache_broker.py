@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.client.messages import Sent
 from escrowmq.client.network import Place, refuse_unless_done
-from escrowmq.client.outgoing import (
-    ALLOWED_MS,
-    LEDGER,
-    Decided,
-    Held,
-    Holding,
-    Outgoing,
-    Resolution,
-)
+from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import RequestCode
@@ -28,6 +20,7 @@ from escrowmq.protocol.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
     TRAN_MSG,
+    TRANSACTION_ID,
     format_properties,
 )
 from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader, SendResponseHeader
@@ -82,11 +75,11 @@ class ApacheBroker:
 
     async def hold(self, holding: Holding, until: float) -> Held:
         """Hold one half message."""
-        if len(holding.messages) != 1:
+        if len(holding.messages) != 1 or holding.number:
             raise RequestRefused(
                 "one_message_per_transaction",
                 "Apache RocketMQ takes one; use a broker of ours for more",
-                messages=len(holding.messages),
+                messages=len(holding.messages) + holding.number,
             )
         (message,) = holding.messages
         if message.is_delayed:
@@ -95,9 +88,8 @@ class ApacheBroker:
                 "Apache RocketMQ loses such a message",
                 topic=message.place.topic,
             )
-        pairs = {TRAN_MSG: "true", PGROUP: holding.group}
-        if holding.ledger:
-            pairs |= {LEDGER: holding.ledger, ALLOWED_MS: str(holding.allowed_ms)}
+        # This broker knows of no transaction id; a check brings the properties back.
+        pairs = {TRAN_MSG: "true", PGROUP: holding.group, TRANSACTION_ID: holding.transaction_id}
         if holding.check_after_ms is not None:
             pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
         properties = message.properties + format_properties(pairs)

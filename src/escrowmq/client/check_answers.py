@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 WAITING_MAX = 10_000
 SHARED_MAX = 1_000
+CLOSE_S = 5.0
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -105,6 +106,7 @@ class CheckAnswers:
             )
 
     async def close(self) -> None:
-        """Answer what was asked."""
+        """Answer what was asked; whoever does not know by then is not waited for."""
         if self._running is not None:
-            await asyncio.wait((self._running,))
+            self._waiting.clear()
+            await asyncio.wait((self._running,), timeout=CLOSE_S)

@@ -9,7 +9,7 @@ reasons.  Importing this imports no database driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
@@ -51,7 +51,12 @@ __all__ = [
 #: A check gives up soon and comes again; a program that starts had better wait.
 START_WAIT_MS = 10_000
 
+#: How long a sweep waits for the broker's answer about one page of rows.
+BROKER_WAIT_S = 60.0
+
 T = TypeVar("T")
+AsyncDecided = Callable[[Sequence[str]], Coroutine[Any, Any, Mapping[str, Outcome]]]
+"""As janitor.Decided, awaited."""
 
 
 def ddl(dialect: str) -> str:
@@ -162,6 +167,22 @@ class SqlLedger:
         """Delete what the broker says is decided for good; return how many rows."""
         opener = self._waited_for(self._opener)
         return janitor.sweep(opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
+
+    async def sweep_async(self, decided: AsyncDecided, *, now_ms: int) -> int:
+        """Delete what the broker says is decided for good; ``decided`` runs on this loop."""
+        ledger_uuid = await self.uuid_async()
+        loop = asyncio.get_running_loop()
+
+        def ask(ids: Sequence[str]) -> Mapping[str, Outcome]:
+            if self._is_awaited:
+                from sqlalchemy.util import await_only
+
+                return await_only(decided(ids))
+            return asyncio.run_coroutine_threadsafe(decided(ids), loop).result(BROKER_WAIT_S)
+
+        return await self._run(
+            lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid, now_ms=now_ms)
+        )
 
     async def _run(self, work: Callable[[Opener], T]) -> T:
         """Do the work in a thread, or where an async engine lets plain code wait."""

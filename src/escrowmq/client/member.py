@@ -53,6 +53,11 @@ class Member:
         self._brokers: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
+    @property
+    def brokers(self) -> list[str]:
+        """The addresses of all brokers that the name servers know."""
+        return sorted(self._brokers)
+
     async def start(self) -> None:
         """Make yourself known to every broker; Unavailable if there is none."""
         await self.find_brokers()

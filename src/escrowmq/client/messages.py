@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.limits import BODY_BYTES_MAX
@@ -31,9 +31,17 @@ if TYPE_CHECKING:
 Payload: TypeAlias = "bytes | bytearray | memoryview | str"
 """Text is sent as UTF-8."""
 
+Body: TypeAlias = "Payload | Callable[[], Payload]"
+"""A function is called when the message leaves."""
+
+#: Properties that a half message carries, so that whoever is asked about it knows where to look.
+LEDGER = "ESCROWMQ_LEDGER"
+ALLOWED_MS = "ESCROWMQ_ALLOWED_MS"
+
 #: Names that the SDK or the broker sets.
 _RESERVED = frozenset(
-    {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, "TRAN_MSG", "PGROUP", "WAIT"}
+    {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRANSACTION_ID, LEDGER, ALLOWED_MS}
+    | {"TRAN_MSG", "PGROUP", "WAIT"}
 )
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
@@ -51,7 +59,7 @@ class Message:
     """
 
     topic: str
-    body: Payload | Callable[[], Payload] = b""
+    body: Body = b""
     #: Messages with the same key stay in order; it also finds them again.
     key: str = ""
     #: Further keys under which it can be found.
@@ -107,6 +115,27 @@ class Message:
         if more:
             pairs.update(more)
         return format_properties(pairs)
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have besides topic and body; ``Message`` says what each is."""
+
+    key: str
+    keys: tuple[str, ...]
+    tag: str
+    properties: Mapping[str, str]
+    delay_ms: int
+    deliver_at_ms: int
+    message_id: str
+
+
+def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Message:
+    """A message out of the arguments of a ``send``, which may have one already."""
+    if not isinstance(topic, Message):
+        return Message(topic=topic, body=body, **fields)
+    if body != b"" or fields:
+        raise RequestRefused("message_given_twice", "give a Message, or topic, body and fields")
+    return topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,6 @@ import msgspec
 from escrowmq.client.messages import Sent
 from escrowmq.client.network import Place
 
-#: Properties that a half message carries, so that whoever is asked about it knows where to look.
-LEDGER = "ESCROWMQ_LEDGER"
-ALLOWED_MS = "ESCROWMQ_ALLOWED_MS"
-
 
 class Resolution(StrEnum):
     """What became of a local transaction."""
@@ -54,6 +50,13 @@ class Holding(msgspec.Struct, frozen=True):
     allowed_ms: int = 0
     #: Age before the first back-check; None means the broker's policy.
     check_after_ms: int | None = None
+    #: Of the transaction's requests, from 0 on.
+    number: int = 0
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What a request says once for all transactions in it."""
+        return (self.group, self.ledger, self.allowed_ms, self.check_after_ms)
 
     @property
     def size(self) -> int:

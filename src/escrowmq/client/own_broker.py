@@ -48,7 +48,7 @@ class OwnBroker:
         self._holding: Lane[_Held, Held] = Lane(
             self._hold,
             lambda item: item[0].size,
-            lambda item: (item[0].group, item[0].ledger, item[0].allowed_ms),
+            lambda item: item[0].terms,
             shared_max=SHARING_TRANSACTIONS_MAX,
         )
         self._deciding: Lane[_Deciding, Decided] = Lane(self._decide, lambda _item: 64)
@@ -59,7 +59,8 @@ class OwnBroker:
 
     async def hold(self, holding: Holding, until: float) -> Held:
         """Hold half messages, with other transactions that come at the same time."""
-        if len(holding.messages) <= SHARING_MESSAGES_MAX:
+        is_small = len(holding.messages) <= SHARING_MESSAGES_MAX and holding.size <= PART_BYTES_MAX
+        if is_small and not holding.number:
             return await self._holding.put((holding, until))
         return await self._hold_alone(holding, until)
 
@@ -140,7 +141,7 @@ class OwnBroker:
     async def _hold_alone(self, holding: Holding, until: float) -> Held:
         """In numbered requests, one after the other."""
         held: Held | None = None
-        for number, part in enumerate(_parts(holding.messages)):
+        for number, part in enumerate(_parts(holding.messages), holding.number):
             header = HoldHeader(
                 producer_group=holding.group,
                 transaction_id=holding.transaction_id,

@@ -7,9 +7,10 @@ stay in order, else in turns.  All messages of a transaction go to one broker.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -17,7 +18,7 @@ from zlib import crc32
 from escrowmq.client.apache_broker import ApacheBroker
 from escrowmq.client.check_answers import CheckAnswers, Checker
 from escrowmq.client.member import Member
-from escrowmq.client.messages import Message, Sent, new_message_id
+from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent, new_message_id
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.own_broker import OwnBroker
 from escrowmq.model.errors import RequestRefused, Unavailable
@@ -26,6 +27,8 @@ from escrowmq.protocol.own import OwnCode
 
 if TYPE_CHECKING:
     from escrowmq.client.network import Place, Route
+
+log = logging.getLogger(__name__)
 
 GROUP_CHARS_MAX = 120
 
@@ -40,12 +43,15 @@ class ProducerConfig:
     max_duration_s: float = 60.0
     #: Age before the first back-check; None means the broker's policy.
     check_after_s: float | None = None
+    #: How often a producer with a ledger deletes its old rows; 0 for never.
+    clean_ledger_every_s: float = 600.0
 
     def __post_init__(self) -> None:
         for name, low, high in (
             ("timeout_s", 0.001, 3_600.0),
             ("max_duration_s", 0.001, 86_400.0),
             ("check_after_s", 0.0, 86_400.0),
+            ("clean_ledger_every_s", 0.0, 86_400.0),
         ):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
@@ -64,10 +70,7 @@ class Producing:
         config: ProducerConfig,
         checker: Checker | None = None,
     ) -> None:
-        if not 0 < len(group) <= GROUP_CHARS_MAX:
-            raise RequestRefused(
-                "group_illegal", f"1 to {GROUP_CHARS_MAX} characters", group=group[:256]
-            )
+        check_group(group)
         self.group = group
         self.config = config
         self.member = Member(servers)
@@ -76,6 +79,7 @@ class Producing:
         self._brokers: dict[str, Broker] = {}
         self._asking: dict[str, asyncio.Task[Broker]] = {}
         self._turn = count()
+        self._deciding: set[asyncio.Future[Decided]] = set()
         self._answers: CheckAnswers | None = None
         if checker is not None:
             self._answers = CheckAnswers(group, checker)
@@ -87,6 +91,8 @@ class Producing:
 
     async def close(self) -> None:
         """Wait for what was given, and leave."""
+        if self._deciding:
+            await asyncio.wait(self._deciding)
         for broker in self._brokers.values():
             await broker.close()
         if self._answers is not None:
@@ -109,32 +115,77 @@ class Producing:
             raise
 
     async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
-        """Store ordinary messages, in as few requests as possible; in order where keys are."""
-        return list(await asyncio.gather(*map(self.send, messages)))
+        """Store ordinary messages, in as few requests as possible; in order where keys are.
+
+        Each is tried, and then the first error is raised: the others may have been stored.
+        """
+        ends = await asyncio.gather(*map(self.send, messages), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
+        return ends  # type: ignore[return-value]  # no error is left in it
 
     # Transactions.
 
     async def hold(
-        self, transaction_id: str, messages: Sequence[Message], *, ledger: str = ""
+        self,
+        transaction_id: str,
+        messages: Sequence[Message],
+        *,
+        ledger: str = "",
+        number: int = 0,
+        address: str = "",
     ) -> Held:
-        """Hold all half messages of a transaction; they are durable when this returns."""
+        """Hold half messages of a transaction; they are durable when this returns.
+
+        The first request has number 0; further ones go to the same broker's address.
+        """
         if not messages:
             raise RequestRefused("no_messages", "a transaction holds at least one message")
         until = self._until()
-        places = await self._places(messages)
+        places = await self._places(messages, address)
+        allowed_ms = int(self.config.max_duration_s * 1_000)
+        marks = {LEDGER: ledger, ALLOWED_MS: str(allowed_ms)} if ledger else None
         holding = Holding(
             transaction_id=transaction_id,
             group=self.group,
-            messages=tuple(map(self._outgoing, messages, places)),
+            messages=tuple(
+                self._outgoing(message, place, marks)
+                for message, place in zip(messages, places, strict=True)
+            ),
             ledger=ledger,
-            allowed_ms=int(self.config.max_duration_s * 1_000),
+            allowed_ms=allowed_ms,
             check_after_ms=self._check_after_ms,
+            number=number,
         )
         broker = await self.broker(places[0].address)
         return await broker.hold(holding, until)
 
     async def decide(self, held: Held, resolution: Resolution) -> Decided:
-        """Commit or roll back; the first decision stands, whoever made it."""
+        """Commit or roll back; the first decision stands, whoever made it.
+
+        It goes on if whoever waits for it is cancelled: the local transaction has ended already.
+        """
+        return await asyncio.shield(self._decide_soon(held, resolution))
+
+    def roll_back_soon(self, held: Held) -> None:
+        """Tell the broker without waiting; if it does not hear that, a check finds out."""
+
+        def note(deciding: asyncio.Future[Decided]) -> None:
+            error = None if deciding.cancelled() else deciding.exception()
+            if error is not None:
+                facts = {"transaction_id": held.transaction_id, "why": str(error)}
+                log.warning("rollback_untold", extra=facts)
+
+        self._decide_soon(held, Resolution.ROLLBACK).add_done_callback(note)
+
+    def _decide_soon(self, held: Held, resolution: Resolution) -> asyncio.Future[Decided]:
+        deciding = asyncio.ensure_future(self._decide(held, resolution))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
+        return deciding
+
+    async def _decide(self, held: Held, resolution: Resolution) -> Decided:
         broker = await self.broker(held.address)
         return await broker.decide(held, resolution, self._until())
 
@@ -154,9 +205,11 @@ class Producing:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
         return route
 
-    async def _places(self, messages: Sequence[Message]) -> list[Place]:
-        """A queue for each message, all of one broker."""
+    async def _places(self, messages: Sequence[Message], address: str = "") -> list[Place]:
+        """A queue for each message, all of one broker: that at the address, if there is one."""
         routes = {message.topic: await self._route(message.topic) for message in messages}
+        if address:
+            routes = {topic: _at(route, address) for topic, route in routes.items()}
         names = [{place.broker_name for place in route.writable} for route in routes.values()]
         shared = sorted(set.intersection(*names))
         if not shared:
@@ -183,11 +236,13 @@ class Producing:
         turn = crc32(key.encode()) if key else next(self._turn)
         return places[turn % len(places)]
 
-    def _outgoing(self, message: Message, place: Place) -> Outgoing:
+    def _outgoing(
+        self, message: Message, place: Place, marks: Mapping[str, str] | None = None
+    ) -> Outgoing:
         return Outgoing(
             place=place,
             body=message.payload(),
-            properties=message.property_bytes(),
+            properties=message.property_bytes(marks),
             message_id=message.message_id,
             born_at_ms=int(time.time() * 1_000),
             is_keyed=bool(message.key),
@@ -218,6 +273,20 @@ class Producing:
             raise Unavailable("broker_busy", answer.remark, address=address)
         self._brokers[address] = broker
         return broker
+
+
+def check_group(group: str) -> None:
+    """Refuse a name that no broker takes."""
+    if not 0 < len(group) <= GROUP_CHARS_MAX:
+        raise RequestRefused(
+            "group_illegal", f"1 to {GROUP_CHARS_MAX} characters", group=group[:256]
+        )
+
+
+def _at(route: Route, address: str) -> Route:
+    return replace(
+        route, writable=tuple(place for place in route.writable if place.address == address)
+    )
 
 
 def new_transaction_id() -> str:

@@ -95,11 +95,10 @@ class GroupHeader(Header, frozen=True, kw_only=True):
 
 
 class GroupTopicHeader(Header, frozen=True, kw_only=True):
-    """QUERY_SUBSCRIPTION_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN, and asking for consumer status."""
+    """QUERY_SUBSCRIPTION_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN."""
 
     consumer_group: str = field(name="group")
     topic: str
-    client_id: str = field(name="clientAddr", default="")
 
 
 class DeleteGroupHeader(Header, frozen=True, kw_only=True):
@@ -129,6 +128,16 @@ class RunningInfoHeader(Header, frozen=True, kw_only=True):
     consumer_group: str
     client_id: str
     is_stack_wanted: bool = field(name="jstackEnable", default=False)
+
+
+class ConsumeDirectlyHeader(Header, frozen=True, kw_only=True):
+    """CONSUME_MESSAGE_DIRECTLY, which the broker passes on to the client with the message."""
+
+    consumer_group: str
+    client_id: str = ""
+    offset_message_id: str = field(name="msgId", default="")
+    broker_name: str = ""
+    topic: str = ""
 
 
 class ResetOffsetHeader(Header, frozen=True, kw_only=True):

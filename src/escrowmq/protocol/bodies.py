@@ -114,6 +114,22 @@ class ConsumeQueueStats(Body, frozen=True, kw_only=True):
     pull_offset: Int64
 
 
+class TimeSpan(Body, frozen=True, kw_only=True):
+    """From when the messages of one queue are, and how far behind a group is."""
+
+    queue: Queue = field(name="messageQueue")
+    first_at_ms: Int64 = field(name="minTimeStamp", default=-1)
+    last_at_ms: Int64 = field(name="maxTimeStamp", default=-1)
+    consumed_at_ms: Int64 = field(name="consumeTimeStamp", default=-1)
+    delay_ms: Int64 = field(name="delayTime", default=0)
+
+
+class TimeSpans(Body, frozen=True, kw_only=True):
+    """The answer to QUERY_CONSUME_TIME_SPAN."""
+
+    spans: tuple[TimeSpan, ...] = field(name="consumeTimeSpanSet")
+
+
 def encode_topic_stats(queues: Mapping[Queue, TopicQueueStats]) -> bytes:
     """The answer to GET_TOPIC_STATS_INFO."""
     return _encode({"offsetTable": _table(queues), "topicPutTps": 0.0})

@@ -27,6 +27,14 @@ class Subscription(Body, frozen=True, kw_only=True):
     is_class_filter: bool = field(name="classFilterMode", default=False)
 
 
+class SubscriptionOfGroup(Body, frozen=True, kw_only=True):
+    """The answer to QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str
+    subscription: Subscription | None = field(name="subscriptionData")
+
+
 class ProducerMembership(Body, frozen=True, kw_only=True):
     """The client has a producer of this group."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from escrowmq.protocol.bodies import Body
 from escrowmq.protocol.headers import Int32, Int64
@@ -41,6 +41,8 @@ class TopicRoute(Body, frozen=True, kw_only=True):
     brokers: tuple[BrokerRoute, ...] = field(name="brokerDatas")
     #: Clients expect it; it stays empty.
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    #: Brokers and how many queues each, ``broker-a:4;broker-b:4``, if they are to be in this order.
+    order: str | UnsetType = field(name="orderTopicConf", default=UNSET)
     queues: tuple[QueueRoute, ...] = field(name="queueDatas")
 
 

@@ -50,7 +50,7 @@ def validate(message: Message) -> None:
 
 def validate_queue(topic: str, queue_id: int) -> None:
     """Refuse a queue that cannot be named."""
-    _validate_topic(topic)
+    validate_topic(topic)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise RequestRefused("queue_id_illegal", queue_id=queue_id, max=QUEUE_ID_MAX)
 
@@ -71,7 +71,8 @@ def _validate_each(message: Message) -> None:
             raise RequestRefused("number_out_of_range", field=field, value=value, min=low, max=high)
 
 
-def _validate_topic(topic: str) -> None:
+def validate_topic(topic: str) -> None:
+    """Refuse a name that no topic can have."""
     chars_max = GROUP_TOPIC_CHARS_MAX if topic.startswith(GROUP_TOPIC_PREFIXES) else TOPIC_CHARS_MAX
     if not 1 <= len(topic) <= chars_max:
         # A name may be as long as a frame: the start tells which one it is.

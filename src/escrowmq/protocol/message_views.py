@@ -115,10 +115,11 @@ def half_topic_view(
     half = decode(record)
     properties = half.properties
     if checks_sent:
-        counted = format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
         # Of pairs with one name the last one holds.
-        if len(properties) + len(counted) <= PROPERTIES_BYTES_MAX:
-            properties += counted
+        counted = join_properties(
+            properties, format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
+        )
+        properties = counted if len(counted) <= PROPERTIES_BYTES_MAX else properties
     message = Message(
         topic=topic,
         queue_id=0,
@@ -138,6 +139,21 @@ def half_topic_view(
         half.store_host,
         prepared_offset=half.prepared_offset,
     )
+
+
+def op_message(
+    rows: Iterable[int], queue_offset: int, log_offset: int, at_ms: int, store_host: bytes
+) -> bytes:
+    """Tell which half messages a decision settles, as RocketMQ 5 does."""
+    message = Message(
+        topic=OP_TOPIC,
+        queue_id=0,
+        body="".join(f"{row}," for row in rows).encode(),
+        properties=format_properties({TAGS: OP_TAG}),
+        born_at_ms=at_ms,
+        born_host=store_host,
+    )
+    return encode(message, queue_offset, log_offset, at_ms, store_host)
 
 
 def born_host(record: bytes) -> bytes:
@@ -170,18 +186,3 @@ def back_check_view(record: bytes, group: str, number: int) -> bytes:
             told,
         )
     )
-
-
-def op_message(
-    rows: Iterable[int], queue_offset: int, log_offset: int, at_ms: int, store_host: bytes
-) -> bytes:
-    """Tell which half messages a decision settles, as RocketMQ 5 does."""
-    message = Message(
-        topic=OP_TOPIC,
-        queue_id=0,
-        body="".join(f"{row}," for row in rows).encode(),
-        properties=format_properties({TAGS: OP_TAG}),
-        born_at_ms=at_ms,
-        born_host=store_host,
-    )
-    return encode(message, queue_offset, log_offset, at_ms, store_host)

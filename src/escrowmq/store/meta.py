@@ -71,6 +71,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     name: Name
     #: Deliveries after the first one, before a message goes to the dead letters.
     retry_max: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 16
+    #: Without one, what a consumer gives back is not delivered again.
+    retry_queue_count: QueueCount = 1
+    may_consume: bool = True
+    may_broadcast: bool = True
+    #: Members are told at once when one comes or goes.
+    is_change_notified: bool = True
     attributes: Mapping[str, object] = {}
 
 

@@ -175,7 +175,7 @@ async def test_offsets_are_kept_and_asked_for(tmp_path: Path) -> None:
     never = QueryOffsetHeader(consumer_group="new", topic="orders", queue_id=1, zero_if_none=False)
     query = RequestCode.QUERY_CONSUMER_OFFSET
     async with serving(tmp_path) as server:
-        peer = await Peer.to(server.broker_address)
+        peer = await shop(server)
         assert await offset_of(peer, query, known) == 0
         await send(peer, "a", "b")
         assert await offset_of(peer, query, known) == 0

@@ -15,11 +15,14 @@ from escrowmq.broker import http
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.server import Server
 from escrowmq.protocol.codes import RequestCode
+from escrowmq.transaction.commands import Verdict, VerdictKind
+from escrowmq.transaction.states import State
 from tests.unit.broker.test_server import heartbeat
 from tests.unit.broker.wire import (
     COMMIT,
     DEADLINE_S,
     END,
+    ROLLBACK,
     SEND,
     T0,
     Peer,
@@ -125,12 +128,17 @@ async def test_the_status_tells_what_waits_and_who_is_there(tmp_path: Path) -> N
         assert status["broker_address"] == server.broker_address
         assert status["http_address"] == server.http_address
         assert status["background_failed"] == []
+        assert (status["undecided_without_producer"], status["contradictions"]) == (0, 0)
+        await peer.ask(END, ending(held[1], ROLLBACK))
+        assert (await shown(server))["contradictions"] == 1
 
 
 async def test_a_pipeline_that_says_nothing_is_missed(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         assert (await shown(server))["pipeline_away_since_ms"] == T0
-        server.broker.vitals.verdict_at_ms = T0 + 1
+        server.broker.clock.advance(ms=1)  # type: ignore[attr-defined] # a ManualClock
+        verdict = Verdict(half_offset=9, kind=VerdictKind.ASK, state=State.PREPARED, checks_sent=0)
+        server.broker.checking.obey(verdict, lambda _outcome: None)
         assert (await shown(server))["pipeline_away_since_ms"] == 0
         server.broker.clock.advance(ms=600_000)  # type: ignore[attr-defined] # a ManualClock
         status = await shown(server)

@@ -23,8 +23,8 @@ from escrowmq.testing.settler import Round, Undecided
 from escrowmq.testing.settler_process import BrokerPort, settle_once
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
+from tests.unit.broker.asking import answering, check, producer
 from tests.unit.broker.own_peer import ask, hold, sent
-from tests.unit.broker.test_checking import answering, check, producer
 from tests.unit.broker.wire import COMMIT, DEADLINE_S, END, T0, Peer, eventually, serving, visible
 
 

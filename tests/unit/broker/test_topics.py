@@ -125,9 +125,9 @@ def test_a_removed_topic_is_gone(topics: Topics) -> None:
 
 def test_a_consumer_group_has_topics_of_one_queue(topics: Topics) -> None:
     for name in (retry_topic("shop"), dlq_topic("shop")):
-        topic = topics.for_group(name, T0)
+        topic = topics.for_group(name, 1, T0)
         assert (topic.read_queue_count, topic.write_queue_count, topic.perm) == (1, 1, 6)
-        assert topics.for_group(name, T0 + 1) == topic
+        assert topics.for_group(name, 1, T0 + 1) == topic
 
 
 # Types
@@ -143,7 +143,7 @@ def test_a_message_of_another_type_is_refused_if_that_is_asked_for(meta: Meta) -
     topics.check_type(topic, MessageType.TRANSACTION)
     with pytest.raises(RequestRefused, match="message_type_wrong"):
         topics.check_type(topic, MessageType.NORMAL)
-    topics.check_type(topics.for_group(retry_topic("shop"), T0), MessageType.DELAY)
+    topics.check_type(topics.for_group(retry_topic("shop"), 1, T0), MessageType.DELAY)
 
 
 @pytest.mark.parametrize("kind", [MessageType.MIXED, MessageType.UNSPECIFIED])

@@ -15,7 +15,14 @@ from escrowmq.protocol.consumer_headers import QueueHeader
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.stored_message import decode_many
-from escrowmq.transaction.commands import CheckSent, Park, Prepare, Resume
+from escrowmq.transaction.commands import (
+    AttemptClaim,
+    CheckSent,
+    DecideBatch,
+    Park,
+    Prepare,
+    Resume,
+)
 from tests.unit.broker.test_delivering import COMMITS, MAY_WAIT, PULL, SUBSCRIBES
 from tests.unit.broker.viewing import (
     asking,
@@ -213,6 +220,44 @@ async def test_all_messages_of_a_parked_transaction_are_there(
                 if is_decided:
                     await do(server, end(0))
             assert bodies(await seen(peer, PARKED_TOPIC)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("what", ["parking", "half", "decision"])
+async def test_what_was_lost_with_damaged_bytes_is_passed_over(tmp_path: Path, what: str) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        store = server.broker.store
+        places = {}
+        for name in ("a", "b"):
+            (held,) = await hold(peer, name)
+            row = int(facts(held)["queueOffset"])
+            places["half"] = int(facts(held)["msgId"][16:], 16)
+            places["parking"] = store.log.end
+            await do(server, Park(half_offset=row, reason="why"))
+            places["decision"] = store.log.end
+            await do(server, end(row))
+        store.lost.add(places[what], places[what] + 1)
+        there = ["a", "b"] if what == "decision" else ["a"]
+        assert bodies(await seen(peer, PARKED_TOPIC)) == there
+        assert bodies(await seen(peer, HALF_TOPIC)) == (["a"] if what == "half" else ["a", "b"])
+        # Where the time of one is not known, the search stays before it.
+        assert await at_time(peer, PARKED_TOPIC, 2 * T0) == (1 if what == "parking" else 2)
+
+
+async def test_a_parked_transaction_that_a_batch_decided_shows_its_first_request(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        messages = (message("a", unique_key="a"),)
+        await do(server, Prepare(group="spark", transaction_id="t", messages=messages, number=0))
+        await do(server, Park(half_offset=0, reason="why"))
+        await do(server, Resume(half_offset=0, by="me"))
+        claim = AttemptClaim(transaction_id="t", last_number=0, rows=1)
+        batch = DecideBatch(app_id="a", query_id="q", batch_id=1, attempts=(claim,), by="spark")
+        await do(server, batch)
+        assert bodies(await seen(peer, PARKED_TOPIC)) == ["a"]
+        assert bodies(await seen(peer, OP_TOPIC)) == ["0,"]
 
 
 # Waiting

@@ -20,6 +20,8 @@ from escrowmq.protocol.bodies import (
     LockRequest,
     LockResponse,
     Queue,
+    TimeSpan,
+    TimeSpans,
     TopicQueueStats,
     encode_body,
     encode_consume_stats,
@@ -36,6 +38,7 @@ from escrowmq.protocol.client_bodies import (
     ProducerConnections,
     ProducerMembership,
     Subscription,
+    SubscriptionOfGroup,
 )
 from escrowmq.protocol.cluster_bodies import (
     MASTER_ID,
@@ -101,6 +104,8 @@ BODIES: list[Body] = [
     GroupConfig(name="g", retries_max=3),
     GroupConfigs(version=DataVersion(), groups={"g": GroupConfig(name="g")}),
     GroupList(groups=("g",)),
+    SubscriptionOfGroup(group="g", topic="orders", subscription=SUBSCRIPTION),
+    TimeSpans(spans=(TimeSpan(queue=QUEUE, first_at_ms=1, last_at_ms=3, consumed_at_ms=2),)),
     KeyValues(table={"brokerVersionDesc": "EscrowMQ"}),
     BrokerStats(day=STATS, hour=STATS, minute=STATS),
 ]

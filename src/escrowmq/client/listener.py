@@ -1,0 +1,40 @@
+"""RocketMQ's classic way: a listener runs the local transaction and answers for it later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from escrowmq.client.outgoing import Decided, Resolution
+
+if TYPE_CHECKING:
+    from escrowmq.client.messages import Message, Received
+
+
+class TransactionListener(Protocol):
+    """Yours; with an async producer, its methods may be async."""
+
+    def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
+        """Do the local transaction, once the half message is held.
+
+        An exception, or None, is UNKNOWN: the broker will ask.
+        """
+        ...
+
+    def check_local_transaction(self, message: Received) -> Resolution | None:
+        """Say what became of it; runs in a thread.  An exception, or None, is UNKNOWN."""
+        ...
+
+
+class Executed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a message that was sent with a listener."""
+
+    transaction_id: str
+    message_id: str
+    #: What the listener said.
+    resolution: Resolution
+    #: What the broker says; None if it was told nothing, or did not answer: it will ask.
+    decided: Decided | None
+    #: What the listener raised.
+    error: Exception | None = None

@@ -1,0 +1,398 @@
+"""The third level of scenarios: a broker behind sockets, spoken to as its clients do.
+
+Stock requests where a stock client has one, our own where it has none.  Only parking by hand, for
+which there is no request, and looking at the rows go past the sockets.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from escrowmq.broker.server import Server
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.message import Message
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.bodies import encode_body
+from escrowmq.protocol.client_bodies import Heartbeat, ProducerMembership
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.ids import offset_message_id
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_forms import Row
+from escrowmq.protocol.own_frames import Answer
+from escrowmq.protocol.own_headers import (
+    DecideBatchAnswer,
+    DecideBatchHeader,
+    HoldAnswer,
+    HoldHeader,
+    ListTransactionsHeader,
+    OwnHeader,
+)
+from escrowmq.protocol.own_rows import AttemptRow, SentRow, VerdictRow
+from escrowmq.protocol.remoting import Frame
+from escrowmq.protocol.send_headers import EndTransactionHeader, ResumeCheckHeader
+from escrowmq.protocol.stored_message import StoredMessage, decode_many
+from escrowmq.testing import ManualClock
+from escrowmq.testing.calls import Calls
+from escrowmq.testing.settler import Undecided
+from escrowmq.transaction.commands import (
+    Append,
+    Appended,
+    BatchReply,
+    Command,
+    DecideBatch,
+    Decision,
+    End,
+    Held,
+    Prepare,
+    Reply,
+    Resume,
+    Settled,
+    Verdict,
+)
+from escrowmq.transaction.core import Transactions
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import Resolution, State
+from tests.conformance.talk import pulling
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    ROLLBACK,
+    SEND,
+    UNKNOWN,
+    Peer,
+    eventually,
+    facts,
+    sending,
+    serving,
+)
+
+BITS = {Resolution.COMMIT: COMMIT, Resolution.ROLLBACK: ROLLBACK, Resolution.UNKNOWN: UNKNOWN}
+CONTRADICTED = (ResponseCode.TRANSACTION_SHOULD_COMMIT, ResponseCode.TRANSACTION_SHOULD_ROLLBACK)
+GROUPS = ("producers", "others")
+ROWS_MAX = 1_000
+_FACT = re.compile(r"(\w+)=('[^']*'|-?\d+)")
+
+T = TypeVar("T")
+
+
+class BrokerLevel(Calls):
+    """A broker, its clients, and a loop that runs only while somebody waits for it."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.clock = ManualClock()
+        self._runner = asyncio.Runner()
+        #: Rows that wait for their time.  The broker releases them by itself.
+        self._waiting: set[int] = set()
+        self._start()
+
+    def _start(self) -> None:
+        self._serving: AbstractAsyncContextManager[Server] = serving(self._data, self.clock)
+        self._server = self._run(self._serving.__aenter__())
+        self._own = OwnCalls(self._server.broker_address)
+        self._clients: dict[str, Peer] = {}
+        self._producer: Peer | None = None
+
+    def _stop(self) -> None:
+        self._own.close()
+        self._run(self._serving.__aexit__(None, None, None))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def restart(self) -> BrokerLevel:
+        """Stop the broker and start it again, as an operator would."""
+        self._stop()
+        self._start()
+        return self
+
+    def close(self) -> None:
+        """Stop the broker."""
+        self._stop()
+        self._runner.close()
+
+    # Looking.
+
+    @property
+    def core(self) -> Transactions:
+        """The transactions, to be looked at."""
+        return self._server.broker.store.core
+
+    def due(self, until_ms: int, limit: int) -> list[int]:
+        """Rows to be looked at until then."""
+        return self._server.broker.store.table.due(until_ms, limit)
+
+    def pull(self, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+        """What a consumer of a queue gets."""
+        header = pulling(topic=topic, queue_id=queue_id, messages_max=ROWS_MAX)
+        answer = self._ask(RequestCode.PULL_MESSAGE, header)
+        return decode_many(answer.body) if answer.code == ResponseCode.SUCCESS else []
+
+    def release_due(self) -> list[int]:
+        """Wait until what was due has come; which rows have come since somebody asked last."""
+        table = self._server.broker.store.table
+        self._run(eventually(lambda: not table.releasable(self.clock.now_ms(), 1)))
+        left = self._rows_that_wait()
+        released = sorted(self._waiting - left)
+        self._waiting = left
+        return released
+
+    def _rows_that_wait(self) -> set[int]:
+        rows = self.due(NEVER - 1, ROWS_MAX)
+        return {row for row in rows if self.state(row) is State.COMMITTED}
+
+    # Commands.
+
+    def submit(self, command: Command) -> Decision:
+        """Ask for it as a client would; a refusal is in the decision."""
+        try:
+            decision = self._submit(command)
+        except RequestRefused as refused:
+            return Decision(refused=refused)
+        self._waiting |= self._rows_that_wait()
+        return decision
+
+    def _submit(self, command: Command) -> Decision:
+        reply: Reply | None = None
+        match command:
+            case Prepare(messages=[message], number=None, ledger=""):
+                reply = self._hold(command, message)
+            case Prepare():
+                reply = self._hold_many(command)
+            case Append():
+                reply = self._send(command.messages)
+            case End():
+                reply = self._end(command, self._client(command.by))
+            case DecideBatch():
+                reply = self._decide_batch(command)
+            case Resume():
+                self._resume(command)
+            case _:
+                return self._run(self._server.broker.writer.submit(command))
+        return Decision(reply=reply)
+
+    def _hold(self, command: Prepare, message: Message) -> Held:
+        """One half message, as a stock client sends it."""
+        properties = {
+            "UNIQ_KEY": command.transaction_id,
+            "TRAN_MSG": "true",
+            "PGROUP": command.group,
+        }
+        if message.deliver_after_ms:
+            properties["TIMER_DELAY_MS"] = str(message.deliver_after_ms)
+        end = self.core.table.end
+        told = facts(self._send_one(message, properties))
+        return Held(
+            half_offset=int(told["queueOffset"]),
+            count=1,
+            log_offsets=[int(told["msgId"][16:], 16)],
+            # A stock client is not told.
+            repeated=self.core.table.end == end,
+        )
+
+    def _hold_many(self, command: Prepare) -> Held:
+        header = HoldHeader(
+            producer_group=command.group,
+            transaction_id=command.transaction_id,
+            number=command.number or 0,
+            ledger=command.ledger,
+        )
+        answer = self._call(OwnCode.HOLD_HALVES, header, [_sent(one) for one in command.messages])
+        assert isinstance(answer.header, HoldAnswer)
+        return Held(
+            half_offset=answer.header.half_offset,
+            count=len(answer.rows),
+            log_offsets=[row.log_offset for row in answer.rows],
+            repeated=answer.header.is_repeated,
+        )
+
+    def _send(self, messages: Sequence[Message]) -> Appended:
+        log_offsets = []
+        for message in messages:
+            at_ms = message.deliver_at_ms
+            answer = self._send_one(message, {"TIMER_DELIVER_MS": str(at_ms)} if at_ms else {})
+            log_offsets.append(int(facts(answer)["msgId"][16:], 16))
+        return Appended(queue_offsets=[], log_offsets=log_offsets)
+
+    def _send_one(self, message: Message, properties: dict[str, str]) -> Frame:
+        header = sending(message.topic, properties, queue_id=message.queue_id)
+        answer = self._ask(SEND, header, message.body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.remark)
+        return answer
+
+    def _end(self, command: End, peer: Peer) -> Settled | None:
+        half = self.core.table.get(command.half_offset)
+        header = EndTransactionHeader(
+            producer_group=self.core.names.origins[half.origin].group if half else "producers",
+            half_offset=command.half_offset,
+            log_offset=half.log_offset if half else 0,
+            resolution_bits=BITS[command.resolution],
+            is_check_answer=command.from_check,
+            unique_key="",
+        )
+        answer = self._run(peer.ask(END, header))
+        told = facts(answer)
+        if answer.code in CONTRADICTED:
+            half_offset = command.half_offset
+            raise RequestRefused(f"already_{told['state']}", half_offset=half_offset, by=told["by"])
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.remark)
+        if "state" not in told:
+            return None
+        return Settled(
+            half_offset=command.half_offset,
+            state=State[told["state"].upper()],
+            by=told["by"],
+            at_ms=int(told["atMs"]),
+            repeated=told["isRepeated"] == "true",
+        )
+
+    def _resume(self, command: Resume) -> None:
+        log_offset = self.core.row(command.half_offset).log_offset
+        message_id = offset_message_id(self._server.broker.store_host, log_offset)
+        header = ResumeCheckHeader(offset_message_id=message_id)
+        answer = self._ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.remark)
+
+    def _decide_batch(self, command: DecideBatch) -> BatchReply:
+        assert isinstance(command.batch_id, int)
+        header = DecideBatchHeader(
+            app_id=command.app_id,
+            query_id=command.query_id,
+            batch_number=command.batch_id,
+            by=command.by,
+        )
+        rows = [
+            AttemptRow(one.transaction_id, one.last_number, one.rows) for one in command.attempts
+        ]
+        answer = self._call(OwnCode.DECIDE_BATCH, header, rows).header
+        assert isinstance(answer, DecideBatchAnswer)
+        assert answer.outcome in ("decided", "already_done")
+        return BatchReply(outcome=answer.outcome, rows=answer.messages)  # type: ignore[arg-type]
+
+    # The pipeline's part.
+
+    def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
+        """Every transaction that may be checked."""
+        header = ListTransactionsHeader(states="prepared", with_ids=True, limit=limit)
+        rows = self._call(OwnCode.LIST_TRANSACTIONS, header).rows
+        return [
+            Undecided(
+                half_offset=row.half_offset,
+                transaction_id=row.transaction_id,
+                group=row.producer_group,
+                ledger=row.ledger,
+                allowed_ms=row.allowed_ms,
+                state=State(row.state),
+                age_ms=row.age_ms,
+                wait_ms=row.wait_ms,
+                checks_sent=row.checks_sent,
+            )
+            for row in rows
+        ]
+
+    def obey(
+        self, verdicts: Sequence[Verdict], resolution: Resolution | None
+    ) -> list[VerdictOutcome]:
+        """Do what the verdicts say; a producer that is asked answers so, None is nobody online."""
+        producer = self._producer_that_is(online=resolution is not None)
+        rows = [
+            VerdictRow(
+                one.half_offset,
+                one.kind.value,
+                one.state.value,
+                one.checks_sent,
+                one.reason or None,
+            )
+            for one in verdicts
+        ]
+        told = self._call(OwnCode.OBEY_VERDICTS, None, rows).rows
+        outcomes = [VerdictOutcome(row.outcome) for row in told]
+        for _ in range(outcomes.count(VerdictOutcome.ASKED)):
+            assert producer is not None
+            assert resolution is not None
+            check = facts(self._run(producer.until(_is_check)))
+            asked = int(check["tranStateTableOffset"])
+            said = End(half_offset=asked, resolution=resolution, by="", from_check=True)
+            self._end(said, producer)
+        return outcomes
+
+    def _producer_that_is(self, *, online: bool) -> Peer | None:
+        clients = self._server.broker.clients
+        if not online:
+            if self._producer is not None:
+                self._producer.close()
+                self._producer = None
+            self._run(eventually(lambda: not clients.producer_groups()))
+        elif self._producer is None:
+            self._producer = self._connected("producer", GROUPS)
+        return self._producer
+
+    # Connections.
+
+    def _client(self, name: str) -> Peer:
+        if name not in self._clients:
+            self._clients[name] = self._connected(name)
+        return self._clients[name]
+
+    def _connected(self, name: str, groups: Sequence[str] = ()) -> Peer:
+        members = tuple(ProducerMembership(group=group) for group in groups)
+        body = encode_body(Heartbeat(client_id=name, producers=members))
+
+        async def connect() -> Peer:
+            peer = await Peer.to(self._server.broker_address)
+            await peer.ask(RequestCode.HEART_BEAT, body=body)
+            return peer
+
+        return self._run(connect())
+
+    def _ask(self, code: int, header: Any, body: bytes = b"") -> Frame:  # noqa: ANN401
+        return self._run(self._client("client").ask(code, header, body))
+
+    def _call(self, code: OwnCode, header: OwnHeader | None, rows: Sequence[Row] = ()) -> Answer:
+        try:
+            return self._run(asyncio.to_thread(self._own.call, code, header, rows))
+        except RequestRefused as refused:
+            raise refusal(str(refused)) from None
+
+
+class SocketPort:
+    """What a settler sees of a broker whose producer, if one is online, always answers this."""
+
+    def __init__(self, level: BrokerLevel, answer: Callable[[], Resolution | None]) -> None:
+        self._level = level
+        self._answer = answer
+
+    def undecided(self) -> Sequence[Undecided]:
+        """Every transaction that may be checked."""
+        return self._level.undecided()
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Do what the verdicts say."""
+        return self._level.obey(verdicts, self._answer())
+
+
+def refusal(text: str) -> RequestRefused:
+    """The refusal that a broker has put into words."""
+    code, _, rest = text.partition(": ")
+    told = {name: ast.literal_eval(value) for name, value in _FACT.findall(rest)}
+    return RequestRefused(code, **told)
+
+
+def _sent(message: Message) -> SentRow:
+    delay_ms = message.deliver_after_ms
+    properties = f"TIMER_DELAY_MS\x01{delay_ms}\x02" if delay_ms else ""
+    return SentRow(message.topic, message.queue_id, message.body, properties, 0, 0, 0)
+
+
+def _is_check(frame: Frame) -> bool:
+    return not frame.is_response and frame.code == RequestCode.CHECK_TRANSACTION_STATE

@@ -1,0 +1,91 @@
+"""The table of what RocketMQ does and what we do, as data and as a page.
+
+``python -m tests.conformance.table docs/reference/conformance.md`` writes the page.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+BEHAVIOURS = Path(__file__).with_name("behaviours.toml")
+PAGE = "docs/reference/conformance.md"
+
+_HEAD = """\
+# Conformance with RocketMQ
+
+Written by `make docs` from `tests/conformance/behaviours.toml`; edit that instead.
+
+What a broker of Apache RocketMQ 5.3 does, and what ours does:
+
+- **same**: as RocketMQ, because clients rely on it
+- **better**: where RocketMQ's way loses, doubles or hides something
+- **gRPC**: a matter of the gRPC front end, which is to come
+- **does not apply**: the third column says why
+
+The test in the last column proves the row; its name is under `tests/`. The numbers are those of
+our list of facts about RocketMQ. In chapters 8 (what RocketMQ's own tests assert) and 10 (its
+pitfalls) every number is here; 8.x are cases that those tests leave out.
+"""
+_TITLES = {
+    "1": "The flow of a transaction",
+    "2": "Back-checks",
+    "3": "Producers",
+    "4": "The remoting protocol",
+    "6": "Retries and limits",
+    "8": "What RocketMQ's own tests assert",
+    "10": "RocketMQ's pitfalls",
+}
+
+
+class Verdict(StrEnum):
+    """How ours compares."""
+
+    SAME = "same"
+    BETTER = "better"
+    GRPC = "grpc"
+    DOES_NOT_APPLY = "does_not_apply"
+
+
+_SHOWN = {Verdict.GRPC: "gRPC", Verdict.DOES_NOT_APPLY: "does not apply"}
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that RocketMQ does."""
+
+    does: str
+    verdict: Verdict
+    #: Under ``tests/``, with ``::`` before its name.
+    test: str = ""
+    #: What ours does instead, or why there is nothing to do.
+    ours: str = ""
+
+
+def read() -> dict[str, Behaviour]:
+    """All of them, by id."""
+    data = tomllib.loads(BEHAVIOURS.read_text(encoding="utf-8"))
+    return msgspec.convert(data, dict[str, Behaviour])
+
+
+def page() -> str:
+    """The page."""
+    parts = [_HEAD]
+    section = ""
+    for number, row in read().items():
+        if number.partition(".")[0] != section:
+            section = number.partition(".")[0]
+            parts.append(f"\n## {_TITLES[section]}\n")
+            parts.append("| | RocketMQ | Ours | Test |\n|---|---|---|---|")
+        shown = _SHOWN.get(row.verdict, row.verdict.value)
+        ours = f"**{shown}**: {row.ours}" if row.ours else f"**{shown}**"
+        test = f"`{row.test.replace('::', ' ')}`" if row.test else ""
+        parts.append(f"| {number} | {row.does} | {ours} | {test} |")
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,0 +1,93 @@
+"""What tests of conformance say to a broker: as consumers, and about its clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from escrowmq.broker.server import Server
+from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
+from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, Subscription
+from escrowmq.protocol.cluster_bodies import GroupConfig
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.consumer_headers import PullHeader, SendBackHeader
+from escrowmq.protocol.remoting import Frame
+from escrowmq.testing.clock import ManualClock
+from tests.unit.broker.wire import Peer, visible
+
+SUBSCRIBES = 4
+MAY_WAIT = 2
+COMMITS = 1
+_OF_ALL_GROUPS = ("fingerprint", "is_without_subscriptions")
+
+
+def clock_of(server: Server) -> ManualClock:
+    """The clock that a test moves."""
+    clock = server.broker.clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def is_due(server: Server) -> bool:
+    """Whether a message that waited for its time would be seen now."""
+    return bool(server.broker.store.table.releasable(server.broker.clock.now_ms(), 1))
+
+
+def beating(group: str = "shop", client_id: str = "c1", **fields: Any) -> bytes:  # noqa: ANN401
+    """The heartbeat of a consumer of ``orders``."""
+    of_all = {name: fields.pop(name) for name in _OF_ALL_GROUPS if name in fields}
+    values: dict[str, Any] = {
+        "group": group,
+        "subscriptions": (Subscription(topic="orders", version=1),),
+        **fields,
+    }
+    said = Heartbeat(client_id=client_id, consumers=(ConsumerMembership(**values),), **of_all)
+    return encode_body(said)
+
+
+async def beat(peer: Peer, *arguments: str, **fields: Any) -> Frame:  # noqa: ANN401
+    """Say that a consumer is there."""
+    return await peer.ask(RequestCode.HEART_BEAT, body=beating(*arguments, **fields))
+
+
+def pulling(offset: int = 0, **fields: Any) -> PullHeader:  # noqa: ANN401 - fields of the header
+    """A pull by the group ``shop`` from queue 1 of ``orders``."""
+    values: dict[str, Any] = {
+        "consumer_group": "shop",
+        "topic": "orders",
+        "queue_id": 1,
+        "queue_offset": offset,
+        "messages_max": 32,
+        "sys_flag": SUBSCRIBES,
+        "commit_offset": 0,
+        "wait_ms": 15_000,
+        "subscription": "*",
+        "subscription_version": 0,
+        **fields,
+    }
+    return PullHeader(**values)
+
+
+async def put_group(peer: Peer, **fields: Any) -> Frame:  # noqa: ANN401 - fields of the body
+    """Make the group ``shop``, or change it."""
+    body = encode_body(GroupConfig(**{"name": "shop", **fields}))
+    return await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+
+async def give_back(
+    peer: Peer,
+    server: Server,
+    topic: str = "orders",
+    queue_id: int = 1,
+    **fields: Any,  # noqa: ANN401 - fields of the header
+) -> int:
+    """Give back the last message of a queue; the code of the answer."""
+    (*_, last) = visible(server, topic, queue_id)
+    values = {"consumer_group": "shop", "delay_level": 0, **fields}
+    header = SendBackHeader(log_offset=last.log_offset, **values)
+    return (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)).code
+
+
+def locking(group: str = "shop", client_id: str = "c1") -> bytes:
+    """A lock on queue 1 of ``orders``."""
+    queue = Queue(broker_name="broker-a", topic="orders", queue_id=1)
+    return encode_body(LockRequest(consumer_group=group, client_id=client_id, queues=(queue,)))

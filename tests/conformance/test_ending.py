@@ -1,0 +1,135 @@
+"""What a broker does when producers end their transactions: once, and with the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.states import State
+from tests.conformance.talk import clock_of
+from tests.unit.broker.asking import begin, row, verdict
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    ROLLBACK,
+    SEND,
+    T0,
+    UNKNOWN,
+    Peer,
+    ending,
+    facts,
+    half,
+    sending,
+    serving,
+    visible,
+)
+
+
+async def test_nobody_answers_a_one_way_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        for said in (
+            ending(answer, COMMIT, producer_group="others"),
+            ending(answer, UNKNOWN),
+            ending(answer, 5),
+            ending(answer, COMMIT),
+            ending(answer, ROLLBACK),
+        ):
+            peer.tell(END, said)
+        await peer.ask(SEND, sending(), b"after it")
+        assert list(peer.kept) == []
+        assert [one.body for one in visible(server)] == [b"x", b"after it"]
+
+
+async def test_a_repeated_commit_publishes_nothing(tmp_path: Path) -> None:
+    """Apache's broker publishes again, each time."""
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        answer = await peer.ask(SEND, half("t"), b"x")
+        for who in (peer, other, peer):
+            assert (await who.ask(END, ending(answer, COMMIT))).code == ResponseCode.SUCCESS
+        assert len(visible(server)) == 1
+
+
+@pytest.mark.parametrize("is_check_answer", [False, True])
+@pytest.mark.parametrize(("said", "seen"), [(COMMIT, 1), (ROLLBACK, 0)])
+async def test_an_answer_is_never_too_late(
+    tmp_path: Path, said: int, seen: int, *, is_check_answer: bool
+) -> None:
+    """Apache's broker answers 604 after the sender's own time, and waits for a check."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="60"), b"x")
+        clock_of(server).advance(ms=65_000)
+        late = ending(answer, said, is_check_answer=is_check_answer)
+        assert (await peer.ask(END, late)).code == ResponseCode.SUCCESS
+        assert len(visible(server)) == seen
+
+
+async def test_only_a_half_message_can_be_ended(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        plain = await peer.ask(SEND, sending(), b"plain")
+        await peer.ask(SEND, half("t"), b"half")
+        named = ending(plain, COMMIT, unique_key="t")
+        assert (await peer.ask(END, named)).code == ResponseCode.SYSTEM_ERROR
+        assert row(server).state is State.PREPARED
+
+
+async def test_who_waits_for_an_answer_gets_one_whatever_was_said(tmp_path: Path) -> None:
+    """Apache's broker lets whoever says "unknown" wait until the time is up."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        for is_check_answer in (False, True):
+            unknown = ending(answer, UNKNOWN, is_check_answer=is_check_answer)
+            assert (await peer.ask(END, unknown)).code == ResponseCode.SUCCESS
+        assert (await peer.ask(END, ending(answer, 4))).code == ResponseCode.SYSTEM_ERROR
+        assert row(server).state is State.PREPARED
+
+
+async def test_a_commit_decides_what_was_given_up_and_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        parked = await begin(server, verdict(VerdictKind.PARK))
+        assert parked is VerdictOutcome.PARKED
+        assert visible(server) == []
+        for _ in range(2):
+            assert (await peer.ask(END, ending(answer, COMMIT))).code == ResponseCode.SUCCESS
+        assert len(visible(server)) == 1
+
+
+async def test_the_offsets_of_a_half_message_are_good_for_ever(tmp_path: Path) -> None:
+    """Apache's broker copies what it asks about, and the answer to the first offsets is lost."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t", CHECK_IMMUNITY_TIME_IN_SECONDS="600"), b"x")
+        end_of_log = server.broker.store.log.end
+        clock_of(server).advance(ms=599_000)
+        outcome = await begin(server, verdict(VerdictKind.ASK))
+        assert outcome is VerdictOutcome.NO_PRODUCER
+        assert server.broker.store.log.end == end_of_log
+        assert row(server).checks_sent == 0
+        await peer.ask(END, ending(answer, COMMIT))
+        (seen,) = visible(server)
+        assert seen.log_offset == int(facts(answer)["msgId"][16:], 16)
+
+
+async def test_a_committed_message_is_what_consumers_of_rocketmq_expect(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t", TAGS="paid"), b"x")
+        clock_of(server).advance(ms=500)
+        await peer.ask(END, ending(answer, COMMIT))
+        (seen,) = visible(server)
+        half_at = int(facts(answer)["msgId"][16:], 16)
+        assert (seen.topic, seen.queue_id, seen.queue_offset) == ("orders", 1, 0)
+        assert (seen.sys_flag & 0xC, seen.prepared_offset) == (0x8, half_at)
+        assert (seen.born_at_ms, seen.stored_at_ms) == (T0 - 5, T0 + 500)
+        assert (seen.body, seen.flag, seen.reconsume_times) == (b"x", 7, 0)
