@@ -72,7 +72,8 @@ class InProcessBroker:
         # Clients' clocks are real: it begins where they are.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
         self._data = data
-        self._ledgers = tuple(ledgers)
+        #: Those that ``run_checks`` reads.
+        self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
         self._topics = TopicsConfig(queue_count=queue_count)
         self._broker_config = BrokerConfig(port=0, name_port=0)
@@ -214,7 +215,7 @@ class InProcessBroker:
         return self._thread.run(work)
 
     def _known_ledgers(self) -> dict[str, SqlLedger]:
-        return {ledger.uuid(): ledger for ledger in self._ledgers}
+        return {ledger.uuid(): ledger for ledger in self.ledgers}
 
 
 async def _called(function: Callable[[ArgumentT], T], argument: ArgumentT) -> T:
