@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
@@ -157,29 +158,23 @@ class Broker:
         request.connection.owe()
 
     def submit_all(
-        self,
-        request: Request,
-        commands: Sequence[Command],
-        decided: Callable[[list[Decision]], None],
+        self, request: Request, commands: Sequence[Command], decided: Callable[[Ends], None]
     ) -> None:
-        """Answer a request once all its commands are durable; refusals are in the decisions."""
+        """Answer a request once each of its commands is durable, refused, or failed."""
 
-        def tell(ends: list[Decision | BaseException]) -> None:
+        def tell(ends: Ends) -> None:
             request.connection.settle()
             try:
-                decisions = [end for end in ends if isinstance(end, Decision)]
-                if len(decisions) == len(ends):
-                    decided(decisions)
+                failed = [end for end in ends if not isinstance(end, Decision)]
+                if ends and len(failed) == len(ends):
+                    request.decline(failed[0])
                 else:
-                    request.decline(next(end for end in ends if isinstance(end, BaseException)))
+                    decided(ends)
             except Exception as error:  # noqa: BLE001 - the writer must go on
                 request.decline(error)
 
-        if not commands:
-            decided([])
-            return
-        self.writer.put_all(commands, tell)
         request.connection.owe()
+        Bulk(self.writer, commands, tell).start()
 
     def look(self, request: Request, answer: Callable[[], None]) -> None:
         """Answer a question soon, when memory holds exactly what is durable."""

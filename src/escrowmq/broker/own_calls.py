@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,11 +13,22 @@ from escrowmq.broker.requests import Handler, Request
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
-from escrowmq.protocol.own_forms import Columns, RowT, decode_rows, encode_columns
+from escrowmq.protocol.own_forms import (
+    Columns,
+    RowT,
+    decode_rows,
+    encode_columns,
+    is_loaded,
+    load_arrow,
+)
 from escrowmq.protocol.own_headers import OwnHeader, PagedHeader
+from escrowmq.protocol.remoting import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+
+ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
+"""Rows in one answer: with the header they are a frame that any client takes."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
@@ -67,6 +79,13 @@ class Call(Generic[HeaderT]):
             assert spec.answer_rows is not None
             count = len(columns[0])
             body = encode_columns(form, spec.answer_rows, spec.version, columns)
+            if len(body) > ANSWER_BYTES_MAX:
+                raise RequestRefused(
+                    "answer_too_large",
+                    f"an answer has at most {ANSWER_BYTES_MAX} bytes; ask for fewer rows",
+                    rows=count,
+                    bytes=len(body),
+                )
         header = spec.answer(
             form=form,
             version=spec.version,
@@ -92,7 +111,23 @@ def own_handlers(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[i
 
 
 def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
-    handler(Call(broker, request, OWN_REQUESTS[request.frame.code]))
+    call: Call[Any] = Call(broker, request, OWN_REQUESTS[request.frame.code])
+    if is_loaded(call.header.form):
+        handler(call)
+        return
+    # The first of its kind: others do not wait for the import.
+    connection = request.connection
+    connection.owe()
+
+    def loaded(loading: asyncio.Future[None]) -> None:
+        connection.settle()
+        try:
+            loading.result()
+            handler(call)
+        except Exception as error:  # noqa: BLE001 - as for any other request
+            request.decline(error)
+
+    asyncio.get_running_loop().run_in_executor(None, load_arrow).add_done_callback(loaded)
 
 
 def own_questions(broker: Broker, handlers: dict[OwnCode, CallHandler]) -> dict[int, Handler]:

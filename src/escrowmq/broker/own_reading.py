@@ -105,8 +105,13 @@ class OwnReading:
             offsets = [decode(view).log_offset for view in views]
         else:
             raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")
-        found = (reader.at(offset) for offset in offsets)
-        call.answer_rows(_located(one) for one in found if one is not None)
+        rows = []
+        left_bytes = READ_BYTES_MAX
+        for located in map(reader.at, offsets):
+            if located is not None and left_bytes > 0:
+                left_bytes -= len(located.message)
+                rows.append(_located(located))
+        call.answer_rows(rows)
 
 
 def _located(located: Located) -> tuple[object, ...]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.names import Names
     from escrowmq.transaction.records import Record, Span
 
-PASSED_BYTES_MAX = 4 * 1024 * 1024
+PASSED_BYTES_MAX = 1024 * 1024
 """Bytes of the log that one page passes."""
 
 Told = tuple[object, ...]

@@ -38,9 +38,9 @@ def true_head(store: Store, half: Half) -> Half:
     frame_at = first.location - HEAD_BYTES
     if frame_at < store.log.start or store.lost.hold(frame_at):
         return first
-    for record in store.reading.frame(frame_at).records:
-        if isinstance(record, Prepared):
-            return store.table.get(record.head) or first
-        if isinstance(record, Moved):
-            return store.table.get(record.rows[0].head) or first
-    return first
+    head = next(
+        record.head if isinstance(record, Prepared) else record.rows[0].head
+        for record in store.reading.frame(frame_at).records
+        if isinstance(record, Prepared | Moved)
+    )
+    return store.table.get(head) or first

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from escrowmq.broker.messages import Sender
 from escrowmq.broker.own_calls import Call, own_handlers
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, SentInRow, SentRow
 from escrowmq.protocol.properties import PGROUP, TRAN_MSG, format_properties, join_properties
@@ -34,6 +34,7 @@ from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.bulk import Ends
     from escrowmq.broker.requests import Handlers
     from escrowmq.model.message import Message
     from escrowmq.protocol.own_headers import (
@@ -134,10 +135,10 @@ class OwnWriting:
                 )
             )
 
-        def held(decisions: list[Decision]) -> None:
-            left = iter(decisions)
+        def held(ends: Ends) -> None:
+            left = iter(ends)
             call.answer_rows(
-                _held(transaction_id, Decision(refused=refused) if refused else next(left))
+                _held(transaction_id, refused or next(left))
                 for transaction_id, refused in refusals.items()
             )
 
@@ -223,11 +224,12 @@ class OwnWriting:
             for row in call.rows(DecisionRow)
         ]
 
-        def decided(decisions: list[Decision]) -> None:
-            for command, decision in zip(commands, decisions, strict=True):
-                if decision.refused is not None and decision.refused.code in _DECIDED:
-                    self._broker.contradictions.note_refused(command, decision.refused)
-            call.answer_rows(map(_decided, commands, decisions))
+        def decided(ends: Ends) -> None:
+            for command, end in zip(commands, ends, strict=True):
+                refused = end.refused if isinstance(end, Decision) else None
+                if refused is not None and refused.code in _DECIDED:
+                    self._broker.contradictions.note_refused(command, refused)
+            call.answer_rows(map(_decided, commands, ends))
 
         self._broker.submit_all(call.request, commands, decided)
 
@@ -273,24 +275,36 @@ def _transaction_id(row: SentInRow) -> str:
     return row.transaction_id
 
 
-def _held(transaction_id: str, decision: Decision) -> Sequence[object]:
-    refused, reply = decision.refused, decision.reply
-    if refused is not None:
-        return transaction_id, None, None, False, refused.code, str(refused)
-    assert isinstance(reply, Held)
-    return transaction_id, reply.half_offset, reply.log_offsets[0], reply.repeated, None, None
+def _error(end: Decision | BaseException) -> EscrowError | None:
+    """What was wrong, if anything was."""
+    if isinstance(end, Decision):
+        return end.refused
+    assert isinstance(end, EscrowError), end
+    return end
 
 
-def _decided(command: End, decision: Decision) -> Sequence[object]:
+def _held(transaction_id: str, end: Decision | BaseException) -> Sequence[object]:
+    error = _error(end)
+    if error is not None:
+        return transaction_id, None, None, False, error.code, str(error)
+    assert isinstance(end, Decision)
+    held = end.reply
+    assert isinstance(held, Held)
+    return transaction_id, held.half_offset, held.log_offsets[0], held.repeated, None, None
+
+
+def _decided(command: End, end: Decision | BaseException) -> Sequence[object]:
     """The truth about one transaction."""
-    half_offset = command.half_offset
-    refused, reply = decision.refused, decision.reply
-    if isinstance(reply, Settled):
-        return half_offset, reply.state.label, reply.by, reply.at_ms, reply.repeated, None, None
-    if refused is None:
+    half_offset, error = command.half_offset, _error(end)
+    if error is not None:
+        truth = _DECIDED.get(error.code)
+        by = error.fields["by"] if truth else None
+        at_ms = error.fields["at_ms"] if truth else None
+        return half_offset, truth, by, at_ms, truth is not None, error.code, str(error)
+    assert isinstance(end, Decision)
+    settled = end.reply
+    if not isinstance(settled, Settled):
         # Not known: nothing was decided.
         return half_offset, None, None, None, False, None, None
-    truth = _DECIDED.get(refused.code)
-    by = refused.fields["by"] if truth else None
-    at_ms = refused.fields["at_ms"] if truth else None
-    return half_offset, truth, by, at_ms, truth is not None, refused.code, str(refused)
+    truth = settled.state.label
+    return half_offset, truth, settled.by, settled.at_ms, settled.repeated, None, None

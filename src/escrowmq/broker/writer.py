@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
@@ -34,9 +33,6 @@ T = TypeVar("T")
 
 Tell = Callable[[Decision | BaseException], None]
 """Is told how a command ended."""
-
-TellAll = Callable[[list[Decision | BaseException]], None]
-"""Is told how each of several commands ended, in their order."""
 
 
 @dataclass(slots=True)
@@ -103,30 +99,6 @@ class Writer:
         if not self._has_room(size):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         self._enqueue(command, size, tell)
-
-    def put_all(self, commands: Sequence[Command], tell: TellAll) -> None:
-        """Have ``tell`` called once all of these are durable: one request's, so they share flushes.
-
-        All of them are taken, or none: Unavailable if there is no room.
-        """
-        self._refuse_if_closed()
-        sizes = [_size(command) for command in commands]
-        if self._queued and self._queued + len(commands) > self._config.inbox_max:
-            raise Unavailable("inbox_full", "the broker has more to write than it can")
-        if not self._has_room(sum([size for size in sizes if size is not None]) or None):
-            raise Unavailable("inbox_full", "the broker has more to write than it can")
-        ends: list[Decision | BaseException | None] = [None] * len(commands)
-        left = len(commands)
-
-        def note(at: int, end: Decision | BaseException) -> None:
-            nonlocal left
-            ends[at] = end
-            left -= 1
-            if not left:
-                tell([end for end in ends if end is not None])
-
-        for at, (command, size) in enumerate(zip(commands, sizes, strict=True)):
-            self._enqueue(command, size, partial(note, at))
 
     def between(self, work: Callable[[], None]) -> None:
         """Run a question soon, between two batches, when memory holds exactly what is durable."""

@@ -11,6 +11,8 @@ rows than were allowed.  Anything else is refused before it is used.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
@@ -25,6 +27,7 @@ Columns: TypeAlias = Sequence[Collection[Any]]
 """Rows turned around: for each column its values.  Arrays of numbers are as good as lists."""
 
 _INT32_MAX = 2**31 - 1
+_ARROW = "escrowmq.protocol.own_arrow"
 _FIXED_MAX = 0xF
 _ARRAY_BYTES = {0xDC: 2, 0xDD: 4}
 
@@ -124,6 +127,16 @@ def decode_rows(
         return _decoder(kind).decode(body)
     except (ValueError, RecursionError) as error:
         raise rows_malformed(str(error)) from None
+
+
+def is_loaded(form: Form) -> bool:
+    """Whether rows in this form can be read and written at once."""
+    return form is Form.MSGPACK or _ARROW in sys.modules
+
+
+def load_arrow() -> None:
+    """Import what the form ``arrow`` needs, which takes a good part of a second."""
+    importlib.import_module(_ARROW)
 
 
 def too_many_rows(count: int, rows_max: int) -> RequestRefused:

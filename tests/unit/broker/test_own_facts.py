@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import own_facts
+from escrowmq.broker import own_calls, own_facts
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
 from escrowmq.protocol.own_frames import encode_call, read_answer
-from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader, PlanHeader
+from escrowmq.protocol.own_headers import (
+    HoldManyHeader,
+    ListTransactionsHeader,
+    OwnHeader,
+    PlanHeader,
+)
 from escrowmq.protocol.own_rows import TransactionRow, VerdictRow
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER
+from tests.unit.broker.asking import producer
 from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent, sent_in
-from tests.unit.broker.test_checking import producer
-from tests.unit.broker.wire import SEND, T0, Peer, half, serving
+from tests.unit.broker.wire import DEADLINE_S, SEND, T0, Peer, facts, half, serving
 
 LIST = OwnCode.LIST_TRANSACTIONS
 
@@ -206,3 +212,30 @@ async def test_a_plan_of_something_else_is_refused(tmp_path: Path) -> None:
         peer = await Peer.to(server.broker_address)
         with pytest.raises(RequestRefused, match="plan_unknown"):
             await ask(peer, OwnCode.PLAN_RANGES, PlanHeader(what="weather"))
+
+
+async def test_nobody_waits_while_arrow_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "t")
+        imported = threading.Event()
+        monkeypatch.setattr(own_calls, "is_loaded", lambda form: form is Form.MSGPACK)
+        monkeypatch.setattr(own_calls, "load_arrow", lambda: imported.wait(DEADLINE_S))
+        peer.write(encode_call(LIST, 1, listing(form=Form.ARROW)) + encode_call(LIST, 2))
+        other = await peer.until(lambda one: one.opaque == 2)
+        assert len(read_answer(LIST, other).rows) == 1
+        imported.set()
+        waited = await peer.until(lambda one: one.opaque == 1)
+        assert read_answer(LIST, waited).rows == read_answer(LIST, other).rows
+
+
+async def test_what_is_wrong_with_arrow_rows_is_said_also_after_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        monkeypatch.setattr(own_calls, "is_loaded", lambda _form: False)
+        answer = await peer.ask(OwnCode.SEND_MANY, OwnHeader(form=Form.ARROW), b"garbage")
+        assert facts(answer)["error"] == "rows_malformed"

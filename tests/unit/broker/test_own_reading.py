@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import own_reading
+from escrowmq.broker import own_calls, own_reading
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
@@ -174,6 +174,28 @@ async def test_a_search_for_nothing_is_refused(tmp_path: Path) -> None:
                 await find(peer, **fields)
         with pytest.raises(RequestRefused, match="message_id_illegal"):
             await find(peer, message_id="x")
+
+
+async def test_a_search_ends_once_it_found_enough_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_reading, "READ_BYTES_MAX", 10)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await ask(peer, OwnCode.SEND_MANY, rows=[sent(b"1", KEYS="k"), sent(b"2", KEYS="k")])
+        assert [row.body for row in (await find(peer, topic="orders", key="k")).rows] == [b"2"]
+
+
+async def test_an_answer_that_no_client_would_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_calls, "ANSWER_BYTES_MAX", 500)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await ask(peer, OwnCode.SEND_MANY, rows=[sent(bytes(100))] * 4)
+        with pytest.raises(RequestRefused, match="answer_too_large"):
+            await ask(peer, READ, reading())
+        assert len(await all_rows(peer, READ, reading(limit=1))) == 4
 
 
 async def find(peer: Peer, **fields: object) -> Answer:

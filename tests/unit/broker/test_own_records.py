@@ -260,3 +260,12 @@ async def test_a_transaction_that_is_not_there_is_refused(
         peer = await Peer.to(server.broker_address)
         with pytest.raises(RequestRefused, match=code):
             await ask(peer, OwnCode.LIFE_LINE, TransactionHeader(**fields))  # type: ignore[arg-type]
+
+
+async def test_of_a_transaction_whose_frames_are_lost_the_table_still_tells(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        server.broker.store.lost.add(0, server.broker.store.settled)
+        answer = await ask(peer, OwnCode.LIFE_LINE, TransactionHeader(half_offset=2))
+        assert (answer.header.half_offset, answer.header.transaction_id) == (2, "")
+        assert answer.header.state == "committed"

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.broker import bulk
 from escrowmq.model.errors import ProtocolViolation, RequestRefused, Unavailable
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_frames import encode_call
 from escrowmq.protocol.own_headers import (
     ByHeader,
     DecideBatchHeader,
-    HoldHeader,
     HoldManyHeader,
     OwnHeader,
 )
@@ -252,39 +251,36 @@ async def test_thousands_of_decisions_share_flushes(tmp_path: Path) -> None:
         assert server.broker.reader.queue("orders", 1).end == 3_000  # type: ignore[union-attr]
 
 
-async def test_more_decisions_than_the_inbox_holds_are_refused_whole_unless_it_is_empty(
+async def test_more_decisions_than_the_inbox_holds_are_taken_as_there_is_room(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path, writer={"inbox_max": 2, "messages_max": 2}) as server:
         peer = await Peer.to(server.broker_address)
-        for name in "abc":
-            await hold(peer, name)
-        rows = [decision(number) for number in range(3)]
-        header = HoldHeader(producer_group="pay", transaction_id="d", number=0)
-        # Both in one packet: the second finds the first in the inbox.
-        peer.write(
-            encode_call(OwnCode.HOLD_HALVES, 5, header, [sent()])
-            + encode_call(OwnCode.DECIDE_MANY, 6, None, rows)
-        )
-        refused = await peer.until(lambda frame: frame.opaque == 6)
-        assert (refused.code, facts(refused)["error"]) == (ResponseCode.SYSTEM_BUSY, "inbox_full")
-        assert server.broker.store.row(0).state is State.PREPARED
-        ended = await ask(peer, OwnCode.DECIDE_MANY, rows=rows)
-        assert [row.decided for row in ended.rows] == ["committed"] * 3
-
-
-async def test_bulk_that_is_too_heavy_for_now_is_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path, writer={"bytes_max": 100}) as server:
-        peer = await Peer.to(server.broker_address)
+        rows = [sent_in(name) for name in "abcdefg"]
         header = HoldManyHeader(producer_group="pay")
-        rows = [sent_in("a", bytes(200))]
-        peer.write(
-            encode_call(OwnCode.HOLD_MANY, 5, header, rows)
-            + encode_call(OwnCode.HOLD_MANY, 6, header, [sent_in("b", bytes(200))])
-        )
-        refused = await peer.until(lambda frame: frame.opaque == 6)
-        assert facts(refused)["error"] == "inbox_full"
-        assert facts(refused)["kind"] == "Unavailable"
+        held = await ask(peer, OwnCode.HOLD_MANY, header, rows)
+        assert [row.half_offset for row in held.rows] == list(range(7))
+        ended = await ask(peer, OwnCode.DECIDE_MANY, rows=[decision(row) for row in range(7)])
+        assert [row.decided for row in ended.rows] == ["committed"] * 7
+
+
+async def test_bulk_that_never_finds_room_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "TRIES_MAX", 2)
+    async with serving(tmp_path, writer={"inbox_max": 1, "messages_max": 1}) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "t")
+        full = Unavailable("inbox_full", "for the test")
+
+        def refuse(*_: object) -> None:
+            raise full
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.broker.writer, "put", refuse)
+            with pytest.raises(Unavailable, match="inbox_full"):
+                await ask(peer, OwnCode.DECIDE_MANY, rows=[decision(0)])
+        assert (await decide(peer, 0)).decided == "committed"
 
 
 def attempt(transaction_id: str, last_number: int = 0, messages: int = 1) -> AttemptRow:

@@ -10,7 +10,7 @@ from escrowmq.store import log_scan
 from escrowmq.store.frames import HEAD_BYTES, MAGIC
 from escrowmq.store.log_scan import LogScan, Passed
 from escrowmq.transaction.commands import Append
-from escrowmq.transaction.records import Decided
+from escrowmq.transaction.records import Decided, Prepared
 from tests.unit.store.helpers import SECOND, T0, Driver, message
 
 BODY_AT = 88
@@ -140,3 +140,12 @@ def test_an_empty_log_has_no_time() -> None:
     scan = LogScan(Driver().store)
     assert scan.offset_at(T0) == 0
     assert list(scan.frames(0)) == [Passed(0, 0, 0, [])]
+
+
+def test_half_messages_are_told_of_only_to_who_asks() -> None:
+    driver = shop(3)
+    scan = LogScan(driver.store)
+    frames = list(scan.frames(0, 2**30, with_messages=True))
+    held = [record for one in frames for record in one.records if isinstance(record, Prepared)]
+    assert [record.transaction_id for record in held] == ["t0", "t1", "t2"]
+    assert len(decided(frames)) == 3

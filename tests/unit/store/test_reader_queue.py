@@ -251,3 +251,31 @@ def test_a_pull_that_filters_looks_at_so_many_and_no_more(monkeypatch: pytest.Mo
     driver = tagged("a", "a", "b")
     assert wanted(driver, 0, "b").next_offset == 2
     assert bodies(wanted(driver, 2, "b")) == ["m2"]
+
+
+# As it was written
+
+
+def test_messages_are_read_as_they_were_written_in_bounds(driver: Driver) -> None:
+    queue = driver.reader.queue("orders", 0)
+    assert queue is not None
+    found, after = driver.reader.stored(queue, 1, 4, count_max=10, bytes_max=10**6)
+    assert [(one.queue_offset, one.visible_at_ms) for one in found] == [
+        (number, T0 + number * SECOND) for number in (1, 2, 3)
+    ]
+    assert [decode(one.record).body for one in found] == [b"m1", b"m2", b"m3"]
+    assert after == 4
+    assert driver.reader.stored(queue, 0, 5, count_max=2, bytes_max=10**6)[1] == 2
+    # At least one, however large.
+    assert driver.reader.stored(queue, 0, 5, count_max=9, bytes_max=1)[1] == 1
+    assert driver.reader.stored(queue, 3, 2, count_max=9, bytes_max=1) == ([], 3)
+
+
+def test_what_is_lost_is_passed_over_when_reading_as_written(driver: Driver) -> None:
+    queue = driver.reader.queue("orders", 0)
+    assert queue is not None
+    entry = queue.entries(2, 1)[0]
+    driver.store.lost.add(entry.log_offset, entry.log_offset + entry.size)
+    found, after = driver.reader.stored(queue, 1, 5, count_max=10, bytes_max=10**6)
+    assert [one.queue_offset for one in found] == [1, 3, 4]
+    assert after == 5
