@@ -184,6 +184,17 @@ class SqlLedger:
             lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid, now_ms=now_ms)
         )
 
+    def forget_consumed(self, before_ms: int) -> int:
+        """Delete what consumers' transactions recorded before; return how many rows.
+
+        A message that comes again after that is not recognised.
+        """
+        return janitor.forget_consumed(self._waited_for(self._opener), before_ms)
+
+    async def forget_consumed_async(self, before_ms: int) -> int:
+        """Delete what consumers' transactions recorded before; return how many rows."""
+        return await self._run(lambda opener: janitor.forget_consumed(opener, before_ms))
+
     async def _run(self, work: Callable[[Opener], T]) -> T:
         """Do the work in a thread, or where an async engine lets plain code wait."""
         if not self._is_awaited:

@@ -187,6 +187,10 @@ class InProcessBroker:
         """Return what a consumer group has given up."""
         return self.messages(f"%DLQ%{group}")
 
+    def lag(self, topic: str, group: str) -> int:
+        """Return how many messages a group has not acknowledged; it tells when it stops."""
+        return self._run(_called(lambda name: self._running.lag(name, group), topic))
+
     def undecided(self) -> Sequence[Undecided]:
         """Return the transactions that nobody has decided yet."""
         with OwnCalls(self._running.broker_address) as calls:
@@ -307,6 +311,10 @@ class AsyncInProcessBroker:
     async def dead_letters(self, group: str) -> list[Received]:
         """Return what a consumer group has given up."""
         return await asyncio.to_thread(self.plain.dead_letters, group)
+
+    async def lag(self, topic: str, group: str) -> int:
+        """Return how many messages a group has not acknowledged."""
+        return await asyncio.to_thread(self.plain.lag, topic, group)
 
     async def undecided(self) -> Sequence[Undecided]:
         """Return the transactions that nobody has decided yet."""

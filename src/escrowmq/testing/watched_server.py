@@ -74,6 +74,16 @@ class WatchedServer(Server):
         ]
         return sorted(messages, key=lambda one: (one.visible_at_ms, one.log_offset))
 
+    def lag(self, topic: str, group: str) -> int:
+        """How many visible messages of a topic a group has not acknowledged."""
+        bounds = self.broker.queues.bounds()
+        offsets = self.broker.meta.offsets
+        return sum(
+            end - max(offsets.get((group, topic, queue_id), start), start)
+            for (name, queue_id), (start, end) in bounds.items()
+            if name == topic
+        )
+
     def _records(self, topic: str, queue_id: int) -> list[bytes]:
         queue = self.broker.reader.queue(topic, queue_id)
         offset = queue.start if queue else 0
