@@ -147,7 +147,8 @@ class Consuming:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._let_go(place) for place in list(self._reading)))
+        async with self._changing:
+            await asyncio.gather(*(self._let_go(place) for place in list(self._reading)))
         self._handlers.close()
         await self.member.close()
 

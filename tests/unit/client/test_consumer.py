@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from contextlib import aclosing
 from pathlib import Path
@@ -283,3 +284,20 @@ async def test_a_plain_consumer_in_a_program_without_a_loop(tmp_path: Path) -> N
 
         assert await asyncio.to_thread(program) == [b"1", b"2", b"3"]
         assert await asyncio.to_thread(loop) == [b"1", b"2", b"3"]
+
+
+async def test_a_loop_that_is_left_while_its_consumer_stops(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path, queues=4) as server:
+        await send(server, b"1")
+
+        def program() -> list[bytes]:
+            with Consumer(server.name_address, "ship") as ours:
+                messages = ours.messages(ORDERS, timeout_s=0.2)
+                return [message.body for message in messages]
+
+        assert await asyncio.to_thread(program) == [b"1"]
+        assert stored(server) == 1
+        gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
