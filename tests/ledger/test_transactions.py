@@ -15,7 +15,7 @@ from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.states import State
-from tests.ledger.market import PAID, Market, in_thread, market, pay
+from tests.ledger.market import PAID, Market, id_of, in_thread, market, pay
 from tests.ledger.shops import HANDS, Order, Shop, refused
 from tests.unit.broker.wire import eventually
 
@@ -117,7 +117,7 @@ async def test_a_body_may_be_filled_in_until_the_end(shop: Shop, tmp_path: Path)
                 first, second = Order(number=17), Order(number=18)
                 tx.db.add_all([first, second])
                 # Such an id can be made by the database, when the session is flushed.
-                tx.send(PAID, lambda: str(sqlalchemy.inspect(first).identity[0]))
+                tx.send(PAID, lambda: id_of(first))
                 message = tx.send(PAID)
                 message.body = str(second.number)
 
@@ -281,8 +281,7 @@ async def test_if_it_is_not_known_whether_the_halves_are_held_all_is_rolled_back
 
         with there.unanswered(OwnCode.HOLD_MANY):
             await in_thread(sell)
-        await there.settled()
-        assert shop.orders() == there.paid() == set()
+        await there.agrees(set())
 
 
 async def test_a_decision_that_is_lost_after_commit_is_no_error_and_made_up_for_by_the_check(
@@ -302,8 +301,7 @@ async def test_a_decision_that_is_lost_after_commit_is_no_error_and_made_up_for_
         assert "commit_untold" in caplog.messages
         assert shop.orders() == {1}
         assert there.paid() == set()
-        await there.settled()
-        assert there.paid() == {1}
+        await there.agrees({1})
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -322,8 +320,7 @@ async def test_ctrl_c_during_commit_is_left_to_the_check(
 
         await in_thread(sell)
         assert there.states() == [State.PREPARED]
-        await there.settled()
-        assert shop.orders() == there.paid() == ({1} if is_committed else set())
+        await there.agrees({1} if is_committed else set())
 
 
 def interrupt_commit(tx: Any, *, is_committed: bool) -> None:
@@ -352,14 +349,12 @@ async def test_a_commit_that_the_database_refuses_is_unknown_until_the_check(
             session = there.session()
             if shop.kind == "sqlite":
                 session.connection().exec_driver_sql("PRAGMA foreign_keys = on")
-            with pytest.raises(OutcomeUnknown):
-                with producer.transaction(session) as tx:
-                    pay(tx, 1)
-                    tx.db.execute(sqlalchemy.text("INSERT INTO items VALUES (1, 99)"))
+            with pytest.raises(OutcomeUnknown), producer.transaction(session) as tx:
+                pay(tx, 1)
+                tx.db.execute(sqlalchemy.text("INSERT INTO items VALUES (1, 99)"))
 
         await in_thread(sell)
-        await there.settled()
-        assert shop.orders() == there.paid() == set()
+        await there.agrees(set())
     shop.run("DROP TABLE items")
 
 
