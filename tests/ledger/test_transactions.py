@@ -225,9 +225,12 @@ async def test_what_could_not_be_kept_is_refused_at_once(shop: Shop, tmp_path: P
             autocommit = shop.engine(isolation_level="AUTOCOMMIT")
             with refused("autocommit_connection"), producer.transaction(Session(autocommit)):
                 pass
-            with refused("savepoint_open"), producer.transaction(there.session()) as tx:
-                with tx.db.begin_nested():
-                    pay(tx, 1)
+            with (
+                refused("savepoint_open"),
+                producer.transaction(there.session()) as tx,
+                tx.db.begin_nested(),
+            ):
+                pay(tx, 1)
             with refused("producer_without_ledger"):
                 there.producer(ledger=None).transaction(there.session())
             block = producer.transaction(there.session())
@@ -274,9 +277,11 @@ async def test_if_it_is_not_known_whether_the_halves_are_held_all_is_rolled_back
         def sell() -> None:
             producer = there.producer(timeout_s=0.3)
             producer.start()
-            with pytest.raises(Unavailable, match="hold_unanswered"):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
+            with (
+                pytest.raises(Unavailable, match="hold_unanswered"),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
             assert tx.state is TransactionState.ROLLED_BACK
 
         with there.unanswered(OwnCode.HOLD_MANY):
@@ -312,10 +317,12 @@ async def test_ctrl_c_during_commit_is_left_to_the_check(
 
         def sell() -> None:
             producer = there.producer()
-            with pytest.raises(OutcomeUnknown, match="commit_unknown"):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
-                    interrupt_commit(tx, is_committed=is_committed)
+            with (
+                pytest.raises(OutcomeUnknown, match="commit_unknown"),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
+                interrupt_commit(tx, is_committed=is_committed)
             assert tx.state is TransactionState.UNKNOWN
 
         await in_thread(sell)
@@ -386,10 +393,12 @@ async def test_a_database_that_goes_away_in_the_block_takes_the_messages_with_it
 
         def sell() -> None:
             producer = there.producer()
-            with pytest.raises(sqlalchemy.exc.OperationalError):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
-                    break_all(postgres_shop)
+            with (
+                pytest.raises(sqlalchemy.exc.OperationalError),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
+                break_all(postgres_shop)
             # The next one gets a new connection.
             there.engine.dispose()
             with producer.transaction(there.session()) as tx:
@@ -440,8 +449,10 @@ async def test_a_wrong_ledger_is_refused_before_anything_is_done(
 
         def sell() -> None:
             producer = there.producer(ledger=postgres_shop.ledger())
-            with pytest.raises(RequestRefused, match="ledger_differs"):
-                with producer.transaction(there.session()):
-                    pass
+            with (
+                pytest.raises(RequestRefused, match="ledger_differs"),
+                producer.transaction(there.session()),
+            ):
+                pass
 
         await in_thread(sell)
