@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import sqlalchemy
 from sqlalchemy.orm import Session
 
 from escrowmq.broker.connection import Connection
@@ -141,11 +142,23 @@ class Market:
 
         await eventually(is_settled)
 
+    async def agrees(self, numbers: set[int]) -> None:
+        """Once everything is decided, consumers hear of the orders that are in, and no others."""
+        await self.settled()
+        await eventually(lambda: self.paid() == numbers)
+        assert self.shop.orders() == numbers
+
 
 def pay(tx: Any, number: int) -> None:
     """An order in the database, and the message that tells of it."""
     tx.db.add(Order(number=number))
     tx.send(PAID, b"%d" % number, key=str(number))
+
+
+def id_of(order: Order) -> str:
+    """What the database has written; there is none before the session's flush."""
+    (number,) = sqlalchemy.inspect(order).identity or ("none",)
+    return str(number)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

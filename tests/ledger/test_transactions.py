@@ -15,7 +15,7 @@ from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.states import State
-from tests.ledger.market import PAID, Market, in_thread, market, pay
+from tests.ledger.market import PAID, Market, id_of, in_thread, market, pay
 from tests.ledger.shops import HANDS, Order, Shop, refused
 from tests.unit.broker.wire import eventually
 
@@ -116,11 +116,8 @@ async def test_a_body_may_be_filled_in_until_the_end(shop: Shop, tmp_path: Path)
             with producer.transaction(there.session()) as tx:
                 first, second = Order(number=17), Order(number=18)
                 tx.db.add_all([first, second])
-                # The database makes such an id when the session is flushed.
-                tx.send(
-                    PAID,
-                    lambda: str(first.number) if first in tx.db.identity_map.values() else "-1",
-                )
+                # Such an id can be made by the database, when the session is flushed.
+                tx.send(PAID, lambda: id_of(first))
                 message = tx.send(PAID)
                 message.body = str(second.number)
 
@@ -228,9 +225,12 @@ async def test_what_could_not_be_kept_is_refused_at_once(shop: Shop, tmp_path: P
             autocommit = shop.engine(isolation_level="AUTOCOMMIT")
             with refused("autocommit_connection"), producer.transaction(Session(autocommit)):
                 pass
-            with refused("savepoint_open"), producer.transaction(there.session()) as tx:
-                with tx.db.begin_nested():
-                    pay(tx, 1)
+            with (
+                refused("savepoint_open"),
+                producer.transaction(there.session()) as tx,
+                tx.db.begin_nested(),
+            ):
+                pay(tx, 1)
             with refused("producer_without_ledger"):
                 there.producer(ledger=None).transaction(there.session())
             block = producer.transaction(there.session())
@@ -277,15 +277,16 @@ async def test_if_it_is_not_known_whether_the_halves_are_held_all_is_rolled_back
         def sell() -> None:
             producer = there.producer(timeout_s=0.3)
             producer.start()
-            with pytest.raises(Unavailable, match="hold_unanswered"):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
+            with (
+                pytest.raises(Unavailable, match="hold_unanswered"),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
             assert tx.state is TransactionState.ROLLED_BACK
 
         with there.unanswered(OwnCode.HOLD_MANY):
             await in_thread(sell)
-        await there.settled()
-        assert shop.orders() == there.paid() == set()
+        await there.agrees(set())
 
 
 async def test_a_decision_that_is_lost_after_commit_is_no_error_and_made_up_for_by_the_check(
@@ -305,8 +306,7 @@ async def test_a_decision_that_is_lost_after_commit_is_no_error_and_made_up_for_
         assert "commit_untold" in caplog.messages
         assert shop.orders() == {1}
         assert there.paid() == set()
-        await there.settled()
-        assert there.paid() == {1}
+        await there.agrees({1})
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -317,16 +317,17 @@ async def test_ctrl_c_during_commit_is_left_to_the_check(
 
         def sell() -> None:
             producer = there.producer()
-            with pytest.raises(OutcomeUnknown, match="commit_unknown"):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
-                    interrupt_commit(tx, is_committed=is_committed)
+            with (
+                pytest.raises(OutcomeUnknown, match="commit_unknown"),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
+                interrupt_commit(tx, is_committed=is_committed)
             assert tx.state is TransactionState.UNKNOWN
 
         await in_thread(sell)
         assert there.states() == [State.PREPARED]
-        await there.settled()
-        assert shop.orders() == there.paid() == ({1} if is_committed else set())
+        await there.agrees({1} if is_committed else set())
 
 
 def interrupt_commit(tx: Any, *, is_committed: bool) -> None:
@@ -352,18 +353,15 @@ async def test_a_commit_that_the_database_refuses_is_unknown_until_the_check(
 
         def sell() -> None:
             producer = there.producer()
-            with pytest.raises(OutcomeUnknown):
-                with producer.transaction(there.session()) as tx:
-                    if shop.kind == "sqlite":
-                        # Takes effect outside of a transaction only.
-                        tx.db.rollback()
-                        raise OutcomeUnknown("not_for_sqlite")
-                    pay(tx, 1)
-                    tx.db.execute(sqlalchemy.text("INSERT INTO items VALUES (1, 99)"))
+            session = there.session()
+            if shop.kind == "sqlite":
+                session.connection().exec_driver_sql("PRAGMA foreign_keys = on")
+            with pytest.raises(OutcomeUnknown), producer.transaction(session) as tx:
+                pay(tx, 1)
+                tx.db.execute(sqlalchemy.text("INSERT INTO items VALUES (1, 99)"))
 
         await in_thread(sell)
-        await there.settled()
-        assert shop.orders() == there.paid() == set()
+        await there.agrees(set())
     shop.run("DROP TABLE items")
 
 
@@ -374,17 +372,10 @@ async def test_one_who_was_fenced_rolls_back_and_is_never_heard_of(
 
         def sell() -> None:
             producer = there.producer()
-            core: Any = producer._core
-            hold = core.hold
-
-            async def hold_and_wait_too_long(transaction_id: str, *args: Any, **more: Any) -> Any:
-                held = await hold(transaction_id, *args, **more)
-                shop.fence(transaction_id)
-                return held
-
-            core.hold = hold_and_wait_too_long
             with Session(there.engine) as session:
                 with refused("transaction_fenced"), producer.transaction(session) as tx:
+                    # Somebody's check found that it took too long.
+                    shop.fence(tx.transaction_id)
                     pay(tx, 1)
                 assert tx.state is TransactionState.ROLLED_BACK
                 with suppress(Exception):
@@ -402,10 +393,12 @@ async def test_a_database_that_goes_away_in_the_block_takes_the_messages_with_it
 
         def sell() -> None:
             producer = there.producer()
-            with pytest.raises(sqlalchemy.exc.OperationalError):
-                with producer.transaction(there.session()) as tx:
-                    pay(tx, 1)
-                    break_all(postgres_shop)
+            with (
+                pytest.raises(sqlalchemy.exc.OperationalError),
+                producer.transaction(there.session()) as tx,
+            ):
+                pay(tx, 1)
+                break_all(postgres_shop)
             # The next one gets a new connection.
             there.engine.dispose()
             with producer.transaction(there.session()) as tx:
@@ -456,8 +449,10 @@ async def test_a_wrong_ledger_is_refused_before_anything_is_done(
 
         def sell() -> None:
             producer = there.producer(ledger=postgres_shop.ledger())
-            with pytest.raises(RequestRefused, match="ledger_differs"):
-                with producer.transaction(there.session()):
-                    pass
+            with (
+                pytest.raises(RequestRefused, match="ledger_differs"),
+                producer.transaction(there.session()),
+            ):
+                pass
 
         await in_thread(sell)

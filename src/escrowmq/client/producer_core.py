@@ -107,6 +107,10 @@ class ProducerCore:
         starting, janitor = self._starting, self._janitor
         if starting is None or not self._is_mine:
             return
+        if self._loop is not asyncio.get_running_loop():
+            self._check_loop()
+            # That loop is gone, and took its connections with it.
+            return
         self._forget()
         if janitor is not None:
             await janitor.close()

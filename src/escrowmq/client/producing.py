@@ -75,13 +75,14 @@ class Producing:
         self.config = config
         self.member = Member(servers)
         self.network = self.member.network
-        self.member.producer_groups.add(group)
         self._brokers: dict[str, Broker] = {}
         self._asking: dict[str, asyncio.Task[Broker]] = {}
         self._turn = count()
         self._deciding: set[asyncio.Future[Decided]] = set()
         self._answers: CheckAnswers | None = None
         if checker is not None:
+            # Whoever cannot answer is no member: a broker would ask it in vain instead of others.
+            self.member.producer_groups.add(group)
             self._answers = CheckAnswers(group, checker)
             self.member.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._answers.asked
 
