@@ -53,6 +53,7 @@ class ProducerChecks:
         self._ask = ask
         self._looking = _Patience(LOOK_UPS_MAX)
         self._asking = _Patience(ASKED_MAX)
+        self._asked: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
 
     async def __call__(self, checks: Sequence[Check]) -> Mapping[str, Resolution]:
@@ -67,6 +68,8 @@ class ProducerChecks:
                 self._asking.wait(self._call(self._ask, check, answers))
                 for check in checks
                 if not check.message.properties.get(LEDGER)
+                # One that hangs is not asked again meanwhile.
+                and check.transaction_id not in self._asked
             ]
         await asyncio.gather(*work)
         return answers
@@ -96,14 +99,21 @@ class ProducerChecks:
                 log.info("check_unknown", extra=facts)
 
     async def _call(self, ask: Ask, check: Check, answers: dict[str, Resolution]) -> None:
-        if inspect.iscoroutinefunction(ask):
-            answer = await ask(check.message)
-        else:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(ASKED_MAX, thread_name_prefix="escrowmq-check")
-            loop = asyncio.get_running_loop()
-            answer = await loop.run_in_executor(self._threads, ask, check.message)
+        self._asked.add(check.transaction_id)
+        try:
+            if inspect.iscoroutinefunction(ask):
+                answer = await ask(check.message)
+            else:
+                loop = asyncio.get_running_loop()
+                answer = await loop.run_in_executor(self._pool(), ask, check.message)
+        finally:
+            self._asked.discard(check.transaction_id)
         answers[check.transaction_id] = resolution_of(answer)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(ASKED_MAX, thread_name_prefix="escrowmq-check")
+        return self._threads
 
 
 class _Patience:
