@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -23,6 +24,8 @@ REPLICATION = 1
 PORT_TRIES_MAX = 100
 RUNS = "apache-run-"
 BOOT_TIMEOUT_S = 60
+#: The name server and the broker say the first, the proxy says the second.
+IS_UP = (b"boot success", b"startup successfully")
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
@@ -77,7 +80,7 @@ class ApacheRocketMQ:
         self.broker_address = ""
 
     def __enter__(self) -> Self:
-        lib = building.apache(self.version) / "lib"
+        lib = self._lib()
         remove_orphans()
         self._home = Path(tempfile.mkdtemp(prefix=f"{RUNS}{os.getpid()}-", dir=CACHE))
         try:
@@ -111,8 +114,8 @@ class ApacheRocketMQ:
         assert self._home is not None
         return self._home
 
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        remoting.create_topic(self.name_server, topic, queues)
+    def create_topic(self, topic: str, queues: int = 4, kind: str = "NORMAL") -> None:
+        remoting.create_topic(self.name_server, topic, queues, kind)
 
     def usage(self) -> Usage:
         """Of the broker alone: a name server does nothing while messages flow."""
@@ -122,15 +125,21 @@ class ApacheRocketMQ:
     def _start_name_server(self, lib: Path, home: Path) -> None:
         port = free_port((0,))
         self.name_server = f"127.0.0.1:{port}"
-        settings = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
-        self._name_server = self._start(
-            "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", settings, lib, home
-        )
+        file = home / "namesrv.properties"
+        _write(file, {"listenPort": str(port), "bindAddress": "127.0.0.1"})
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        self._name_server = self._start("namesrv", main, ["-c", str(file)], lib, home)
 
     def _start_broker(self, lib: Path, home: Path) -> None:
         port = free_port((FAST_LISTENER, 0, REPLICATION))
         self.broker_address = f"127.0.0.1:{port}"
-        settings = {
+        file = home / "broker.properties"
+        _write(file, self._broker_settings(port, home))
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        self._broker = self._start("broker", main, ["-c", str(file)], lib, home)
+
+    def _broker_settings(self, port: int, home: Path) -> dict[str, str]:
+        return {
             "namesrvAddr": self.name_server,
             "brokerIP1": self.advertised_host,
             "bindAddress": "127.0.0.1",
@@ -140,15 +149,11 @@ class ApacheRocketMQ:
             "storePathCommitLog": str(home / "store" / "commitlog"),
             **self._settings,
         }
-        self._broker = self._start(
-            "broker", "org.apache.rocketmq.broker.BrokerStartup", settings, lib, home
-        )
 
-    def _start(
-        self, name: str, main: str, settings: Mapping[str, str], lib: Path, home: Path
-    ) -> Child:
-        file = home / f"{name}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    def _lib(self) -> Path:
+        return building.apache(self.version) / "lib"
+
+    def _start(self, name: str, main: str, arguments: list[str], lib: Path, home: Path) -> Child:
         child = Child(
             f"apache-{name}",
             [
@@ -160,8 +165,7 @@ class ApacheRocketMQ:
                 "-cp",
                 f"{lib}/*",
                 main,
-                "-c",
-                str(file),
+                *arguments,
             ],
             log=CACHE / "logs" / f"apache-{name}-{home.name}.log",
             environment={"ROCKETMQ_HOME": str(home)},
@@ -175,6 +179,37 @@ class ApacheRocketMQ:
         return child
 
 
+class ApacheWithProxy(ApacheRocketMQ):
+    """The same with 5.x clients' way in: the proxy and the broker share a process."""
+
+    grpc_endpoint = ""
+
+    def _lib(self) -> Path:
+        return building.apache_proxy(self.version) / "lib"
+
+    def _start_broker(self, lib: Path, home: Path) -> None:
+        port = free_port((FAST_LISTENER, 0, REPLICATION))
+        self.broker_address = f"127.0.0.1:{port}"
+        broker = home / "broker.properties"
+        _write(broker, self._broker_settings(port, home))
+        grpc, remoting_port = free_port((0,)), free_port((0,))
+        self.grpc_endpoint = f"127.0.0.1:{grpc}"
+        proxy = home / "proxy.json"
+        proxy.write_text(
+            json.dumps(
+                {
+                    "rocketMQClusterName": self._settings["brokerClusterName"],
+                    "namesrvAddr": self.name_server,
+                    "grpcServerPort": grpc,
+                    "remotingListenPort": remoting_port,
+                }
+            )
+        )
+        main = "org.apache.rocketmq.proxy.ProxyStartup"
+        arguments = ["-pm", "local", "-pc", str(proxy), "-bc", str(broker)]
+        self._broker = self._start("broker", main, arguments, lib, home)
+
+
 def remove_orphans() -> None:
     """The files of brokers whose owner was killed, and they with it."""
     for place in CACHE.glob(f"{RUNS}*"):
@@ -183,13 +218,17 @@ def remove_orphans() -> None:
             shutil.rmtree(place, ignore_errors=True)
 
 
+def _write(file: Path, settings: Mapping[str, str]) -> None:
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+
 def wait_for_boot(child: Child) -> None:
-    """Both programs say so."""
+    """All programs say so."""
     timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
     timer.start()
     try:
         for line in child.stdout:
-            if b"boot success" in line:
+            if any(words in line for words in IS_UP):
                 threading.Thread(target=_drain, args=(child,), daemon=True).start()
                 return
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -10,6 +11,8 @@ from escrowmq.client.outgoing import Decided, Resolution
 
 if TYPE_CHECKING:
     from escrowmq.client.messages import Message, Received
+
+log = logging.getLogger(__name__)
 
 
 class TransactionListener(Protocol):
@@ -38,3 +41,13 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     decided: Decided | None
     #: What the listener raised.
     error: Exception | None = None
+
+
+def resolution_of(answer: object) -> Resolution:
+    """What a user's function meant: anything but a resolution is UNKNOWN."""
+    if answer is None:
+        return Resolution.UNKNOWN
+    if isinstance(answer, Resolution):
+        return answer
+    log.error("answer_odd", extra={"answer": repr(answer)[:256]})
+    return Resolution.UNKNOWN

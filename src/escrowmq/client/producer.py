@@ -20,10 +20,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
-from escrowmq.client.listener import Executed, TransactionListener
+from escrowmq.client.listener import Executed, TransactionListener, resolution_of
 from escrowmq.client.messages import Body, Message, MessageFields, Sent, message_of
 from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.producer_checks import Ask, resolution_of
 from escrowmq.client.producer_core import ProducerCore, config_of
 from escrowmq.client.producing import ProducerConfig, new_transaction_id
 from escrowmq.client.transaction import AsyncTransaction, Transaction
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.producer_checks import Ask
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from escrowmq.client.ledger_checks import Outcome, Question
+from escrowmq.client.listener import resolution_of
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
 from escrowmq.client.outgoing import Resolution
 from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
@@ -144,16 +145,6 @@ class _Patience:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.warning("check_failed", exc_info=error)
-
-
-def resolution_of(answer: object) -> Resolution:
-    """What a user's function meant: anything but a resolution is UNKNOWN."""
-    if answer is None:
-        return Resolution.UNKNOWN
-    if isinstance(answer, Resolution):
-        return answer
-    log.error("answer_odd", extra={"answer": repr(answer)[:256]})
-    return Resolution.UNKNOWN
 
 
 def deadline_at_ms(half: Received) -> int:

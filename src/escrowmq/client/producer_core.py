@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.client.messages import Message, Sent
 from escrowmq.client.network import name_servers
 from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.producer_checks import Ask, ProducerChecks
-from escrowmq.client.producer_janitor import Janitor
 from escrowmq.client.producing import ProducerConfig, Producing, check_group
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import RequestRefused, Unavailable
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.producer_checks import Ask
+    from escrowmq.client.producer_janitor import Janitor
 
 
 class ProducerCore:
@@ -88,6 +88,8 @@ class ProducerCore:
     async def _start(self) -> Producing:
         checks = None
         if self.ledger is not None or self._ask is not None:
+            from escrowmq.client.producer_checks import ProducerChecks
+
             checks = ProducerChecks(self.ledger, self._ask)
         producing = Producing(self.servers, self.group, self.config, checks)
         until = asyncio.get_running_loop().time() + self.config.timeout_s
@@ -97,6 +99,8 @@ class ProducerCore:
             await producing.close()
             raise
         if self.ledger is not None:
+            from escrowmq.client.producer_janitor import Janitor
+
             self._janitor = Janitor(producing, self.ledger)
             self._janitor.start(self.config.clean_ledger_every_s)
         return producing

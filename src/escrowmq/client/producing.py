@@ -15,17 +15,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from escrowmq.client.apache_broker import ApacheBroker
-from escrowmq.client.check_answers import CheckAnswers, Checker
 from escrowmq.client.member import Member
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent, new_message_id
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
-from escrowmq.client.own_broker import OwnBroker
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.own import OwnCode
 
 if TYPE_CHECKING:
+    from escrowmq.client.check_answers import CheckAnswers, Checker
     from escrowmq.client.network import Place, Route
 
 log = logging.getLogger(__name__)
@@ -83,6 +80,8 @@ class Producing:
         if checker is not None:
             # Whoever cannot answer is no member: a broker would ask it in vain instead of others.
             self.member.producer_groups.add(group)
+            from escrowmq.client.check_answers import CheckAnswers
+
             self._answers = CheckAnswers(group, checker)
             self.member.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._answers.asked
 
@@ -264,6 +263,11 @@ class Producing:
         return await asyncio.shield(asking)
 
     async def _ask_which(self, address: str) -> Broker:
+        # Here, because a program that imports us may never get so far.
+        from escrowmq.client.apache_broker import ApacheBroker
+        from escrowmq.client.own_broker import OwnBroker
+        from escrowmq.protocol.own import OwnCode
+
         answer = await self.network.ask(address, OwnCode.STATUS)
         broker: Broker
         if answer.code == ResponseCode.SUCCESS:

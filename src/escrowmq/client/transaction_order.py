@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from enum import Enum, StrEnum, auto
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from escrowmq.client.database_transactions import Ending
 from escrowmq.client.messages import Message
 from escrowmq.client.outgoing import Held
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+
+if TYPE_CHECKING:
+    from escrowmq.client.database_transactions import Ending
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +145,9 @@ class Order:
 
     def ended(self, ending: Ending) -> Steps:
         """The caller's transaction is over."""
+        # Here, so that programs without a database do not load what is for one.
+        from escrowmq.client.database_transactions import Ending
+
         if ending is Ending.COMMITTED:
             yield from self._committed()
         elif ending is Ending.ROLLED_BACK:
