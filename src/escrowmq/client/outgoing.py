@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from enum import StrEnum
 from typing import Protocol
 
@@ -96,7 +97,7 @@ class Broker(Protocol):
         """Ours, or Apache's."""
         ...
 
-    async def send(self, message: Outgoing, until: float) -> Sent:
+    def send(self, message: Outgoing, until: float) -> Awaitable[Sent]:
         """Store an ordinary message."""
         ...
 

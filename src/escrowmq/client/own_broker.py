@@ -53,9 +53,9 @@ class OwnBroker:
         )
         self._deciding: Lane[_Deciding, Decided] = Lane(self._decide, lambda _item: 64)
 
-    async def send(self, message: Outgoing, until: float) -> Sent:
+    def send(self, message: Outgoing, until: float) -> asyncio.Future[Sent]:
         """Store an ordinary message, with others that come at the same time."""
-        return await self._sending.put((message, until))
+        return self._sending.put((message, until))
 
     async def hold(self, holding: Holding, until: float) -> Held:
         """Hold half messages, with other transactions that come at the same time."""

@@ -18,7 +18,7 @@ from zlib import crc32
 from escrowmq.client.member import Member
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent, new_message_id
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
-from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -119,11 +119,44 @@ class Producing:
 
         Each is tried, and then the first error is raised: the others may have been stored.
         """
-        ends = await asyncio.gather(*map(self.send, messages), return_exceptions=True)
-        for end in ends:
-            if isinstance(end, BaseException):
-                raise end
-        return ends  # type: ignore[return-value]  # no error is left in it
+        until = self._until()
+        routes: dict[str, Route] = {}
+        sending: list[asyncio.Future[Sent]] = []
+        errors: list[EscrowError] = []
+        sent: list[Sent] = []
+        try:
+            for message in messages:
+                try:
+                    sending.append(await self._begin(message, routes, until))
+                except EscrowError as error:
+                    errors.append(error)
+            # One after the other: they come together, and most are there when they are looked at.
+            for future in sending:
+                try:
+                    sent.append(await future)
+                except EscrowError as error:
+                    errors.append(error)
+        except BaseException:
+            for future in sending:
+                future.cancel()
+            raise
+        if errors:
+            for topic in routes:
+                # The topics may have changed since the routes were asked for.
+                self.network.forget(topic)
+            raise errors[0]
+        return sent
+
+    async def _begin(
+        self, message: Message, routes: dict[str, Route], until: float
+    ) -> asyncio.Future[Sent]:
+        """Give a message to its broker, and do not wait."""
+        route = routes.get(message.topic)
+        if route is None:
+            route = routes[message.topic] = await self._route(message.topic)
+        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        broker = await self.broker(outgoing.place.address)
+        return asyncio.ensure_future(broker.send(outgoing, until))
 
     # Transactions.
 
