@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUP_CHARS_MAX = 120
+#: Of many messages, so many are prepared before the first leave.
+BEGUN_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +127,14 @@ class Producing:
         errors: list[EscrowError] = []
         sent: list[Sent] = []
         try:
-            for message in messages:
+            for number, message in enumerate(messages, 1):
                 try:
                     sending.append(await self._begin(message, routes, until))
                 except EscrowError as error:
                     errors.append(error)
+                if number % BEGUN_MAX == 0:
+                    # The broker has something to do while we prepare the rest.
+                    await asyncio.sleep(0)
             # One after the other: they come together, and most are there when they are looked at.
             for future in sending:
                 try:
