@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 REQUEST_S = 3.0
 _DEFAULT_TOPIC = "TBW102"
-_DEFAULT_QUEUES = 4
+#: As many as the topic has that lends its settings: keys stay in their queues then.
+_DEFAULT_QUEUES = 1_024
 _BITS = {
     Resolution.COMMIT: SYS_COMMITTED,
     Resolution.ROLLBACK: SYS_ROLLED_BACK,

@@ -37,8 +37,6 @@ ROUTES_MAX = 10_000
 DEFAULT_TOPIC = "TBW102"
 """Lends its brokers to a topic that is made by the first message to it."""
 
-DEFAULT_QUEUES = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -227,9 +225,9 @@ def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:
             Place(topic, name, queue_id, addresses[name])
             for queue_id in range(max(queues.write_queue_count, queues.read_queue_count))
         ]
-        limit = DEFAULT_QUEUES if is_borrowed else len(places)
         if queues.permissions & PERMISSION_WRITE:
-            writable += places[: min(queues.write_queue_count, limit)]
+            # A topic that is made gets as many queues as the one that lends: keys stay in theirs.
+            writable += places[: queues.write_queue_count]
         if queues.permissions & PERMISSION_READ and not is_borrowed:
             readable += places[: queues.read_queue_count]
     return Route(
