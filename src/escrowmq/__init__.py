@@ -9,16 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from escrowmq.client.config import ConsumerConfig, ProducerConfig, Start
     from escrowmq.client.consumer import AsyncConsumer, Consumer
-    from escrowmq.client.consuming import ConsumerConfig
-    from escrowmq.client.group_calls import Start
     from escrowmq.client.handling import AlreadyConsumed, GiveUp, RetryLater
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.listener import Executed, TransactionListener
     from escrowmq.client.messages import Message, Received, Sent
     from escrowmq.client.outgoing import Resolution
     from escrowmq.client.producer import AsyncProducer, Producer
-    from escrowmq.client.producing import ProducerConfig
     from escrowmq.client.transaction_order import TransactionState
     from escrowmq.model.errors import (
         EscrowError,
@@ -59,16 +57,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "client.config": ("ConsumerConfig", "ProducerConfig", "Start"),
     "client.consumer": ("AsyncConsumer", "Consumer"),
-    "client.consuming": ("ConsumerConfig",),
-    "client.group_calls": ("Start",),
     "client.handling": ("AlreadyConsumed", "GiveUp", "RetryLater"),
     "client.ledger_table": ("SqlLedger",),
     "client.listener": ("Executed", "TransactionListener"),
     "client.messages": ("Message", "Received", "Sent"),
     "client.outgoing": ("Resolution",),
     "client.producer": ("AsyncProducer", "Producer"),
-    "client.producing": ("ProducerConfig",),
     "client.transaction_order": ("TransactionState",),
     "model.errors": (
         "EscrowError",

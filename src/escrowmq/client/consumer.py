@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
-from escrowmq.client.consuming import ConsumerConfig, Consuming
+from escrowmq.client.config import ConsumerConfig
 from escrowmq.client.handling import Handler, Left
 from escrowmq.model.errors import RequestRefused
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from escrowmq.client.consume_transaction import ConsumeTransaction
+    from escrowmq.client.consuming import Consuming
     from escrowmq.client.messages import Received
 
 DatabaseT = TypeVar("DatabaseT")
@@ -75,6 +76,8 @@ class _Subscriptions:
         return ConsumeTransaction(self.group, db, message)
 
     async def _start(self) -> Consuming:
+        from escrowmq.client.consuming import Consuming
+
         core = Consuming(self._servers, self.group, self.config)
         for topic, tag, handler in self._wanted:
             await core.subscribe(topic, tag, handler)

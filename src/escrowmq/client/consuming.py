@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from escrowmq.client.group_calls import GroupCalls, Start
+from escrowmq.client.config import ConsumerConfig
+from escrowmq.client.group_calls import GroupCalls
 from escrowmq.client.handling import Handled, Handler, Handlers, Left, Outcome
 from escrowmq.client.member import Member
 from escrowmq.client.queue_reader import QueueReader
@@ -44,45 +44,6 @@ LOCK_S = 20.0
 #: Before an ordered message, or one that could not be given back, is tried again here.
 TRY_AGAIN_S = 1.0
 RETRY_PREFIX = "%RETRY%"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig:
-    """How a consumer works."""
-
-    #: Handlers at a time.
-    concurrency: int = 16
-    #: Each member gets every message, and nothing is retried.
-    broadcast: bool = False
-    #: The messages of a queue one after the other; the next only when one is done.
-    ordered: bool = False
-    #: Where a group begins that has never read a queue.
-    start: Start = Start.FIRST
-    #: For ``Start.TIME``: milliseconds since 1970.
-    start_at_ms: int = 0
-    #: Tries after the first before a message becomes a dead letter.
-    retries_max: int = 16
-    #: A handler that takes longer has failed.
-    handler_timeout_s: float = 900.0
-    #: How long a stop waits for handlers.
-    stop_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("concurrency", 1, 10_000),
-            ("retries_max", 0, 1_000),
-            ("handler_timeout_s", 0.001, 7 * 86_400.0),
-            ("stop_s", 0.0, 86_400.0),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"consumer.{name}"
-                )
-        if self.broadcast and self.ordered:
-            raise RequestRefused(
-                "bad_config", "each member gets all messages: none can wait for others' locks",
-                key="consumer.ordered",
-            )  # fmt: skip
 
 
 class Consuming:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from escrowmq.client.config import Start
 from escrowmq.client.handling import Handled, Outcome
 from escrowmq.client.network import refuse_unless_done
 from escrowmq.model.errors import RequestRefused
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
 
 RETRY_PREFIX = "%RETRY%"
 _GIVE_UP = -1
-
-
-class Start(StrEnum):
-    """Where a group begins in a queue that it has never read."""
-
-    FIRST = "first"
-    LAST = "last"
-    TIME = "time"
 
 
 class GroupCalls:

@@ -248,6 +248,11 @@ def new_message_id() -> str:
     return _ids.make()
 
 
+def new_transaction_id() -> str:
+    """One that nobody else uses."""
+    return new_message_id()
+
+
 def _after_fork() -> None:
     global _ids  # noqa: PLW0603 - a child must not make its parent's ids
     _ids = _Ids()

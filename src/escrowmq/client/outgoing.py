@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from escrowmq.client.messages import Sent
-from escrowmq.client.network import Place
+
+if TYPE_CHECKING:
+    from escrowmq.client.network import Place
 
 
 class Resolution(StrEnum):

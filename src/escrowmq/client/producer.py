@@ -20,11 +20,18 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
+from escrowmq.client.config import ProducerConfig
 from escrowmq.client.listener import Executed, TransactionListener, resolution_of
-from escrowmq.client.messages import Body, Message, MessageFields, Sent, message_of
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    Sent,
+    message_of,
+    new_transaction_id,
+)
 from escrowmq.client.outgoing import Decided, Held, Resolution
 from escrowmq.client.producer_core import ProducerCore, config_of
-from escrowmq.client.producing import ProducerConfig, new_transaction_id
 from escrowmq.client.transaction import AsyncTransaction, Transaction
 from escrowmq.client.transaction_begun import AsyncBegunTransaction, BegunTransaction
 from escrowmq.model.errors import EscrowError, RequestRefused

@@ -12,17 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.messages import Message, Sent
-from escrowmq.client.network import name_servers
 from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.producing import ProducerConfig, Producing, check_group
-from escrowmq.client.trying import until_done
 from escrowmq.model.errors import RequestRefused, Unavailable
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.producer_checks import Ask
     from escrowmq.client.producer_janitor import Janitor
+    from escrowmq.client.producing import Producing
 
 
 class ProducerCore:
@@ -37,6 +36,9 @@ class ProducerCore:
         ask: Ask | None,
         config: ProducerConfig,
     ) -> None:
+        # Here and below: what a program needs only when it has a producer is loaded then.
+        from escrowmq.client.network import name_servers
+
         check_group(group)
         self.servers = name_servers(servers)
         self.group = group
@@ -86,6 +88,9 @@ class ProducerCore:
             )
 
     async def _start(self) -> Producing:
+        from escrowmq.client.producing import Producing
+        from escrowmq.client.trying import until_done
+
         checks = None
         if self.ledger is not None or self._ask is not None:
             from escrowmq.client.producer_checks import ProducerChecks

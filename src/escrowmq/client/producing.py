@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.member import Member
-from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent, new_message_id
+from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
@@ -27,36 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GROUP_CHARS_MAX = 120
 #: Of many messages, so many are prepared before the first leave.
 BEGUN_MAX = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig:
-    """How a producer works."""
-
-    #: How long a send, a hold or a decision is tried.
-    timeout_s: float = 10.0
-    #: How long a transaction may take from its first half message to the database's COMMIT.
-    max_duration_s: float = 60.0
-    #: Age before the first back-check; None means the broker's policy.
-    check_after_s: float | None = None
-    #: How often a producer with a ledger deletes its old rows; 0 for never.
-    clean_ledger_every_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("timeout_s", 0.001, 3_600.0),
-            ("max_duration_s", 0.001, 86_400.0),
-            ("check_after_s", 0.0, 86_400.0),
-            ("clean_ledger_every_s", 0.0, 86_400.0),
-        ):
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"producer.{name}"
-                )
 
 
 class Producing:
@@ -318,20 +291,7 @@ class Producing:
         return broker
 
 
-def check_group(group: str) -> None:
-    """Refuse a name that no broker takes."""
-    if not 0 < len(group) <= GROUP_CHARS_MAX:
-        raise RequestRefused(
-            "group_illegal", f"1 to {GROUP_CHARS_MAX} characters", group=group[:256]
-        )
-
-
 def _at(route: Route, address: str) -> Route:
     return replace(
         route, writable=tuple(place for place in route.writable if place.address == address)
     )
-
-
-def new_transaction_id() -> str:
-    """One that nobody else uses."""
-    return new_message_id()

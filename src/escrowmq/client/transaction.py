@@ -16,9 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from escrowmq.client.background import background
-from escrowmq.client.messages import Body, Message, MessageFields, message_of
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    message_of,
+    new_transaction_id,
+)
 from escrowmq.client.outgoing import Resolution
-from escrowmq.client.producing import new_transaction_id
 from escrowmq.client.transaction_order import (
     Order,
     Step,

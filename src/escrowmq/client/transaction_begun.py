@@ -8,9 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from escrowmq.client.background import background
-from escrowmq.client.messages import Body, Message, MessageFields, message_of
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    message_of,
+    new_transaction_id,
+)
 from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.producing import new_transaction_id
 from escrowmq.client.transaction_order import MESSAGES_MAX
 from escrowmq.model.errors import RequestRefused
 

@@ -12,9 +12,10 @@ import pytest
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.server import Server
 from escrowmq.client.check_answers import Check, Checker
-from escrowmq.client.messages import Message
+from escrowmq.client.config import ProducerConfig
+from escrowmq.client.messages import Message, new_transaction_id
 from escrowmq.client.outgoing import Held, Resolution
-from escrowmq.client.producing import ProducerConfig, Producing, new_transaction_id
+from escrowmq.client.producing import Producing
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.remoting import Frame
 from escrowmq.store.meta import Topic
