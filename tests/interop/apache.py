@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import socket
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.interop import building, remoting
 from tests.interop.building import CACHE, JAVA_5
-from tests.interop.child import Child, Usage
+from tests.interop.child import Child
+from tests.interop.running import BOOT_TIMEOUT_S, RunningBroker, start_saying
 
 #: From the broker's port: its fast listener is 2 below, its replication 1 above.
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
-RUNS = "apache-run-"
-BOOT_TIMEOUT_S = 60
-#: The name server and the broker say the first, the proxy says the second.
-IS_UP = (b"boot success", b"startup successfully")
+IS_UP = "boot success"
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
@@ -38,8 +30,8 @@ OPENED = (
 )
 
 
-class ApacheRocketMQ:
-    """Use it in a ``with`` block: at its end both processes and their files are gone."""
+class ApacheRocketMQ(RunningBroker):
+    """A name server and a broker, a process each."""
 
     def __init__(
         self,
@@ -54,6 +46,7 @@ class ApacheRocketMQ:
         broker_heap: tuple[str, ...] = BROKER_HEAP,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__("apache")
         self.version = version
         self.advertised_host = advertised_host
         self._heap = broker_heap
@@ -73,54 +66,18 @@ class ApacheRocketMQ:
             **({"messageDelayLevel": delay_levels} if delay_levels else {}),
             **(settings or {}),
         }
-        self._home: Path | None = None
-        self._name_server: Child | None = None
-        self._broker: Child | None = None
-        self.name_server = ""
-        self.broker_address = ""
 
-    def __enter__(self) -> Self:
+    def boot(self, home: Path) -> None:
         lib = self._lib()
-        remove_orphans()
-        self._home = Path(tempfile.mkdtemp(prefix=f"{RUNS}{os.getpid()}-", dir=CACHE))
-        try:
-            self._start_name_server(lib, self._home)
-            self._start_broker(lib, self._home)
-            # It says that it is up even when the name server has not heard of it yet.
-            remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
-        return self
+        self._start_name_server(lib, home)
+        self._start_broker(lib, home)
+        # It says that it is up even when the name server has not heard of it yet.
+        remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    _broker_is_up = IS_UP
 
-    def close(self) -> None:
-        for child in (self._broker, self._name_server):
-            if child is not None:
-                child.kill()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-
-    @property
-    def home(self) -> Path:
-        """Where its files are while it runs."""
-        assert self._home is not None
-        return self._home
-
-    def create_topic(self, topic: str, queues: int = 4, kind: str = "NORMAL") -> None:
-        remoting.create_topic(self.name_server, topic, queues, kind)
-
-    def usage(self) -> Usage:
-        """Of the broker alone: a name server does nothing while messages flow."""
-        assert self._broker is not None
-        return self._broker.usage()
+    def _lib(self) -> Path:
+        return building.apache(self.version) / "lib"
 
     def _start_name_server(self, lib: Path, home: Path) -> None:
         port = free_port((0,))
@@ -128,18 +85,18 @@ class ApacheRocketMQ:
         file = home / "namesrv.properties"
         _write(file, {"listenPort": str(port), "bindAddress": "127.0.0.1"})
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        self._name_server = self._start("namesrv", main, ["-c", str(file)], lib, home)
+        self._start("namesrv", main, ["-c", str(file)], lib, home)
 
     def _start_broker(self, lib: Path, home: Path) -> None:
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        arguments = ["-c", str(self._broker_file(home))]
+        self.serving = self._start("broker", main, arguments, lib, home)
+
+    def _broker_file(self, home: Path) -> Path:
+        """Where the broker's settings are; its address is chosen with them."""
         port = free_port((FAST_LISTENER, 0, REPLICATION))
         self.broker_address = f"127.0.0.1:{port}"
-        file = home / "broker.properties"
-        _write(file, self._broker_settings(port, home))
-        main = "org.apache.rocketmq.broker.BrokerStartup"
-        self._broker = self._start("broker", main, ["-c", str(file)], lib, home)
-
-    def _broker_settings(self, port: int, home: Path) -> dict[str, str]:
-        return {
+        settings = {
             "namesrvAddr": self.name_server,
             "brokerIP1": self.advertised_host,
             "bindAddress": "127.0.0.1",
@@ -149,12 +106,13 @@ class ApacheRocketMQ:
             "storePathCommitLog": str(home / "store" / "commitlog"),
             **self._settings,
         }
-
-    def _lib(self) -> Path:
-        return building.apache(self.version) / "lib"
+        file = home / "broker.properties"
+        _write(file, settings)
+        return file
 
     def _start(self, name: str, main: str, arguments: list[str], lib: Path, home: Path) -> Child:
-        child = Child(
+        child, _ = start_saying(
+            self._broker_is_up if name == "broker" else IS_UP,
             f"apache-{name}",
             [
                 building.java(),
@@ -171,11 +129,7 @@ class ApacheRocketMQ:
             environment={"ROCKETMQ_HOME": str(home)},
             directory=home,
         )
-        try:
-            wait_for_boot(child)
-        except BaseException:
-            child.kill()
-            raise
+        self.children.append(child)
         return child
 
 
@@ -183,65 +137,30 @@ class ApacheWithProxy(ApacheRocketMQ):
     """The same with 5.x clients' way in: the proxy and the broker share a process."""
 
     grpc_endpoint = ""
+    # The broker in it says so before the proxy is there.
+    _broker_is_up = "startup successfully"
 
     def _lib(self) -> Path:
         return building.apache_proxy(self.version) / "lib"
 
     def _start_broker(self, lib: Path, home: Path) -> None:
-        port = free_port((FAST_LISTENER, 0, REPLICATION))
-        self.broker_address = f"127.0.0.1:{port}"
-        broker = home / "broker.properties"
-        _write(broker, self._broker_settings(port, home))
         grpc, remoting_port = free_port((0,)), free_port((0,))
         self.grpc_endpoint = f"127.0.0.1:{grpc}"
+        settings = {
+            "rocketMQClusterName": self._settings["brokerClusterName"],
+            "namesrvAddr": self.name_server,
+            "grpcServerPort": grpc,
+            "remotingListenPort": remoting_port,
+        }
         proxy = home / "proxy.json"
-        proxy.write_text(
-            json.dumps(
-                {
-                    "rocketMQClusterName": self._settings["brokerClusterName"],
-                    "namesrvAddr": self.name_server,
-                    "grpcServerPort": grpc,
-                    "remotingListenPort": remoting_port,
-                }
-            )
-        )
+        proxy.write_text(json.dumps(settings))
         main = "org.apache.rocketmq.proxy.ProxyStartup"
-        arguments = ["-pm", "local", "-pc", str(proxy), "-bc", str(broker)]
-        self._broker = self._start("broker", main, arguments, lib, home)
-
-
-def remove_orphans() -> None:
-    """The files of brokers whose owner was killed, and they with it."""
-    for place in CACHE.glob(f"{RUNS}*"):
-        owner = place.name.removeprefix(RUNS).partition("-")[0]
-        if not (Path("/proc") / owner).exists():
-            shutil.rmtree(place, ignore_errors=True)
+        arguments = ["-pm", "local", "-pc", str(proxy), "-bc", str(self._broker_file(home))]
+        self.serving = self._start("broker", main, arguments, lib, home)
 
 
 def _write(file: Path, settings: Mapping[str, str]) -> None:
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-
-
-def wait_for_boot(child: Child) -> None:
-    """All programs say so."""
-    timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
-    timer.start()
-    try:
-        for line in child.stdout:
-            if any(words in line for words in IS_UP):
-                threading.Thread(target=_drain, args=(child,), daemon=True).start()
-                return
-    finally:
-        timer.cancel()
-    raise child.died()
-
-
-def _drain(child: Child) -> None:
-    """Nobody may wait because nobody reads what it prints."""
-    # The stream is closed under our feet when the process is ended.
-    with contextlib.suppress(ValueError, OSError):
-        for _ in child.stdout:
-            pass
 
 
 def free_port(offsets: tuple[int, ...]) -> int:

@@ -27,7 +27,7 @@ from escrowmq.protocol.consumer_headers import (
     SearchOffsetHeader,
     SendBackHeader,
 )
-from escrowmq.protocol.delay_levels import DELAY_LEVELS_MS
+from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.headers import read_header
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 RETRY_PREFIX = "%RETRY%"
 _GIVE_UP = -1
+#: Unless an operator has set others: brokers do not tell.
+_LEVELS = DelayLevels.parse(DELAY_LEVELS)
 
 
 class GroupCalls:
@@ -189,7 +191,7 @@ def _level(after_ms: int) -> int:
     """The shortest of RocketMQ's delays that is long enough; 0 leaves it to the broker."""
     if after_ms <= 0:
         return 0
-    for level, wait_ms in enumerate(DELAY_LEVELS_MS, start=1):
+    for level, wait_ms in enumerate(_LEVELS.waits_ms, start=1):
         if wait_ms >= after_ms:
             return level
-    return len(DELAY_LEVELS_MS)
+    return _LEVELS.count
