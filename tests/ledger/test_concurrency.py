@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from escrowmq.client import ledger_sql
-from escrowmq.client.ledger_table import Answer, Outcome
+from escrowmq.client.ledger_table import Answer, Outcome, SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -178,6 +178,31 @@ def test_in_sqlite_a_fence_meets_a_writer_and_waits_for_the_next_round(
         transaction.commit()
     assert file_shop.settle(overdue(key)) == {key: COMMITTED}
     assert file_shop.orders() == {1}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [("committed", COMMITTED), ("rolled_back", ROLLED_BACK), ("odd", unknown("odd_row"))],
+)
+def test_what_comes_between_the_look_up_and_the_fence_is_what_counts(
+    shop: Shop, outcome: str, answer: Answer
+) -> None:
+    key = new_id()
+    opened: list[object] = []
+
+    def connect() -> object:
+        if opened:
+            # The look-up found nothing; this is the connection for the fence.
+            row = f"('{key}', '{GROUP}', '{outcome}', 1)"
+            shop.run(f"INSERT INTO escrowmq_ledger VALUES {row}")
+        opened.append(shop.connect())
+        return opened[-1]
+
+    ledger = SqlLedger(connect)
+    found = ledger.settle([overdue(key)], ledger_uuid=shop.ledger().uuid(), now_ms=NOW_MS)
+    assert len(opened) == 2
+    assert found == {key: answer}
+    assert shop.outcomes() == {key: outcome}
 
 
 def test_two_fencers_at_once_agree(shop: Shop) -> None:
