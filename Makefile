@@ -1,5 +1,5 @@
 # Every target sets up what it needs the first time, from the locked and hashed requirements.
-# Needs Python 3.11 to 3.13, make and a package index; nothing else.
+# Needs Python 3.11 to 3.13, make and a package index; interop needs a JDK 17, Maven and Go as well.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run test check format bench crash docs lock clean
+.PHONY: help demo run test interop check format bench crash fuzz docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: check ## Everything a change must pass: check, all tests, the coverage gat
 	$(BIN)/coverage report --fail-under=100 \
 	  --include='src/escrowmq/transaction/*,src/escrowmq/store/*'
 
+interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a JDK 17, Maven and Go
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup tests/interop $(ARGS)
+
 check: $(VENV)/spark.stamp ## Lint, format, spelling and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -38,6 +41,9 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 
 bench: $(VENV)/base.stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
+
+fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
+	$(BIN)/python -m tests.fuzz.broker $(ARGS)
 
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)

@@ -67,9 +67,9 @@ async def test_an_owner_may_forbid_broadcasts(tmp_path: Path) -> None:
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, sending(), b"x")
         await put_group(peer, may_broadcast=False)
-        await beat(peer, message_model="BROADCASTING")
+        await beat(peer, said_model="BROADCASTING")
         assert (await peer.ask(PULL, pulling())).code == ResponseCode.NO_PERMISSION
-        await beat(peer, message_model="CLUSTERING")
+        await beat(peer, said_model="CLUSTERING")
         assert (await peer.ask(PULL, pulling())).code == ResponseCode.SUCCESS
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.delay_levels import DELAY_LEVELS_MS
+from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.send_headers import SendHeader
 from tests.conformance.talk import beat, clock_of, give_back, is_due, locking, put_group
@@ -37,7 +37,7 @@ async def test_retries_come_later_each_time_and_the_seventeenth_is_dead(tmp_path
             return len(visible(server, RETRY, 0)) == count
 
         # The first two levels, one and five seconds, are for those who ask for them.
-        for number, delay_ms in enumerate(DELAY_LEVELS_MS[2:], start=1):
+        for number, delay_ms in enumerate(DelayLevels.parse(DELAY_LEVELS).waits_ms[2:], start=1):
             assert await give_back(peer, server, *place) == ResponseCode.SUCCESS
             clock.advance(ms=delay_ms - 1)
             assert not is_due(server)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import socket
-import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.interop import building, remoting
 from tests.interop.building import CACHE, JAVA_5
-from tests.interop.child import Child, Usage
+from tests.interop.child import Child
+from tests.interop.running import BOOT_TIMEOUT_S, RunningBroker, start_saying
 
 #: From the broker's port: its fast listener is 2 below, its replication 1 above.
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
-RUNS = "apache-run-"
-BOOT_TIMEOUT_S = 60
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
@@ -35,8 +28,8 @@ OPENED = (
 )
 
 
-class ApacheRocketMQ:
-    """Use it in a ``with`` block: at its end both processes and their files are gone."""
+class ApacheRocketMQ(RunningBroker):
+    """A name server and a broker, a process each."""
 
     def __init__(
         self,
@@ -51,6 +44,7 @@ class ApacheRocketMQ:
         broker_heap: tuple[str, ...] = BROKER_HEAP,
         settings: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__("apache")
         self.version = version
         self.advertised_host = advertised_host
         self._heap = broker_heap
@@ -70,62 +64,19 @@ class ApacheRocketMQ:
             **({"messageDelayLevel": delay_levels} if delay_levels else {}),
             **(settings or {}),
         }
-        self._home: Path | None = None
-        self._name_server: Child | None = None
-        self._broker: Child | None = None
-        self.name_server = ""
-        self.broker_address = ""
 
-    def __enter__(self) -> Self:
+    def boot(self, home: Path) -> None:
         lib = building.apache(self.version) / "lib"
-        remove_orphans()
-        self._home = Path(tempfile.mkdtemp(prefix=f"{RUNS}{os.getpid()}-", dir=CACHE))
-        try:
-            self._start_name_server(lib, self._home)
-            self._start_broker(lib, self._home)
-            # It says that it is up even when the name server has not heard of it yet.
-            remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for child in (self._broker, self._name_server):
-            if child is not None:
-                child.kill()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-
-    @property
-    def home(self) -> Path:
-        """Where its files are while it runs."""
-        assert self._home is not None
-        return self._home
-
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        remoting.create_topic(self.name_server, topic, queues)
-
-    def usage(self) -> Usage:
-        """Of the broker alone: a name server does nothing while messages flow."""
-        assert self._broker is not None
-        return self._broker.usage()
+        self._start_name_server(lib, home)
+        self._start_broker(lib, home)
+        # It says that it is up even when the name server has not heard of it yet.
+        remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
 
     def _start_name_server(self, lib: Path, home: Path) -> None:
         port = free_port((0,))
         self.name_server = f"127.0.0.1:{port}"
         settings = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
-        self._name_server = self._start(
-            "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", settings, lib, home
-        )
+        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", settings, lib, home)
 
     def _start_broker(self, lib: Path, home: Path) -> None:
         port = free_port((FAST_LISTENER, 0, REPLICATION))
@@ -140,7 +91,7 @@ class ApacheRocketMQ:
             "storePathCommitLog": str(home / "store" / "commitlog"),
             **self._settings,
         }
-        self._broker = self._start(
+        self.serving = self._start(
             "broker", "org.apache.rocketmq.broker.BrokerStartup", settings, lib, home
         )
 
@@ -149,7 +100,8 @@ class ApacheRocketMQ:
     ) -> Child:
         file = home / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        child = Child(
+        child, _ = start_saying(
+            "boot success",
             f"apache-{name}",
             [
                 building.java(),
@@ -167,42 +119,8 @@ class ApacheRocketMQ:
             environment={"ROCKETMQ_HOME": str(home)},
             directory=home,
         )
-        try:
-            wait_for_boot(child)
-        except BaseException:
-            child.kill()
-            raise
+        self.children.append(child)
         return child
-
-
-def remove_orphans() -> None:
-    """The files of brokers whose owner was killed, and they with it."""
-    for place in CACHE.glob(f"{RUNS}*"):
-        owner = place.name.removeprefix(RUNS).partition("-")[0]
-        if not (Path("/proc") / owner).exists():
-            shutil.rmtree(place, ignore_errors=True)
-
-
-def wait_for_boot(child: Child) -> None:
-    """Both programs say so."""
-    timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
-    timer.start()
-    try:
-        for line in child.stdout:
-            if b"boot success" in line:
-                threading.Thread(target=_drain, args=(child,), daemon=True).start()
-                return
-    finally:
-        timer.cancel()
-    raise child.died()
-
-
-def _drain(child: Child) -> None:
-    """Nobody may wait because nobody reads what it prints."""
-    # The stream is closed under our feet when the process is ended.
-    with contextlib.suppress(ValueError, OSError):
-        for _ in child.stdout:
-            pass
 
 
 def free_port(offsets: tuple[int, ...]) -> int:

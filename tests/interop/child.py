@@ -51,7 +51,7 @@ class Child:
         self.log = log
         launcher = [sys.executable, "-S", "-E", str(LAUNCHER), str(os.getpid())]
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as errors:
+        with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [*launcher, *map(str, command)],
                 stdin=subprocess.PIPE,
@@ -86,13 +86,14 @@ class Child:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def stop(self) -> None:
-        """Ask it to end; when it does not, end it."""
+    def stop(self) -> int:
+        """Ask it to end; when it does not, end it.  Returns its exit status."""
         if self.is_running():
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT_S)
         self.kill()
+        return self._process.returncode
 
     def kill(self) -> None:
         """End it and all that it started, at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LOG_TAIL_LINES = 40
+EVENT_CHARS_MAX = 240
 
 
 class InteropError(Exception):
@@ -49,7 +50,7 @@ class WaitedInVain(InteropError):
     """What was waited for did not come; ``seen`` are the last events that did."""
 
     def __init__(self, what: str, timeout_s: float, seen: list[object]) -> None:
-        lines = "\n".join(f"  {event}" for event in seen[-LOG_TAIL_LINES:])
+        lines = "\n".join(f"  {str(event)[:EVENT_CHARS_MAX]}" for event in seen[-LOG_TAIL_LINES:])
         super().__init__(f"no {what} within {timeout_s} s; seen:\n{lines or '  nothing'}")
 
 

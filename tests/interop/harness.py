@@ -1,4 +1,4 @@
-"""Stock clients and a stock broker, for tests and figures.
+"""Stock clients, a stock broker and ours, for tests and figures.
 
     with ApacheRocketMQ() as broker, JavaPeer("5.3.3") as peer:
         broker.create_topic("orders")
@@ -8,8 +8,8 @@
         (message,) = consumer.wait_for(1)
 
 A peer is a process that runs clients as their makers ship them; ``scenarios`` has the promises that
-are tried with it, ``selfcheck`` tries them on Apache's broker.  Everything is built on first use,
-ends with the process that started it, and fails by name when a tool is missing.
+are tried with it: ``test_scenarios`` on our broker, ``selfcheck`` on Apache's.  Everything is built
+on first use, ends with the process that started it, and fails by name when a tool is missing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from tests.interop.errors import (
     ToolMissing,
     WaitedInVain,
 )
+from tests.interop.escrow import Escrow, quick_escrow
 from tests.interop.peer import Ability, Peer
 from tests.interop.scenario import SCENARIOS, Broker, Scenario, scenarios_for
-from tests.interop.scenarios import consuming, looking, sending, transactions
+from tests.interop.scenarios import administering, consuming, looking, sending, transactions
 from tests.interop.stock import GoPeer, JavaPeer, WheelPeer, every_peer
 from tests.interop.values import Answer, FromWhere, Message, Model, Received, Sent, sleep_then
 
 #: Importing them enters their scenarios into the list.
-SCENARIO_MODULES = (consuming, looking, sending, transactions)
+SCENARIO_MODULES = (administering, consuming, looking, sending, transactions)
 
 __all__ = [
     "JAVA_4",
@@ -50,6 +51,7 @@ __all__ = [
     "ApacheRocketMQ",
     "Broker",
     "BuildFailed",
+    "Escrow",
     "FromWhere",
     "GoPeer",
     "InteropError",
@@ -72,6 +74,7 @@ __all__ = [
     "WaitedInVain",
     "WheelPeer",
     "every_peer",
+    "quick_escrow",
     "scenarios_for",
     "sleep_then",
 ]

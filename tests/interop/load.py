@@ -143,13 +143,29 @@ class Comparison:
             for mine, other in zip(self.ours, self.theirs, strict=True)
         )
 
+    def ratio_of_cpu(self) -> float:
+        """Per transaction, of the broker's process."""
+        return statistics.median(
+            mine.cpu_us_per_transaction / other.cpu_us_per_transaction
+            for mine, other in zip(self.ours, self.theirs, strict=True)
+        )
+
 
 def take_turns(
-    peer: JavaPeer, ours: LoadedBroker, theirs: LoadedBroker, shape: Shape, *, runs: int
+    peer: JavaPeer,
+    ours: LoadedBroker,
+    theirs: LoadedBroker,
+    shape: Shape,
+    *,
+    runs: int,
+    warm_up_ms: int = WARM_UP_MS,
+    measure_ms: int = MEASURE_MS,
 ) -> Comparison:
     """One driver for both, who goes first changes, so that a busy machine slows both."""
     found: dict[bool, list[Run]] = {True: [], False: []}
     for run in range(runs):
         for is_ours in (True, False) if run % 2 else (False, True):
-            found[is_ours].append(run_load(peer, ours if is_ours else theirs, shape))
+            broker = ours if is_ours else theirs
+            done = run_load(peer, broker, shape, warm_up_ms=warm_up_ms, measure_ms=measure_ms)
+            found[is_ours].append(done)
     return Comparison(ours=found[True], theirs=found[False])

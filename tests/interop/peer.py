@@ -44,6 +44,7 @@ class Ability(Enum):
     PULL_ALL = auto()
     LOOK_UP = auto()
     MQADMIN = auto()
+    TRACE = auto()
 
 
 class Peer:
@@ -56,6 +57,10 @@ class Peer:
     def __init__(self) -> None:
         self._names = itertools.count(1)
         self._lines: LineProcess | None = None
+
+    def another(self) -> Peer:
+        """The same clients in a process of their own, not started yet."""
+        return type(self)()
 
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         """The program to run and its environment; builds it if need be."""
@@ -182,6 +187,12 @@ class Peer:
             "view", {"name_server": name_server, "topic": topic, "message_id": message_id}
         )
         return Received.of(answer["message"])
+
+    def resume(self, name_server: str, topic: str, message_id: str) -> bool:
+        """Have a parked transaction asked about again."""
+        fields = {"name_server": name_server, "topic": topic, "message_id": message_id}
+        resumed: bool = self.lines.call("resume", fields)["resumed"]
+        return resumed
 
     def mqadmin(self, *arguments: str) -> str:
         """What the command printed.

@@ -18,10 +18,16 @@ TIMEOUT_S = 10
 POLL_S = 0.02
 JSON_HEADER_MASK = 0xFFFFFF
 
+PULL_MESSAGE = 11
 UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTE_INFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
+UPDATE_AND_CREATE_SUBSCRIPTION_GROUP = 200
+RESUME_CHECK_HALF_MESSAGE = 323
 SUCCESS = 0
+#: Bit of a pull that brings its filter along.
+HAS_SUBSCRIPTION = 4
+PULLED_MAX = 32
 
 Found = TypeVar("Found")
 
@@ -123,14 +129,53 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
         "order": "false",
     }
     for address in brokers(name_server):
-        answer = request(address, UPDATE_AND_CREATE_TOPIC, fields)
-        if answer.code != SUCCESS:
-            raise Diverged(f"topic {topic} was refused: {answer.code} {answer.remark}")
+        done(request(address, UPDATE_AND_CREATE_TOPIC, fields))
     _until(
         lambda: request(name_server, GET_ROUTE_INFO_BY_TOPIC, {"topic": topic}).code == SUCCESS,
         f"route of {topic}",
         TIMEOUT_S,
     )
+
+
+def create_group(address: str, group: str, *, retries_max: int) -> None:
+    """A consumer group whose messages come again so often."""
+    body = json.dumps({"groupName": group, "retryMaxTimes": retries_max}).encode()
+    done(request(address, UPDATE_AND_CREATE_SUBSCRIPTION_GROUP, body=body))
+
+
+def resume(address: str, topic: str, offset_message_id: str) -> None:
+    """Have a parked transaction asked about again."""
+    fields = {"topic": topic, "msgId": offset_message_id}
+    done(request(address, RESUME_CHECK_HALF_MESSAGE, fields))
+
+
+def pull_all(address: str, topic: str, queue: int = 0) -> bytes:
+    """All messages of a queue, as they are stored."""
+    found, offset = b"", 0
+    while True:
+        fields = {
+            "consumerGroup": "harness",
+            "topic": topic,
+            "queueId": str(queue),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(PULLED_MAX),
+            "sysFlag": str(HAS_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        answer = request(address, PULL_MESSAGE, fields)
+        if answer.code != SUCCESS:
+            return found
+        found += answer.body
+        offset = int(str(answer.fields["nextBeginOffset"]))
+
+
+def done(answer: Frame) -> None:
+    if answer.code != SUCCESS:
+        raise Diverged(f"refused: {answer.code} {answer.remark}")
 
 
 def _until(look: Callable[[], Found], what: str, timeout_s: float) -> Found:

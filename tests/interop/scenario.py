@@ -19,17 +19,28 @@ from tests.interop.lines import WAIT_TIMEOUT_S
 from tests.interop.peer import Ability, Peer
 
 POLL_S = 0.05
+#: What brokers and tools take when nobody says otherwise.
+CLUSTER = "DefaultCluster"
+
+#: The first levels are short, so that a delayed or refused message comes soon.
+DELAY_LEVELS = "1s 1s 1s 1s 1s 2s"
+#: Checks come soon; after as many as RocketMQ sends unless told otherwise they are given up.
+CHECK_AFTER_MS = 1_000
+CHECK_INTERVAL_MS = 300
+CHECKS_MAX = 15
 
 
 class Broker(Protocol):
-    """A running broker, ours or another.
-
-    Its checks come after a second or two, and its first delay level is one second.
-    """
+    """A running broker, ours or another, with the settings above."""
 
     @property
     def name_server(self) -> str:
         """Where clients ask for routes: host and port."""
+        ...
+
+    @property
+    def broker_address(self) -> str:
+        """Where messages go, and what admins ask: host and port."""
         ...
 
     def create_topic(self, topic: str, queues: int = 4) -> None:

@@ -31,6 +31,9 @@ class JavaPeer(Peer):
         self.abilities = JAVA_4_ABILITIES if version.startswith("4.") else JAVA_ABILITIES
         self._memory = memory
 
+    def another(self) -> JavaPeer:
+        return JavaPeer(self.version, memory=self._memory)
+
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         place = building.java_peer(self.version)
         # mqadmin 4.9 does not start without.
@@ -79,6 +82,7 @@ class GoPeer(Peer):
             Ability.PUSH,
             Ability.ORDERLY,
             Ability.BROADCAST,
+            Ability.TRACE,
         }
     )
 

@@ -32,6 +32,11 @@ def sleep_then(ms: int, answer: Answer) -> str:
     return f"sleep:{ms}:{answer}"
 
 
+def once_executed(answer: Answer) -> str:
+    """As a database would answer: unknown as long as the local transaction has not run."""
+    return f"executed:{answer}"
+
+
 class Model(StrEnum):
     """Whether the members of a group share the messages or each gets all."""
 

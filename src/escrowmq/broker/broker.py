@@ -154,7 +154,7 @@ class Broker:
             except Exception as error:  # noqa: BLE001 - the writer must go on
                 request.decline(error)
 
-        self.writer.put(command, tell)
+        self.writer.put(command, tell, request.connection)
         request.connection.owe()
 
     def submit_all(

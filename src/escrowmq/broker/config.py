@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from escrowmq.model.bounds import check_bounds, check_order
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
 
 OFF = -1
 
@@ -19,7 +21,7 @@ class WriterConfig:
     messages_max: int = 4_096
     #: Bytes of new messages that may wait.
     bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch: what shares a flush.
+    #: Commands in one batch: what shares a flush.  Where nothing is flushed, 32 at most.
     batch_max: int = 1_024
 
     def __post_init__(self) -> None:
@@ -47,16 +49,26 @@ class BrokerConfig:
     connections_max: int = 20_000
     #: A connection that was silent for so long is closed.
     idle_ms_max: int = 120_000
+    #: A connection whose frame is not whole after so long, or that reads nothing of its answers
+    #: for so long, is cut.
+    stalled_ms_max: int = 60_000
     frame_bytes_max: int = 16 * 1024 * 1024
+    #: Bytes of all connections that wait for the rest of a frame or for their turn; beyond, those
+    #: are cut that hold most of it for the longest time.
+    waiting_bytes_max: int = 256 * 1024 * 1024
     #: Answers that a connection may wait for before it is no longer read from.
-    unanswered_max: int = 4_096
+    unanswered_max: int = 256
     #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
     slow_bytes: int = 1024 * 1024
-    unread_bytes_max: int = 64 * 1024 * 1024
+    peer_unread_bytes_max: int = 64 * 1024 * 1024
+    #: Bytes that all peers together may leave unread; beyond, those are cut that leave most of it
+    #: for the longest time.
+    unread_bytes_max: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
         check_bounds("broker", self, _BROKER_BOUNDS)
-        check_order("broker", self, "slow_bytes", "unread_bytes_max")
+        check_order("broker", self, "slow_bytes", "peer_unread_bytes_max")
+        check_order("broker", self, "peer_unread_bytes_max", "unread_bytes_max")
 
 
 _BROKER_BOUNDS = (
@@ -65,9 +77,12 @@ _BROKER_BOUNDS = (
     ("http_port", OFF, 65_535),
     ("connections_max", 1, 1_000_000),
     ("idle_ms_max", 1_000, 24 * 3_600_000),
+    ("stalled_ms_max", 100, 24 * 3_600_000),
     ("frame_bytes_max", 1_024, 256 * 1024 * 1024),
+    ("waiting_bytes_max", 1_024, 2**40),
     ("unanswered_max", 1, 1_000_000),
     ("slow_bytes", 1, 2**31 - 1),
+    ("peer_unread_bytes_max", 1, 2**40),
     ("unread_bytes_max", 1, 2**40),
 )
 
@@ -85,9 +100,17 @@ class TopicsConfig:
     #: Whether a message that is not of its topic's type is refused.  Stock 4.x clients make
     #: ordinary topics only, so their transactions would be.
     enforce_type: bool = False
+    #: How long each delay level waits; messages that a consumer gave back start at the third.
+    delay_levels: str = DELAY_LEVELS
 
     def __post_init__(self) -> None:
         check_bounds("topics", self, (("queue_count", 1, 1_024),))
+        try:
+            DelayLevels.parse(self.delay_levels)
+        except ValueError as error:
+            raise RequestRefused(
+                "bad_config", str(error), key="topics.delay_levels", value=self.delay_levels
+            ) from None
 
 
 _BOUNDS = (

@@ -93,6 +93,8 @@ class Ending:
 
 
 def _tell(request: Request, decision: Decision) -> None:
+    if request.frame.is_one_way:
+        return
     reply = decision.reply
     if not isinstance(reply, Settled):
         # Not known: nothing was decided.

@@ -104,20 +104,25 @@ class GroupTools:
         request.answer(body=encode_body(GroupConfigs(version=DataVersion(), groups=found)))
 
     def consume_stats(self, request: Request) -> None:
-        """How far a group is in every queue that it has read."""
+        """How far a group is in every queue of the topics that it has read."""
         header = request.header(ConsumeStatsHeader)
+        broker = self._broker
+        group = header.consumer_group
+        topics = {topic for reader, topic, _ in broker.meta.offsets if reader == group}
         stats = {}
-        for (group, topic, queue_id), offset in self._broker.meta.offsets.items():
-            if group != header.consumer_group or header.topic not in ("", topic):
-                continue
-            queue = self._broker.queues.get(topic, queue_id)
-            name = Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
-            stats[name] = ConsumeQueueStats(
-                broker_offset=queue.end if queue else 0,
-                consumer_offset=offset,
-                pull_offset=offset,
-                consumed_at_ms=_consumed_at_ms(queue, offset),
-            )
+        for topic in sorted(topics if not header.topic else topics & {header.topic}):
+            found = broker.topics.get(topic)
+            for queue_id in range(found.read_queue_count if found is not None else 0):
+                queue = broker.queues.get(topic, queue_id)
+                # One that it never committed anything of counts as well: all of it lags.
+                offset = broker.meta.offsets.get((group, topic, queue_id), 0)
+                name = Queue(broker_name=broker.config.name, queue_id=queue_id, topic=topic)
+                stats[name] = ConsumeQueueStats(
+                    broker_offset=queue.end if queue else 0,
+                    consumer_offset=offset,
+                    pull_offset=offset,
+                    consumed_at_ms=_consumed_at_ms(queue, offset),
+                )
         request.answer(body=encode_consume_stats(stats, 0.0))
 
     def groups_of_topic(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import cast
 
 import msgspec
 
@@ -75,8 +76,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody is there."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's have all that a transport has, and are none by type.
+        self._transport = cast("asyncio.Transport", transport)
         self._timer = asyncio.get_running_loop().call_later(TIME_S_MAX, self.cut)
         self._owner.open.add(self)
         if len(self._owner.open) > CONNECTIONS_MAX:

@@ -17,12 +17,10 @@ from escrowmq.model.message import Message
 from escrowmq.protocol.properties import (
     CLUSTER,
     MSG_REGION,
-    REAL_QID,
-    REAL_TOPIC,
     TRACE_ON,
-    TRANSACTION_ID,
     UNIQ_KEY,
     format_properties,
+    half_properties,
     join_properties,
 )
 from escrowmq.store.meta import MessageType
@@ -105,13 +103,13 @@ class Messages:
             unique_key = uuid.uuid4().hex.upper()
             properties = join_properties(properties, format_properties({UNIQ_KEY: unique_key}))
         if is_half:
-            real = {
-                TRANSACTION_ID: transaction_id or unique_key,
-                REAL_TOPIC: topic.name,
-                REAL_QID: str(queue_id),
-            }
-            properties = join_properties(properties, format_properties(real))
-        waits_ms = facts.deliver_after_ms or max(facts.deliver_at_ms - now_ms, 0)
+            real = half_properties(transaction_id or unique_key, topic.name, queue_id)
+            properties = join_properties(properties, real)
+        waits_ms = (
+            self._topics.delay_levels.delay_ms(facts.delay_level)
+            or facts.deliver_after_ms
+            or max(facts.deliver_at_ms - now_ms, 0)
+        )
         if topic.name.startswith(DLQ_PREFIX):
             # It was sent as a retry, which would have waited.
             waits_ms = 0
@@ -136,6 +134,6 @@ class Messages:
 def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageType:
     if is_half:
         return MessageType.TRANSACTION
-    if facts.deliver_after_ms or facts.deliver_at_ms:
+    if facts.delay_level or facts.deliver_after_ms or facts.deliver_at_ms:
         return MessageType.DELAY
     return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL

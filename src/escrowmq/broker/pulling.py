@@ -1,34 +1,44 @@
 """Messages to consumers: PULL_MESSAGE, answered at once or when there is something to tell.
 
 A pull that finds nothing may wait.  It is tried again when its queue grows, and answered without a
-message when its time is up.
+message when its time is up.  It keeps nothing of its frame but the number to answer with, and goes
+with its connection.  When a queue grows that very many wait for, they are tried a few at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+from collections import deque
 from dataclasses import dataclass
-from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import EXPRESSION_TAG, PullHeader, PullResponseHeader
 from escrowmq.protocol.filter import TagFilter, parse_filter
+from escrowmq.protocol.templates import encode_found
 from escrowmq.store.reader import Pulled, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.connection import Connection
     from escrowmq.store.meta import Group
 
 PULLED_MAX = 1_024
 PULLED_BYTES_MAX = 256 * 1024
 WAIT_MS_MAX = 60_000
+#: Pulls that wait, and those of one connection; one too many is answered at once.
 WAITING_MAX = 100_000
+CONNECTION_WAITING_MAX = 16_384
+#: How exactly a wait ends.
+TICKS_PER_S = 20
+#: How long waiting pulls are tried before the loop may do something else.
+TRY_S = 0.002
 
 _CODES = {
     Status.FOUND: ResponseCode.SUCCESS,
@@ -38,6 +48,7 @@ _CODES = {
     Status.BEYOND_END: ResponseCode.PULL_OFFSET_MOVED,
 }
 
+Key = TypeVar("Key")
 Queue = tuple[str, int]
 """Topic and queue id."""
 
@@ -51,7 +62,17 @@ class Waiting:
     wanted: TagFilter
     #: Up to here nothing was found.
     offset: int
-    is_answered: bool = False
+    #: When to give up.
+    tick: int = 0
+
+    @property
+    def queue(self) -> Queue:
+        """What it waits for."""
+        return self.header.topic, self.header.queue_id
+
+
+#: In the order in which they came.
+Waitings = dict[Waiting, None]
 
 
 class Pulling:
@@ -59,10 +80,15 @@ class Pulling:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._waiting: dict[Queue, list[Waiting]] = {}
-        #: Until when (the loop's clock), a number against ties, who.
-        self._deadlines: list[tuple[float, int, Waiting]] = []
-        self._number = count()
+        #: Everyone who waits is in each of these once.
+        self._by_queue: dict[Queue, Waitings] = {}
+        self._by_tick: dict[int, Waitings] = {}
+        self._by_connection: dict[Connection, Waitings] = {}
+        self.waiting = 0
+        """How many pulls wait."""
+        self._last_tick = _tick_at(0)
+        #: Those whose queue has grown.
+        self._to_try: deque[Waiting] = deque()
         #: How far the log was when the views were looked at.
         self._looked_at = 0
 
@@ -72,11 +98,6 @@ class Pulling:
             RequestCode.PULL_MESSAGE: self.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull,
         }
-
-    @property
-    def waiting(self) -> int:
-        """How many pulls wait."""
-        return sum(map(len, self._waiting.values()))
 
     def pull(self, request: Request) -> None:
         """Answer a pull, or let it wait."""
@@ -92,8 +113,8 @@ class Pulling:
             )
         pulled = self._look(header, wanted, header.queue_offset)
         may_wait = header.may_wait and header.wait_ms > 0
-        if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room:
-            self._wait(Waiting(request, header, wanted, pulled.next_offset))
+        if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room(request.connection):
+            self._wait(request, header, wanted, pulled.next_offset)
         else:
             _answer(request, pulled)
 
@@ -144,45 +165,68 @@ class Pulling:
 
     # Those that wait.
 
-    @property
-    def _has_room(self) -> bool:
-        # Answered ones stay until their time: that bounds both.
-        return len(self._deadlines) < WAITING_MAX
+    def _has_room(self, connection: Connection) -> bool:
+        of_one = len(self._by_connection.get(connection, ()))
+        return self.waiting < WAITING_MAX and of_one < CONNECTION_WAITING_MAX
 
-    def _wait(self, waiting: Waiting) -> None:
-        header = waiting.header
-        wait_s = min(header.wait_ms, WAIT_MS_MAX) / 1_000
-        until = asyncio.get_running_loop().time() + wait_s
-        heapq.heappush(self._deadlines, (until, next(self._number), waiting))
-        self._waiting.setdefault((header.topic, header.queue_id), []).append(waiting)
+    def _wait(self, request: Request, header: PullHeader, wanted: TagFilter, offset: int) -> None:
+        # A frame may have megabytes that nobody needs again.
+        request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
+        header = msgspec.structs.replace(header, consumer_group="", subscription="")
+        waiting = Waiting(request, header, wanted, offset)
+        waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
+        self._by_queue.setdefault(waiting.queue, {})[waiting] = None
+        self._by_tick.setdefault(waiting.tick, {})[waiting] = None
+        self._by_connection.setdefault(request.connection, {})[waiting] = None
+        self.waiting += 1
+
+    def _remove(self, waiting: Waiting) -> None:
+        _take_out(self._by_queue, waiting.queue, waiting)
+        _take_out(self._by_tick, waiting.tick, waiting)
+        _take_out(self._by_connection, waiting.request.connection, waiting)
+        self.waiting -= 1
+
+    def drop(self, connection: Connection) -> None:
+        """A connection is closed."""
+        for waiting in list(self._by_connection.get(connection, ())):
+            self._remove(waiting)
 
     def grown(self, numbers: Iterable[int]) -> None:
         """These queues have new messages."""
+        was_idle = not self._to_try
         for number in numbers:
             queue = self._broker.store.queues[number]
-            self._try_all((queue.topic, queue.queue_id))
+            self._to_try.extend(self._by_queue.get((queue.topic, queue.queue_id), ()))
+        if was_idle and self._to_try:
+            self._try()
 
     def look_at_views(self) -> None:
         """Views may have new messages without a queue that has grown."""
         settled = self._broker.store.settled
-        if settled != self._looked_at:
-            self._looked_at = settled
-            for topic in self._broker.queues.views:
-                self._try_all((topic, 0))
+        if settled == self._looked_at:
+            return
+        self._looked_at = settled
+        was_idle = not self._to_try
+        for topic in self._broker.queues.views:
+            self._to_try.extend(self._by_queue.get((topic, 0), ()))
+        if was_idle and self._to_try:
+            self._try()
 
-    def _try_all(self, queue: Queue) -> None:
-        for one in self._waiting.pop(queue, ()):
-            self._try_again(one)
+    def _try(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + TRY_S
+        while self._to_try:
+            waiting = self._to_try.popleft()
+            # It may have been answered since, or its connection is gone.
+            if waiting in self._by_queue.get(waiting.queue, ()):
+                self._finish(waiting, may_wait=True)
+            if loop.time() > until and self._to_try:
+                # What was answered goes out before more is.
+                loop.call_soon(self._try)
+                return
 
-    def _try_again(self, waiting: Waiting) -> None:
-        if not waiting.request.connection.is_open:
-            waiting.is_answered = True
-        elif not self._finish(waiting, may_wait=True):
-            header = waiting.header
-            self._waiting.setdefault((header.topic, header.queue_id), []).append(waiting)
-
-    def _finish(self, waiting: Waiting, *, may_wait: bool) -> bool:
-        """Answer a pull that waited; False if it may wait on."""
+    def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
+        """Answer a pull that waited, unless it may wait on."""
         try:
             pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
@@ -190,24 +234,29 @@ class Pulling:
         else:
             waiting.offset = pulled.next_offset
             if may_wait and pulled.status is Status.NOTHING_NEW:
-                return False
+                return
             _answer(waiting.request, pulled)
-        waiting.is_answered = True
-        return True
+        self._remove(waiting)
 
     def give_up(self) -> None:
         """Answer those whose time is up."""
-        now = asyncio.get_running_loop().time()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            waiting = heapq.heappop(self._deadlines)[2]
-            if waiting.is_answered:
-                continue
-            header = waiting.header
-            queue = (header.topic, header.queue_id)
-            self._waiting[queue].remove(waiting)
-            if not self._waiting[queue]:
-                del self._waiting[queue]
-            self._finish(waiting, may_wait=False)
+        tick = _tick_at(0)
+        for due in range(self._last_tick, tick + 1):
+            for waiting in list(self._by_tick.get(due, ())):
+                self._finish(waiting, may_wait=False)
+        self._last_tick = tick
+
+
+def _tick_at(seconds: float) -> int:
+    """The number of the tick in so many seconds."""
+    return int((asyncio.get_running_loop().time() + seconds) * TICKS_PER_S)
+
+
+def _take_out(table: dict[Key, Waitings], key: Key, waiting: Waiting) -> None:
+    of_key = table[key]
+    del of_key[waiting]
+    if not of_key:
+        del table[key]
 
 
 def check_expression_type(kind: str) -> None:
@@ -217,6 +266,13 @@ def check_expression_type(kind: str) -> None:
 
 
 def _answer(request: Request, pulled: Pulled) -> None:
+    if pulled.status is Status.FOUND and not request.frame.is_one_way:
+        request.connection.send(
+            encode_found(
+                request.frame, pulled.next_offset, pulled.start, pulled.end, pulled.messages
+            )
+        )
+        return
     header = PullResponseHeader(
         next_offset=pulled.next_offset, min_offset=pulled.start, max_offset=pulled.end
     )

@@ -25,6 +25,7 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "batch_illegal": ResponseCode.MESSAGE_ILLEGAL,
     "body_too_large": ResponseCode.MESSAGE_ILLEGAL,
     "delay_illegal": ResponseCode.MESSAGE_ILLEGAL,
+    "disk_full": ResponseCode.SERVICE_NOT_AVAILABLE,
     "filter_malformed": ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     "group_forbidden": ResponseCode.NO_PERMISSION,
     "group_illegal": ResponseCode.INVALID_PARAMETER,

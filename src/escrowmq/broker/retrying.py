@@ -14,7 +14,6 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import SendBackHeader
-from escrowmq.protocol.delay_levels import delay_ms, retry_level
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.properties import (
     DELAY,
@@ -66,10 +65,11 @@ class Retrying:
             again = self._again(message, dlq_topic(group.name), 0, 0)
             broker.topics.for_group(again.topic, 1, now_ms)
         else:
-            level = retry_level(message.reconsume_times, header.delay_level)
+            levels = broker.topics.delay_levels
+            level = levels.retry_level(message.reconsume_times, header.delay_level)
             queue_id = next(self._turn) % group.retry_queue_count
             again = self._again(
-                message, retry_topic(group.name), queue_id, now_ms + delay_ms(level)
+                message, retry_topic(group.name), queue_id, now_ms + levels.delay_ms(level)
             )
             broker.topics.for_group(again.topic, group.retry_queue_count, now_ms)
         broker.submit(

@@ -15,6 +15,7 @@ from escrowmq.protocol.properties import POP_CK, format_properties, parse_proper
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_TRANSACTION_MASK
+from escrowmq.protocol.templates import SentAnswers
 from escrowmq.transaction.commands import Append, Appended, Decision, Held, Prepare
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Sending:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._answers = SentAnswers(broker.store_host, REGION)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -133,28 +135,37 @@ class Sending:
     def _held(self, request: Request, decision: Decision, queue_id: int, unique_key: str) -> None:
         held = decision.reply
         assert isinstance(held, Held)
+        self._tell(request, held.log_offsets[0], queue_id, held.half_offset, unique_key)
+
+    def _stored(self, request: Request, decision: Decision, queue_id: int) -> None:
+        stored = decision.reply
+        assert isinstance(stored, Appended)
+        if len(stored.log_offsets) == 1:
+            # One that waits for its time has no place in the queue yet.
+            queue_offset = max(stored.queue_offsets[0], 0)
+            self._tell(request, stored.log_offsets[0], queue_id, queue_offset)
+            return
         header = SendResponseHeader(
-            offset_message_id=self._message_id(held.log_offsets[0]),
+            offset_message_id=",".join(map(self._message_id, stored.log_offsets)),
             queue_id=queue_id,
-            queue_offset=held.half_offset,
-            transaction_id=unique_key,
+            queue_offset=stored.queue_offsets[0],
             region=REGION,
             is_traced=True,
         )
         request.answer(ResponseCode.SUCCESS, header=header)
 
-    def _stored(self, request: Request, decision: Decision, queue_id: int) -> None:
-        stored = decision.reply
-        assert isinstance(stored, Appended)
-        header = SendResponseHeader(
-            offset_message_id=",".join(map(self._message_id, stored.log_offsets)),
-            queue_id=queue_id,
-            # One that waits for its time has none yet.
-            queue_offset=max(stored.queue_offsets[0], 0),
-            region=REGION,
-            is_traced=True,
-        )
-        request.answer(ResponseCode.SUCCESS, header=header)
+    def _tell(
+        self,
+        request: Request,
+        log_offset: int,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None = None,
+    ) -> None:
+        if not request.frame.is_one_way:
+            request.connection.send(
+                self._answers.encode(request.frame, log_offset, queue_id, queue_offset, unique_key)
+            )
 
     def _message_id(self, log_offset: int) -> str:
         return offset_message_id(self._broker.store_host, log_offset)

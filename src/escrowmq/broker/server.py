@@ -7,7 +7,10 @@ before the store has recovered.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+import sys
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,9 +21,10 @@ from escrowmq.broker.broker import Broker
 from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.http import Answer, HttpConnections, json, text
+from escrowmq.broker.limits import Limits
 from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.writer import Writer
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
@@ -30,6 +34,8 @@ from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
@@ -43,8 +49,14 @@ OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
 RETAIN_S = 60.0
+#: How exactly connections that stall are cut.
+STALLED_S = 1.0
+#: Others may fill the disk, too.
+SPACE_S = 0.2
 RELEASED_MAX = 1_024
 BACKLOG = 4_096
+#: Open files that are not for connections: of the store, and of whoever connects one too many.
+FILES_RESERVED = 1_024
 
 
 class Server:
@@ -69,6 +81,9 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._connections: set[Connection] = set()
+        #: What connections share, and how often each limit was reached.
+        self.limits = Limits(broker)
+        self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
         self._background = Background(clock.now_ms)
         self._http = HttpConnections(
@@ -99,6 +114,7 @@ class Server:
         """Recover, then let clients in."""
         config = self._config
         advertised = _address_to_tell(config)
+        self._connections_max = min(config.connections_max, open_files_max() - FILES_RESERVED)
         self._lock = DirectoryLock(self._data)
         sockets: list[socket.socket] = []
         try:
@@ -114,7 +130,7 @@ class Server:
             for bound in sockets:
                 self._servers.append(
                     await loop.create_server(
-                        lambda: Connection(config, self), sock=bound, backlog=BACKLOG
+                        lambda: Connection(self.limits, self), sock=bound, backlog=BACKLOG
                     )
                 )
         except BaseException:
@@ -128,6 +144,8 @@ class Server:
         background.every(TICK_S, "end_long_pulls", self._end_pulls)
         background.every(TICK_S, "release_delayed_messages", self._release)
         background.every(RETAIN_S, "delete_old_messages", self._retain)
+        background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
+        background.every(SPACE_S, "look_at_disk", self._look_at_space)
 
     async def _start_http(self, advertised: str) -> None:
         bound = _bound(self._config.host, self._config.http_port)
@@ -149,6 +167,7 @@ class Server:
             name_address=self.name_address,
             http_address=self.http_address,
             connections=lambda: len(self._connections),
+            limits_reached=self.limits.counts,
         )
         broker = Broker(
             store,
@@ -178,7 +197,8 @@ class Server:
             connection.flush()
             connection.close()
         if self._meta is not None:
-            self._meta.close()
+            with self._offsets_may_wait():
+                self._meta.close()
         if self._lock is not None:
             self._lock.close()
 
@@ -187,7 +207,7 @@ class Server:
     def opened(self, connection: Connection) -> bool:
         """Somebody connects; False if that is one too many."""
         self._connections.add(connection)
-        return len(self._connections) <= self._config.connections_max
+        return len(self._connections) <= self._connections_max
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Somebody asks."""
@@ -196,6 +216,7 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._connections.discard(connection)
+        self.broker.pulling.drop(connection)
         self.broker.heartbeats.drop(connection)
 
     # What happens by itself.
@@ -215,7 +236,7 @@ class Server:
     async def _retain(self) -> None:
         """Delete what is old."""
         store, now_ms = self.broker.store, self._clock.now_ms()
-        if removable_below(store, now_ms) > store.log.start:
+        if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
             await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
 
     async def _sweep(self) -> None:
@@ -223,11 +244,30 @@ class Server:
         self.broker.heartbeats.expire()
         self.broker.offsets.expire()
         oldest = asyncio.get_running_loop().time() - self._config.idle_ms_max / 1_000
-        for connection in [one for one in self._connections if one.heard_at < oldest]:
-            connection.close()
+        for connection in list(self._connections):
+            connection.end_if_silent(oldest)
+
+    async def _end_stalled(self) -> None:
+        """Cut who neither ends its frames nor reads its answers."""
+        now = asyncio.get_running_loop().time()
+        for connection in (*self.limits.waiting, *self.limits.unread):
+            connection.end_if_stalled(now)
+
+    async def _look_at_space(self) -> None:
+        self.broker.writer.look_at_space()
 
     async def _flush_offsets(self) -> None:
-        self.broker.meta.flush_offsets()
+        with self._offsets_may_wait():
+            self.broker.meta.flush_offsets()
+
+    @contextmanager
+    def _offsets_may_wait(self) -> Iterator[None]:
+        """Offsets that cannot be written now are written later; or messages come again."""
+        try:
+            yield
+        except Unavailable as error:
+            now = asyncio.get_running_loop().time()
+            self.limits.note("offsets_not_written", now, why=str(error))
 
     # Pages.
 
@@ -246,6 +286,16 @@ class Server:
 
     def _status(self) -> Answer:
         return self._readiness() if self._broker is None else json(status(self._broker))
+
+
+def open_files_max() -> int:
+    """How many files this process may have open; as many as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _bound(host: str, port: int) -> socket.socket:

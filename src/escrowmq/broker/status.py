@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ class Vitals:
     #: When the pipeline last sent a verdict; 0 if it never did.
     verdict_at_ms: int = 0
     connections: Callable[[], int] = int
+    #: How often each limit of connections was reached.
+    limits_reached: Mapping[str, int] = field(default_factory=dict)
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +70,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_verdict_at_ms: int
     pipeline_away_since_ms: int
     background_failed: list[Failed]
+    #: For what there is room on the disk, and how much of it.
+    disk: str
+    disk_free_bytes: int
+    #: How often each limit of connections was reached, since the start.
+    limits_reached: dict[str, int]
 
 
 def status(broker: Broker) -> Status:
@@ -107,4 +114,7 @@ def status(broker: Broker) -> Status:
         last_verdict_at_ms=vitals.verdict_at_ms,
         pipeline_away_since_ms=heard_at_ms if is_away else 0,
         background_failed=vitals.background.failed,
+        disk=store.space.level.name.lower(),
+        disk_free_bytes=store.space.free_bytes,
+        limits_reached=dict(vitals.limits_reached),
     )

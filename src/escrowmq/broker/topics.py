@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.delay_levels import DelayLevels
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
 from escrowmq.store.meta import MessageType, Topic
@@ -36,7 +37,6 @@ READ_WRITE = READ | WRITE
 SYSTEM_TOPICS = frozenset(
     {HALF_TOPIC, OP_TOPIC, PARKED_TOPIC, SCHEDULE_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
-_DELAY_LEVELS = 18
 
 
 def retry_topic(group: str) -> str:
@@ -66,7 +66,8 @@ class Topics:
         self._meta = meta
         self._config = config
         self._system = {name: _system_topic(name) for name in sorted(SYSTEM_TOPICS)}
-        self._system[SCHEDULE_TOPIC] = _system_topic(SCHEDULE_TOPIC, _DELAY_LEVELS)
+        self.delay_levels = DelayLevels.parse(config.delay_levels)
+        self._system[SCHEDULE_TOPIC] = _system_topic(SCHEDULE_TOPIC, self.delay_levels.count)
         if config.auto_create:
             self._system[DEFAULT_TOPIC] = _system_topic(
                 DEFAULT_TOPIC, config.queue_count, READ_WRITE | INHERIT

@@ -5,7 +5,8 @@ and flushed together, and only then answered.  A command that is alone is flushe
 loop's own thread, because handing it over would take longer than the flush.
 
 New messages wait before decisions do: when the inbox fills, half messages are slowed first, so
-that what is already held can be settled.  After a failed write, flush or checkpoint nothing is
+that what is already held can be settled.  A batch is fair to those who sent it
+(``inbox.py``).  After a failed write, flush or checkpoint nothing is
 served any more: whoever was waiting is told that the outcome is unknown, everybody else that the
 store has failed, and ``failed`` tells the process to stop.
 """
@@ -14,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
+from escrowmq.broker.inbox import Inbox, Tell, Waiting, size_of
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
-from escrowmq.transaction.commands import Append, Command, Decision, Prepare
+from escrowmq.transaction.commands import Command, Decision
 
 if TYPE_CHECKING:
     from escrowmq.model.clock import Clock
@@ -30,17 +32,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-
-Tell = Callable[[Decision | BaseException], None]
-"""Is told how a command ended."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    command: Command
-    tell: Tell
-    size: int
-    is_wanted: bool = True
+UNFLUSHED_BATCH_MAX = 32
+"""Commands in one batch where none waits for the disk: few, so that the first are answered, and
+their senders go on, while the others are written."""
 
 
 class Writer:
@@ -49,11 +43,13 @@ class Writer:
     def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._is_fsync = store.config.durability == "fsync"
         self._config = config or WriterConfig()
+        if not self._is_fsync:
+            batch_max = min(self._config.batch_max, UNFLUSHED_BATCH_MAX)
+            self._config = replace(self._config, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
-        self._messages: deque[_Waiting] = deque()
-        self._decisions: deque[_Waiting] = deque()
-        self._bytes = 0
+        self._inbox = Inbox(self._config)
         #: Submitters that wait for room, by lane.
         self._slowed_messages: deque[asyncio.Future[None]] = deque()
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
@@ -62,7 +58,6 @@ class Writer:
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
-        self._is_fsync = store.config.durability == "fsync"
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         #: Done, with the error, once the store has failed.
@@ -77,28 +72,34 @@ class Writer:
     async def submit(self, command: Command) -> Decision:
         """The decision on a command, once it is durable.  Waits while the inbox is full."""
         self._refuse_if_closed()
-        size = _size(command)
+        size = size_of(command)
+        if not self._store.space.takes(size):
+            self._look_for_space(size)
         slowed = self._slowed_decisions if size is None else self._slowed_messages
-        while not self._has_room(size):
+        while not self._inbox.has_room(size):
             await self._room(slowed)
         answer: asyncio.Future[Decision] = self._loop.create_future()
-        waiting = self._enqueue(command, size, lambda end: _resolve(answer, end))
+        waiting = self._inbox.put(command, size, lambda end: _resolve(answer, end))
+        self._schedule()
         try:
             return await answer
         except asyncio.CancelledError:
             waiting.is_wanted = False
             raise
 
-    def put(self, command: Command, tell: Tell) -> None:
+    def put(self, command: Command, tell: Tell, source: Hashable = None) -> None:
         """Have ``tell`` called with the decision once it is durable, or with what went wrong.
 
-        For whoever cannot wait: Unavailable if there is no room.
+        For whoever cannot wait: Unavailable if there is no room for this ``source``.
         """
         self._refuse_if_closed()
-        size = _size(command)
-        if not self._has_room(size):
+        size = size_of(command)
+        if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
-        self._enqueue(command, size, tell)
+        if not self._store.space.takes(size):
+            self._look_for_space(size)
+        self._inbox.put(command, size, tell, source)
+        self._schedule()
 
     def between(self, work: Callable[[], None]) -> None:
         """Run a question soon, between two batches, when memory holds exactly what is durable."""
@@ -108,19 +109,14 @@ class Writer:
         self._questions.append(work)
         self._schedule()
 
-    def _has_room(self, size: int | None) -> bool:
-        config = self._config
-        if size is None:
-            return self._queued < config.inbox_max
-        is_heavy = self._bytes > 0 and self._bytes + size > config.bytes_max
-        return self._queued < config.messages_max and not is_heavy
+    def _look_for_space(self, size: int | None) -> None:
+        self.look_at_space()
+        self._store.space.refuse_if_full(size)
 
-    def _enqueue(self, command: Command, size: int | None, tell: Tell) -> _Waiting:
-        waiting = _Waiting(command, tell, size or 0)
-        self._bytes += waiting.size
-        (self._decisions if size is None else self._messages).append(waiting)
-        self._schedule()
-        return waiting
+    def look_at_space(self) -> None:
+        """See what is free on the disk; to be done every now and then."""
+        log = self._store.log
+        self._store.space.look(self._inbox.message_bytes + log.end - log.written)
 
     async def alone(self, work: Callable[[Store], T]) -> T:
         """Run something between two batches, when memory holds exactly what is durable."""
@@ -159,7 +155,7 @@ class Writer:
         if self.failed.done():
             return True
         is_busy = self._is_flushing or self._checkpoint is not None
-        waits = self._queued or self._alone or self._questions
+        waits = self._inbox or self._alone or self._questions
         return not (waits or is_busy) and self._store.dispatcher.is_idle
 
     def _tell_if_quiet(self) -> None:
@@ -167,10 +163,6 @@ class Writer:
             self._drained.set_result(None)
 
     # The inbox.
-
-    @property
-    def _queued(self) -> int:
-        return len(self._messages) + len(self._decisions)
 
     def _refuse_if_closed(self) -> None:
         if self._closing:
@@ -186,10 +178,10 @@ class Writer:
 
     def _let_in(self) -> None:
         """Wake as many as there is room for; decisions first."""
-        room = self._config.inbox_max - self._queued
+        room = self._config.inbox_max - len(self._inbox)
         while room > 0 and self._slowed_decisions:
             room -= _wake(self._slowed_decisions.popleft())
-        room = min(room, self._config.messages_max - self._queued)
+        room = min(room, self._config.messages_max - len(self._inbox))
         while room > 0 and self._slowed_messages:
             room -= _wake(self._slowed_messages.popleft())
 
@@ -216,7 +208,8 @@ class Writer:
         # One each time, so that batches go on in between.
         if self._questions:
             self._questions.popleft()()
-        batch = self._take()
+        batch = self._inbox.take()
+        self._let_in()
         if not batch:
             self._after()
             return
@@ -230,7 +223,7 @@ class Writer:
                 return
             store.write()
             if self._is_fsync:
-                if len(batch) > 1 or self._queued:
+                if len(batch) > 1 or self._inbox:
                     self._flush_aside(batch, decisions)
                     return
                 store.flush()
@@ -239,28 +232,14 @@ class Writer:
             raise
         self._answer(batch, decisions)
 
-    def _take(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
-        room = self._config.batch_max
-        for lane in (self._decisions, self._messages):
-            while lane and len(batch) < room:
-                waiting = lane.popleft()
-                self._bytes -= waiting.size
-                if waiting.is_wanted:
-                    batch.append(waiting)
-        self._let_in()
-        return batch
-
-    def _flush_aside(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+    def _flush_aside(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = True
         flushing = self._flusher.submit(self._store.flush)
         flushing.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._flushed, done, batch, decisions)
         )
 
-    def _flushed(
-        self, done: Future[None], batch: list[_Waiting], decisions: list[Decision]
-    ) -> None:
+    def _flushed(self, done: Future[None], batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = False
         error = done.exception()
         if error is not None:
@@ -269,7 +248,7 @@ class Writer:
             return
         self._answer(batch, decisions)
 
-    def _answer(self, batch: list[_Waiting], decisions: list[Decision]) -> None:
+    def _answer(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         grown = self._store.publish()
         for waiting, decision in zip(batch, decisions, strict=True):
             waiting.tell(decision)
@@ -286,7 +265,7 @@ class Writer:
         elif store.checkpoint_due and self._checkpoint is None and not self._alone:
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
-        if self._queued or self._alone or self._questions or not store.dispatcher.is_idle:
+        if self._inbox or self._alone or self._questions or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
 
@@ -317,9 +296,8 @@ class Writer:
     def _fail(self, error: BaseException) -> None:
         if self._store.failure is None:
             self._store.failure = error
-        for lane in (self._messages, self._decisions):
-            while lane:
-                lane.popleft().tell(self._store.finished())
+        for waiting in self._inbox.clear():
+            waiting.tell(self._store.finished())
         while self._questions:
             # Whoever asks sees that the store has failed.
             self._questions.popleft()()
@@ -329,13 +307,6 @@ class Writer:
         if not self.failed.done():
             self.failed.set_result(error)
         self._tell_if_quiet()
-
-
-def _size(command: Command) -> int | None:
-    """Bytes that a command brings; None for one that brings no messages."""
-    if not isinstance(command, Prepare | Append):
-        return None
-    return sum([len(message.body) + len(message.properties) for message in command.messages])
 
 
 def _resolve(answer: asyncio.Future[Decision], end: Decision | BaseException) -> None:
@@ -354,7 +325,7 @@ def _wake(waiting: asyncio.Future[None]) -> bool:
     return True
 
 
-def _tell(batch: list[_Waiting], error: BaseException) -> None:
+def _tell(batch: list[Waiting], error: BaseException) -> None:
     """These may be on disk or not: only a restart will tell."""
     for waiting in batch:
         waiting.tell(

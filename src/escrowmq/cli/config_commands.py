@@ -14,6 +14,8 @@ from escrowmq.cli.output import Output
 
 app = typer.Typer(help="See the settings.", no_args_is_help=True)
 
+VALUE_WIDTH_MAX = 24
+
 FileOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="TOML file; else $ESCROWMQ_CONFIG names one."),
@@ -45,7 +47,8 @@ def as_table(config: Config) -> str:
     rows = [("KEY", "VALUE", "ORIGIN")]
     rows += [(setting.name, str(setting.value), setting.origin) for setting in config.settings]
     name_width = max(len(name) for name, _, _ in rows)
-    value_width = max(len(value) for _, value, _ in rows)
+    # A value that is longer sticks out; it does not push all origins out of sight.
+    value_width = max(len(value) for _, value, _ in rows if len(value) <= VALUE_WIDTH_MAX)
     return "\n".join(
         f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import field
 
+from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.bodies import Body
 from escrowmq.protocol.consumer_headers import EXPRESSION_TAG
 from escrowmq.protocol.headers import Int32, Int64
@@ -41,15 +42,51 @@ class ProducerMembership(Body, frozen=True, kw_only=True):
     group: str = field(name="groupName")
 
 
+#: In the order of Java's constants: the C++ client sends a constant's place, not its name.
+_CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+_MODELS = (MODEL_BROADCASTING, MODEL_CLUSTERING)
+_FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+
+
 class ConsumerMembership(Body, frozen=True, kw_only=True):
     """The client has a consumer of this group."""
 
     group: str = field(name="groupName")
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = MODEL_CLUSTERING
-    consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+    said_type: str | int = field(name="consumeType", default="CONSUME_PASSIVELY")
+    said_model: str | int = field(name="messageModel", default=MODEL_CLUSTERING)
+    said_from: str | int = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
     subscriptions: tuple[Subscription, ...] = field(name="subscriptionDataSet", default=())
     is_unit_mode: bool = field(name="unitMode", default=False)
+
+    @property
+    def consume_type(self) -> str:
+        """Whether it pulls by itself, is pushed to, or pops."""
+        return _constant(self.said_type, _CONSUME_TYPES)
+
+    @property
+    def message_model(self) -> str:
+        """Whether its group shares the messages, or each member gets all."""
+        return _constant(self.said_model, _MODELS)
+
+    @property
+    def consume_from(self) -> str:
+        """Where a group starts that has no offset yet."""
+        return _constant(self.said_from, _FROM_WHERE)
+
+
+def _constant(said: str | int, constants: tuple[str, ...]) -> str:
+    if isinstance(said, str):
+        return said
+    if not 0 <= said < len(constants):
+        raise ProtocolViolation("body_malformed", "no such constant", place=said)
+    return constants[said]
 
 
 class Heartbeat(Body, frozen=True, kw_only=True):

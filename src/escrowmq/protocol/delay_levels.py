@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-_SECOND_MS = 1_000
-_MINUTE_MS = 60 * _SECOND_MS
-_HOUR_MS = 60 * _MINUTE_MS
+import re
 
-#: Level 1 is the first.
-DELAY_LEVELS_MS = (
-    1 * _SECOND_MS,
-    5 * _SECOND_MS,
-    10 * _SECOND_MS,
-    30 * _SECOND_MS,
-    *(minutes * _MINUTE_MS for minutes in range(1, 11)),
-    20 * _MINUTE_MS,
-    30 * _MINUTE_MS,
-    1 * _HOUR_MS,
-    2 * _HOUR_MS,
-)
-DELAY_LEVEL_MAX = len(DELAY_LEVELS_MS)
+import msgspec
 
-#: The level of the first retry, ten seconds.
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
+
+#: RocketMQ's own, and its way to write them.
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LEVELS_MAX = 64
+LEVEL_MS_MAX = 365 * _UNITS_MS["d"]
+
+#: The level of the first retry, ten seconds unless somebody sets it otherwise.
 _FIRST_RETRY_LEVEL = 3
 
 
-def delay_ms(level: int) -> int:
-    """How long a level waits: not at all below 1, and two hours beyond the last."""
-    return DELAY_LEVELS_MS[min(level, DELAY_LEVEL_MAX) - 1] if level > 0 else 0
+class DelayLevels(msgspec.Struct, frozen=True):
+    """Level 1 is the first."""
+
+    waits_ms: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> DelayLevels:
+        """From a text such as ``1s 5s 2h``; ``ValueError`` says what would be right."""
+        words = text.split()
+        if not 1 <= len(words) <= LEVELS_MAX:
+            raise ValueError(f"must be 1 to {LEVELS_MAX} delays")
+        return cls(tuple(map(_wait_ms, words)))
+
+    @property
+    def count(self) -> int:
+        """How many there are, which is the highest one."""
+        return len(self.waits_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """How long a level waits: not at all below 1, and as the last beyond it."""
+        return self.waits_ms[min(level, self.count) - 1] if level > 0 else 0
+
+    def retry_level(self, reconsume_times: int, asked_level: int = 0) -> int:
+        """The level for the next try of a message that was given back so often before.
+
+        A consumer may ask for a level itself.  Below 0 it gives the message up, which is not for
+        here.
+        """
+        level = asked_level or _FIRST_RETRY_LEVEL + reconsume_times
+        return min(level, self.count)
 
 
-def retry_level(reconsume_times: int, asked_level: int = 0) -> int:
-    """The level for the next try of a message that was given back so often before.
-
-    A consumer may ask for a level itself.  Below 0 it gives the message up, which is not for here.
-    """
-    level = asked_level or _FIRST_RETRY_LEVEL + reconsume_times
-    return min(level, DELAY_LEVEL_MAX)
+def _wait_ms(word: str) -> int:
+    found = _LEVEL.fullmatch(word)
+    wait_ms = int(found[1]) * _UNITS_MS[found[2]] if found else 0
+    if not 0 < wait_ms <= LEVEL_MS_MAX:
+        raise ValueError(f"{word} is no delay: write 10s, 5m, 2h or 1d, up to 365d")
+    return wait_ms

@@ -82,6 +82,19 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
     return data
 
 
+def half_properties(transaction_id: str, topic: str, queue_id: int) -> bytes:
+    """What a broker notes in a half message: its transaction, and where it really goes.
+
+    As ``format_properties`` writes it, but the topic is known to be a legal name.
+    """
+    if not transaction_id or _NAME_END in transaction_id or _PAIR_END in transaction_id:
+        raise _first_illegal({TRANSACTION_ID: transaction_id})
+    return (
+        f"{TRANSACTION_ID}\x01{transaction_id}\x02"
+        f"{REAL_TOPIC}\x01{topic}\x02{REAL_QID}\x01{queue_id}\x02"
+    ).encode()
+
+
 def join_properties(properties: bytes, more: bytes) -> bytes:
     """Add pairs at the end; old clients leave out the last separator."""
     if properties and not properties.endswith(b"\x02"):

@@ -102,7 +102,9 @@ class FrameSplitter:
         self._frame_bytes_max = frame_bytes_max
         self._rest = bytearray()
         self._wanted_bytes = _WORD_BYTES
-        self._violation: ProtocolViolation | None = None
+        #: What a violation said.  Not the exception itself: its traceback would keep this splitter,
+        #: and all bytes that were being read, until the cycle collector comes.
+        self._violation: tuple[str, str, dict[str, object]] | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -110,12 +112,13 @@ class FrameSplitter:
         return len(self._rest)
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """All frames that this chunk makes whole, to be taken to the end.
+        """All frames that this chunk makes whole, to be taken to the end before the next chunk.
 
         A violation is raised after the frames before it.
         """
         if self._violation is not None:
-            raise self._violation
+            code, message, fields = self._violation
+            raise ProtocolViolation(code, message, **fields)
         if self._rest:
             self._rest += chunk
             if len(self._rest) < self._wanted_bytes:
@@ -125,7 +128,7 @@ class FrameSplitter:
         try:
             yield from self._split(chunk)
         except ProtocolViolation as violation:
-            self._violation = violation
+            self._violation = (violation.code, violation.message, violation.fields)
             raise
 
     def _split(self, chunk: bytes) -> Iterator[Frame]:

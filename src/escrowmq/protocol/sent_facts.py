@@ -12,7 +12,6 @@ import re
 import msgspec
 
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.protocol.delay_levels import delay_ms
 from escrowmq.protocol.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     DELAY,
@@ -44,6 +43,7 @@ class SentFacts(msgspec.Struct, frozen=True, gc=False):
     tags: str
     #: Age before the first back-check, if the sender chose it.
     check_after_ms: int | None
+    #: The broker knows how long a level waits; with one there is no other delay.
     delay_level: int
     #: Counted from now, or from the commit of a half message.
     deliver_after_ms: int
@@ -72,10 +72,10 @@ def read_sent_facts(properties: bytes) -> SentFacts:
 
 
 def _waits(pairs: dict[str, str]) -> tuple[int, int, int]:
-    """Delay level, delay and instant; of the last two at most one is not 0."""
+    """Delay level, delay and instant; at most one of them is not 0."""
     delay_level = _number(pairs, DELAY)
     if delay_level > 0:
-        return delay_level, delay_ms(delay_level), 0
+        return delay_level, 0, 0
     if TIMER_DELAY_SEC in pairs:
         return 0, max(_number(pairs, TIMER_DELAY_SEC) * _SECOND_MS, 0), 0
     if TIMER_DELAY_MS in pairs:

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -120,7 +121,13 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 _HEAD_FIELDS = StoredMessage.__struct_fields__[:14]
 
 
-def encode(  # noqa: PLR0917 - positional, because this is called for each message.
+def encode(message: Message, *place: Any, **more: Any) -> bytes:  # noqa: ANN401 - see lay_out
+    """Lay out a message that passed ``limits.validate``; the arguments are ``lay_out``'s."""
+    head, rest, _, _ = lay_out(message, *place, **more)
+    return b"".join((head, message.body, rest))
+
+
+def lay_out(  # noqa: PLR0917 - positional, because this is called for each message.
     message: Message,
     queue_offset: int,
     log_offset: int,
@@ -128,8 +135,8 @@ def encode(  # noqa: PLR0917 - positional, because this is called for each messa
     store_host: bytes,
     transaction_bits: int = 0,
     prepared_offset: int = 0,
-) -> bytes:
-    """Lay out a message that passed ``limits.validate``.
+) -> tuple[bytes, bytes, int, int]:
+    """What comes before the body and what after it, the whole size, and ``record_crc``.
 
     The sender's word does not count for the bits that say what the transaction and hosts are.
     """
@@ -145,31 +152,26 @@ def encode(  # noqa: PLR0917 - positional, because this is called for each messa
         fixed_bytes += _IPV6_EXTRA_BYTES[sys_flag >> 4 & 3]
     body_bytes = len(body)
     properties_bytes = len(properties)
-    return b"".join(
-        (
-            pack_head(
-                fixed_bytes + body_bytes + properties_bytes,
-                magic,
-                crc32(body) & _CRC_MASK,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                log_offset,
-                sys_flag,
-                message.born_at_ms,
-                born_host,
-                stored_at_ms,
-                store_host,
-                message.reconsume_times,
-                prepared_offset,
-                body_bytes,
-            ),
-            body,
-            topic_field,
-            _pack_text_size(properties_bytes),
-            properties,
-        )
+    size = fixed_bytes + body_bytes + properties_bytes
+    head = pack_head(
+        size,
+        magic,
+        crc32(body) & _CRC_MASK,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        log_offset,
+        sys_flag,
+        message.born_at_ms,
+        born_host,
+        stored_at_ms,
+        store_host,
+        message.reconsume_times,
+        prepared_offset,
+        body_bytes,
     )
+    rest = topic_field + _pack_text_size(properties_bytes) + properties
+    return head, rest, size, crc32(rest, crc32(head))
 
 
 def encode_many(
@@ -226,13 +228,10 @@ def encode_many(
             pieces += (head, body, rest)
             crcs.append(crc_of(rest, crc_of(head)))
         else:
-            record = encode(
+            head, rest, size, crc = lay_out(
                 message, queue_offset, log_offset, stored_at_ms, store_host, transaction_bits
             )
-            size = len(record)
-            pieces.append(record)
-            crc = record_crc(record)
-            assert crc is not None
+            pieces += (head, message.body, rest)
             crcs.append(crc)
         sizes.append(size)
         log_offset += size

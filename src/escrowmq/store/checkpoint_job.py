@@ -1,7 +1,8 @@
 """A checkpoint under way.
 
-Made between two batches, when memory holds exactly what the log has flushed; ``write`` then does
-the long work and may run in another thread while the store goes on.
+Made between two batches, when memory holds exactly what the log has written; ``write`` then does
+the long work, which begins with flushing that, and may run in another thread while the store goes
+on.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.checkpoint import Checkpoint
+from escrowmq.store.consume_queue import write_tails
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
 
@@ -21,10 +23,12 @@ class CheckpointJob:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._unflushed = store.log.unflushed()
         self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
-        merge = store.keys.merge() if store.keys.merge_due() else None
+        has_room = store.space.allows_files(store.keys.merge_bytes())
+        merge = store.keys.merge() if has_room and store.keys.merge_due() else None
         self._runs = [run for run in (snapshot, merge) if run is not None]
         core = store.core
         self._frozen = Checkpoint(
@@ -59,11 +63,10 @@ class CheckpointJob:
     def write(self) -> None:
         """Put everything into files, flushed."""
         store = self._store
-        grown: set[str] = set()
-        for tail in self._tails:
-            grown.update(tail.queue.write(tail))
-        for directory in sorted(grown):
-            store.disk.flush_directory(directory)
+        # First, so that no file runs ahead of the log.
+        for segment in self._unflushed:
+            segment.file.flush()
+        write_tails(store.disk, self._tails)
         store.table.files.write(self._state)
         for run in self._runs:
             run.write()
@@ -71,6 +74,7 @@ class CheckpointJob:
     def install(self) -> Checkpoint:
         """Let memory forget what the files hold now; returns the checkpoint to save."""
         store = self._store
+        store.log.note_flushed(self._frozen.log_end)
         for tail in self._tails:
             tail.queue.install(tail)
         store.table.install(self._state)

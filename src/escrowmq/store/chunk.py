@@ -18,7 +18,7 @@ from escrowmq.store.consume_queue import Columns
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, SPAN_MAX
+from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
     from escrowmq.transaction.table import NewRows
@@ -98,8 +98,8 @@ class Chunk:
         """A column's rows as numpy sees them."""
         return self._views[name][: self.count]
 
-    def insert_one(self, rows: NewRows) -> None:
-        """Add the only row of a request."""
+    def insert_one(self, rows: NewRows, id_hash: int) -> None:
+        """Add the only row of a request, and the hash of its transaction's id."""
         at = self.count
         placed = rows.placed
         next_at_ms = rows.next_at_ms[0] if rows.next_at_ms else NEVER
@@ -111,9 +111,9 @@ class Chunk:
         self.origin[at] = rows.origin
         self.queue[at] = placed.queues[0]
         self.tags[at] = placed.tags[0]
-        self.part[at] = FIRST | 1
+        self.part[at] = ALONE
         self.state[at] = rows.state
-        self.id_hash[at] = crc32(rows.transaction_id.encode())
+        self.id_hash[at] = id_hash
         self.count = at + 1
         self.needed += 1
         self.due_from_ms = min(self.due_from_ms, next_at_ms)
@@ -180,7 +180,7 @@ class Chunk:
             self._views[name][at:end] = halves[name][:count]
         self._views["log_offset"][at:end] = log_offsets[:count]
         self._views["stored_at_ms"][at:end] = stored_at_ms[:count]
-        self._views["part"][at:end] = FIRST | 1
+        self._views["part"][at:end] = ALONE
         self.count = end
         self.needed += count
         self.due_from_ms = min(self.due_from_ms, int(halves["next_at_ms"][:count].min()))
@@ -217,7 +217,7 @@ class Chunk:
             self.state[at] = state
             if settled:
                 self.next_at_ms[at] = NEVER
-            self.needed += self._is_needed(at) - before
+            self.needed += (not settled) - before
         else:
             before = self._needed_in(at, end)
             self.state[at:end] = array("B", (state,)) * (end - at)

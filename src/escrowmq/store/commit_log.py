@@ -123,6 +123,16 @@ class CommitLog:
         self._unflushed = {}
         self.flushed = written
 
+    def unflushed(self) -> list[Segment]:
+        """Segments that were written to since they were flushed, for who flushes them aside."""
+        return list(self._unflushed.values())
+
+    def note_flushed(self, log_offset: int) -> None:
+        """Somebody has flushed all that is below this."""
+        self.flushed = max(self.flushed, log_offset)
+        more = {start: one for start, one in self._unflushed.items() if one.end > log_offset}
+        self._unflushed = more
+
     def read(self, log_offset: int, size: int) -> bytes:
         """Bytes of the log; also of what is only gathered yet."""
         if log_offset >= self.written:
@@ -148,6 +158,9 @@ class CommitLog:
         return segment.file.read_at(log_offset - segment.start, max(size, 0))
 
     def _segment_of(self, log_offset: int) -> Segment:
+        # Nearly always what was written last.
+        if self.segments and self.segments[-1].start <= log_offset < self.segments[-1].end:
+            return self.segments[-1]
         at = bisect_right(self.segments, log_offset, key=lambda segment: segment.start) - 1
         if at < 0 or log_offset >= self.segments[at].end:
             raise StoreCorrupt(

@@ -27,6 +27,9 @@ class StoreConfig:
     retention_ms: int = 72 * HOUR_MS
     #: The log is kept below this size by deleting its oldest segments; 0 means no limit.
     retention_bytes: int = 0
+    #: New messages are refused while less than this is free on the disk, decisions while less than
+    #: half of it is, and with less than a quarter nothing is written; 0 means that nobody looks.
+    free_bytes_min: int = 256 * MIB
     #: A half message older than this when it becomes visible is copied forward, so that it lives
     #: a whole retention.
     copy_after_ms: int = HOUR_MS
@@ -54,6 +57,7 @@ _BOUNDS = (
     ("checkpoint_bytes", 4096, 16 * GIB),
     ("retention_ms", 1, 10 * 365 * 24 * HOUR_MS),
     ("retention_bytes", 0, 2**62),
+    ("free_bytes_min", 0, 2**62),
     ("copy_after_ms", 0, COPY_AFTER_MAX_MS),
     ("chunk_rows", 8, 65_536),
     ("id_window_ms", 0, 24 * HOUR_MS),

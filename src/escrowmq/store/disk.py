@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 
 
@@ -63,6 +65,14 @@ class Disk(Protocol):
         """Make it and its parents; no error if it is there.  Durable when it returns."""
         ...
 
+    def make_directories(self, paths: Sequence[str]) -> None:
+        """Make all of them, as ``make_directory`` does, in less time."""
+        ...
+
+    def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """Flush each of them, in any order, in less time."""
+        ...
+
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step."""
         ...
@@ -73,6 +83,10 @@ class Disk(Protocol):
 
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be written, as far as anybody can tell."""
         ...
 
 
@@ -193,20 +207,33 @@ class OsDisk:
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
-        self._refuse_if_read_only(path)
-        directory = self._absolute(path)
-        unnamed = []
-        while directory not in self._named:
-            unnamed.append(directory)
-            directory = os.path.dirname(directory)
-        for directory in reversed(unnamed):
-            try:
-                os.mkdir(directory, _DIRECTORY_MODE)
-            except FileExistsError:
-                if not os.path.isdir(directory):
-                    raise _not_a_directory(directory) from None
-            _flush_names(os.path.dirname(directory))
-            self._named.add(directory)
+        self.make_directories([path])
+
+    def make_directories(self, paths: Sequence[str]) -> None:
+        """Make all of them, as ``make_directory`` does, in less time."""
+        made: dict[str, None] = {}
+        for path in paths:
+            self._refuse_if_read_only(path)
+            directory = self._absolute(path)
+            unnamed = []
+            while directory not in self._named and directory not in made:
+                unnamed.append(directory)
+                directory = os.path.dirname(directory)
+            for directory in reversed(unnamed):
+                try:
+                    os.mkdir(directory, _DIRECTORY_MODE)
+                except FileExistsError:
+                    if not os.path.isdir(directory):
+                        raise _not_a_directory(directory) from None
+                made[directory] = None
+        # Each parent once.
+        _call_each(_flush_names, list(dict.fromkeys(map(os.path.dirname, made))))
+        self._named.update(made)
+
+    def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """Flush each of them, in any order, in less time."""
+        _call_each(lambda file: file.flush(), files)
+        _call_each(self.flush_directory, directories)
 
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step."""
@@ -224,13 +251,35 @@ class OsDisk:
         self._refuse_if_read_only(path)
         _flush_names(self._absolute(path))
 
+    def free_bytes(self) -> int:
+        """Bytes that can still be written, as far as anybody can tell."""
+        found = os.statvfs(self._root)
+        return found.f_bavail * found.f_frsize
+
 
 # Messages may be private: nothing for others, whatever the umask.
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
+_FLUSHERS = 8
+_FLUSHES_APART_MAX = 16
+
 # fdatasync leaves out the times but not the size; not every system has it.
 _flush_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
+    """Flush each of many; the system puts together what waits at the same time."""
+    if len(each) <= _FLUSHES_APART_MAX:
+        for one in each:
+            flush(one)
+        return
+    # Written back at once, and what is left for each flush is little.  It promises nothing: what
+    # must be durable is flushed nevertheless.
+    os.sync()
+    with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="flush_all") as flushers:
+        # Taken to the end, so that an error of any of them is raised.
+        list(flushers.map(flush, each))
 
 
 def _not_a_directory(path: str) -> OSError:

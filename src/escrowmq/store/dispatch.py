@@ -98,6 +98,10 @@ class Dispatcher:
 
     def _index(self, record: Prepared | Scheduled | Stored | Moved, where: Where) -> None:
         placed = record.placed
+        if len(placed.sizes) == 1:
+            for key_hash in (*placed.unique, *placed.keys):
+                self._keys.add(key_hash, where.messages)
+            return
         offsets = list(accumulate(placed.sizes[:-1], initial=where.messages))
         self._keys.extend(placed.unique, offsets)
         if placed.keys:

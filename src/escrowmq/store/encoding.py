@@ -13,7 +13,7 @@ from zlib import crc32
 
 from escrowmq.protocol.limits import BODY_BYTES_MAX, validate
 from escrowmq.protocol.properties import index_facts, tags_code
-from escrowmq.protocol.stored_message import encode_many, skim
+from escrowmq.protocol.stored_message import encode_many, lay_out, skim
 from escrowmq.store.frames import open_frame
 
 if TYPE_CHECKING:
@@ -52,6 +52,28 @@ class MessageEncoder:
             for message in messages:
                 validate(message)
         return encoded
+
+    def encode_one(
+        self, message: Message, queue_offset: int, at: tuple[int, int], bits: int, placed: Placed
+    ) -> tuple[bytes, bytes, bytes]:
+        """``encode`` for the commonest frame, which has one message: its parts, in order."""
+        try:
+            head, rest, size, crc = lay_out(message, queue_offset, *at, self._store_host, bits)
+        except (StructError, AssertionError):
+            # A number or an address that the layout cannot hold.
+            validate(message)
+            raise
+        if size > BODY_BYTES_MAX:
+            validate(message)
+        keys = message.keys
+        placed.sizes = [size]
+        placed.crcs = [crc]
+        placed.tags = [tags_code(message.tags)]
+        placed.unique = [crc32(message.unique_key.encode())]
+        if keys:
+            placed.keys = [crc32(key.encode()) for key in keys]
+            placed.keyed = [0] * len(keys)
+        return head, message.body, rest
 
     def _encode(
         self,

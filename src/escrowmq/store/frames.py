@@ -94,6 +94,23 @@ def close_frame(
     _CHECKSUM.pack_into(frame, CHECKSUM_AT, checksum)
 
 
+def whole_frame(
+    messages: Iterable[bytes],
+    messages_bytes: int,
+    records: tuple[Record, ...],
+    place: tuple[int, int, int],
+    seed: int,
+) -> bytes:
+    """``open_frame`` and ``close_frame`` in one, for frames with few messages or none."""
+    tail = encode_records(records)
+    records_at = HEAD_BYTES + messages_bytes
+    length = records_at + len(tail)
+    assert length <= FRAME_BYTES_MAX
+    head = _HEAD.pack(MAGIC, VERSION, 0, length, records_at, *place)
+    checksum = _CHECKSUM.pack(crc32(tail, crc32(head, seed)))
+    return b"".join((head, checksum, *messages, tail))
+
+
 #: Log offset, length, where the records start, store time, what was known as flushed, and the
 #: bytes of the records.
 Vouched = tuple[int, int, int, int, int, Bytes]

@@ -26,7 +26,16 @@ from heapq import nlargest
 
 from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.store.disk import Disk
-from escrowmq.store.key_run import Columns, Entries, Run, damaged, merged, open_run, write_run
+from escrowmq.store.key_run import (
+    ENTRY_BYTES,
+    Columns,
+    Entries,
+    Run,
+    damaged,
+    merged,
+    open_run,
+    write_run,
+)
 
 OFFSET_END = 2**63
 """Above every log offset."""
@@ -178,6 +187,10 @@ class KeyIndex:
     def merge_due(self) -> bool:
         """Whether ``merge`` has something to do."""
         return self._merge is None and bool(self._mergeable())
+
+    def merge_bytes(self) -> int:
+        """What ``merge`` will write, about."""
+        return sum(run.count for run in self._mergeable()) * ENTRY_BYTES
 
     def merge(self) -> PendingRun | None:
         """The oldest runs of a size class of which there are enough, as one run to be written."""

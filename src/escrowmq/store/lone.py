@@ -36,6 +36,7 @@ Integers are little-endian, texts UTF-8 up to the end.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct, unpack_from
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -109,7 +110,7 @@ def _encode_half(record: Prepared) -> bytes | None:
         return None
     keys = placed.keys
     transaction_id = record.transaction_id.encode()
-    head = _HALF.pack(
+    head = _with_keys(len(keys)).pack(
         MARK,
         HALF_KIND,
         len(keys),
@@ -123,8 +124,14 @@ def _encode_half(record: Prepared) -> bytes | None:
         placed.tags[0],
         placed.unique[0],
         crc32(transaction_id),
+        *keys,
     )
-    return b"".join((head, *[key.to_bytes(4, "little") for key in keys], transaction_id))
+    return head + transaction_id
+
+
+@lru_cache(maxsize=64)
+def _with_keys(count: int) -> Struct:
+    return Struct(f"{_HALF.format}{count}I")
 
 
 def _encode_decision(record: Decided) -> bytes | None:

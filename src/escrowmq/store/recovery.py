@@ -6,6 +6,7 @@ ends with a checkpoint of its own; doing it twice gives the same.
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 from contextlib import contextmanager
@@ -59,6 +60,20 @@ def open_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
 ) -> tuple[Store, Found]:
     """Open a store, new or old, and bring it to the state that its log says."""
+    try:
+        return _open(disk, config, policy, store_host)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # Before anything can be served, what may not have reached the disk is written again.
+        raise StoreUnusable(
+            "data_directory_full", "there is no room to recover; make some and start again"
+        ) from error
+
+
+def _open(
+    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
+) -> tuple[Store, Found]:
     disk.make_directory("")
     form = formats.read_or_make(disk, config.chunk_rows)
     for directory in DIRECTORIES:
@@ -186,10 +201,11 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
     if checkpoint is not None:
         store.table.end_at_least(checkpoint.rows_end)
     settle_end(store, found, offset, flushed)
-    if checkpoint is None or found.frames or found.rebuilt_because:
-        store.checkpoint()
-    else:
+    is_behind = checkpoint is None or found.frames or found.rebuilt_because
+    if not is_behind:
         store.checkpointed = offset
+    elif store.space.allows_files():
+        store.checkpoint()
 
 
 @contextmanager

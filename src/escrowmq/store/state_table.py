@@ -21,7 +21,7 @@ from escrowmq.store.rows import Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
 from escrowmq.transaction.records import NEVER
-from escrowmq.transaction.states import State
+from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
 
-_STATES = (State.PREPARED, State.COMMITTED, State.ROLLED_BACK, State.PARKED)
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
 
@@ -63,8 +62,10 @@ class StateTable:
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
         self.survivors = Survivors()
-        #: First row of a request -> (rows, op offset), for decisions the file does not have yet.
-        self.ops: dict[int, tuple[int, int]] = {}
+        #: First row of a request -> op offset, for decisions the file does not have yet.
+        self.ops: dict[int, int] = {}
+        #: How many rows each of these has, where it is not one.
+        self._op_rows: dict[int, int] = {}
         #: The same of requests of one row, by the column: a replay decides them by the thousand,
         #: and ends with a checkpoint before anybody asks.
         self.replayed_ops: list[tuple[Rows, Rows]] = []
@@ -88,7 +89,7 @@ class StateTable:
             return self.survivors.rows.get(half_offset)
         log_offset = chunk.log_offset[at]
         part = chunk.part[at]
-        op = self.ops.get(half_offset if part & FIRST else half_offset - part)
+        first = half_offset if part & FIRST else half_offset - part
         return Half(
             half_offset=half_offset,
             log_offset=log_offset,
@@ -100,10 +101,10 @@ class StateTable:
             queue=chunk.queue[at],
             tags=chunk.tags[at],
             part=part,
-            state=_STATES[chunk.state[at]],
+            state=STATES[chunk.state[at]],
             checks_sent=chunk.checks_sent[at],
             next_at_ms=chunk.next_at_ms[at],
-            op_offset=op[1] if op else -1,
+            op_offset=self.ops.get(first, -1),
         )
 
     def find(self, transaction_id: str) -> int | None:
@@ -234,11 +235,12 @@ class StateTable:
             self.start = self.end = rows.first
         assert rows.first == self.end, "rows are added in order"
         count = len(rows.placed.sizes)
+        id_hash = crc32(rows.transaction_id.encode())
         if rows.transaction_id:
-            self.ids.add(crc32(rows.transaction_id.encode()))
+            self.ids.add(id_hash)
         chunk = self.chunk_for(self.end)
         if count == 1:
-            chunk.insert_one(rows)
+            chunk.insert_one(rows, id_hash)
         else:
             done = min(count, self.chunk_rows - chunk.count)
             chunk.insert_many(rows, 0, done)
@@ -282,8 +284,14 @@ class StateTable:
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
-        self.ops[first] = (count, op_offset)
-        self._set(first, count, state)
+        self.ops[first] = op_offset
+        if count > 1:
+            self._op_rows[first] = count
+        chunk, at = self.place(first) if count == 1 else (None, 0)
+        if chunk is not None and not self.survivors.rows:
+            chunk.set_state(at, at + 1, state, settled=True)
+        else:
+            self._set(first, count, state)
 
     def mark(self, first: int, count: int, state: State) -> None:
         """Park or resume rows."""
@@ -296,7 +304,7 @@ class StateTable:
         if self.survivors.rows:
             changes: dict[str, object] = {"state": state}
             if settled:
-                changes.update(next_at_ms=NEVER, op_offset=self.ops[first][1])
+                changes.update(next_at_ms=NEVER, op_offset=self.ops[first])
             for row in range(first, first + count):
                 self.survivors.change(row, **changes)
 
@@ -332,8 +340,9 @@ class StateTable:
         placed = moved.placed
         # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
-        op = self.ops.get(first_row(row.half_offset, row.part))
-        op_offset = op[1] if op else self.op_offset(known) if known else -1
+        op_offset = self.ops.get(first_row(row.half_offset, row.part), -1)
+        if op_offset < 0 and known is not None:
+            op_offset = self.op_offset(known)
         half = Half(
             half_offset=row.half_offset,
             log_offset=row.log_offset,
@@ -345,7 +354,7 @@ class StateTable:
             queue=placed.queues[index],
             tags=placed.tags[index],
             part=row.part,
-            state=_STATES[row.state],
+            state=STATES[row.state],
             checks_sent=row.checks_sent,
             next_at_ms=row.next_at_ms,
             op_offset=op_offset,
@@ -383,12 +392,14 @@ class StateTable:
     def _op_columns(self) -> tuple[Rows, Rows, Rows]:
         """First rows, numbers of rows and op offsets of what was decided since the last time."""
         firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
-        values = np.array(list(self.ops.values()), dtype=np.int64).reshape(-1, 2)
+        offsets = np.fromiter(self.ops.values(), dtype=np.int64, count=len(self.ops))
         replayed, self.replayed_ops = self.replayed_ops, []
         rows = np.concatenate([firsts, *(rows for rows, _ in replayed)])
         counts = np.ones(len(rows), dtype=np.int64)
-        counts[: len(firsts)] = values[:, 0]
-        return rows, counts, np.concatenate([values[:, 1], *(offsets for _, offsets in replayed)])
+        if self._op_rows:
+            count_of = self._op_rows.get
+            counts[: len(firsts)] = [count_of(first, 1) for first in self.ops]
+        return rows, counts, np.concatenate([offsets, *(more for _, more in replayed)])
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
@@ -403,6 +414,8 @@ class StateTable:
         for first in snapshot.ops:
             # Decided rows of the map keep their op offset themselves.
             self.ops.pop(first, None)
+            if self._op_rows:
+                self._op_rows.pop(first, None)
         for base in snapshot.dropped:
             del self.chunks[base]
         if snapshot.dropped:

@@ -18,11 +18,12 @@ from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
 from escrowmq.store.encoding import MessageEncoder, note_copied, note_transaction
-from escrowmq.store.frames import HEAD_BYTES, close_frame, open_frame
+from escrowmq.store.frames import HEAD_BYTES, close_frame, whole_frame
 from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
+from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.config import StoreConfig
-    from escrowmq.store.disk import Disk
+    from escrowmq.store.disk import Bytes, Disk
     from escrowmq.store.format import Format
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
@@ -87,6 +88,7 @@ class Store:
         self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
+        self.space = Space(disk, config.free_bytes_min)
         #: By queue number.
         self.queues: list[ConsumeQueue] = []
         self._is_fsync = config.durability == "fsync"
@@ -126,15 +128,20 @@ class Store:
         frame_offset = log.end
         messages_at = frame_offset + HEAD_BYTES
         records = decision.records
-        if decision.messages:
-            if len(records) > 1:
-                for named in records:
-                    if type(named) is NamedQueue:
-                        validate_queue(named.topic, named.queue_id)
-            frame = self._encode(decision, messages_at, at_ms)
+        messages = decision.messages
+        place = (frame_offset, at_ms, log.flushed)
+        frame: Bytes
+        if not messages:
+            copies = self._copies(decision) if decision.copies else []
+            frame = whole_frame(copies, sum(map(len, copies)), records, place, self.seed)
+        elif len(messages) == 1 and type(records[0]) is Prepared:
+            frame = self._frame_of_one(decision, records[0], place)
         else:
-            frame = open_frame(self._copies(decision))
-        close_frame(frame, records, (frame_offset, at_ms, log.flushed), self.seed)
+            for named in records[:-1]:
+                if type(named) is NamedQueue:
+                    validate_queue(named.topic, named.queue_id)
+            frame = gathered = self._encode(decision, messages_at, at_ms)
+            close_frame(gathered, records, place, self.seed)
         log.append(frame, at_ms)
         self.last_at_ms = at_ms
         self.apply(records, Where(frame_offset, messages_at, at_ms))
@@ -171,6 +178,22 @@ class Store:
                 ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
             )
 
+    def _frame_of_one(
+        self, decision: Decision, record: Prepared, place: tuple[int, int, int]
+    ) -> bytes:
+        """What most frames are: one half message whose names are all known."""
+        (message,), reply = decision.messages, decision.reply
+        assert isinstance(reply, Held)
+        placed = record.placed
+        log_offset = place[0] + HEAD_BYTES
+        parts = self._encoder.encode_one(
+            message, record.first, (log_offset, place[1]), SYS_PREPARED, placed
+        )
+        reply.log_offsets = [log_offset]
+        if record.transaction_id != message.unique_key:
+            note_transaction(placed, record.transaction_id)
+        return whole_frame(parts, placed.sizes[0], decision.records, place, self.seed)
+
     def _encode(self, decision: Decision, offset: int, at_ms: int) -> bytearray:
         record, reply = decision.records[-1], decision.reply
         assert isinstance(reply, Held | Appended)
@@ -191,11 +214,10 @@ class Store:
 
     def _copies(self, decision: Decision) -> list[bytes]:
         copies = [self.reading.record_of(self.row(row)) for row in decision.copies]
-        if copies:
-            record = decision.records[-1]
-            assert isinstance(record, Moved)
-            note_copied(record.placed, copies)
-            note_transaction(record.placed, record.rows[0].transaction_id)
+        record = decision.records[-1]
+        assert isinstance(record, Moved)
+        note_copied(record.placed, copies)
+        note_transaction(record.placed, record.rows[0].transaction_id)
         return copies
 
     # Durability.
@@ -262,9 +284,10 @@ class Store:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether a restart would have too much to replay."""
+        """Whether a restart would have too much to replay, and there is room to mend that."""
         grown = self.log.written - self.checkpointed
-        return grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+        is_due = grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+        return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:
         """Take a checkpoint now.  Nothing may be gathered, unflushed or unpublished."""
@@ -281,7 +304,6 @@ class Store:
         self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
-        self.flush()
         return CheckpointJob(self)
 
     def end_checkpoint(self, job: CheckpointJob) -> None:
@@ -295,10 +317,11 @@ class Store:
         self.checkpointed = checkpoint.log_end
 
     def close(self) -> None:
-        """Checkpoint, unless the store has failed, and give all files back."""
+        """Checkpoint, unless the store has failed or has no room, and give all files back."""
         if self.failure is None:
             self.sync()
-            self.checkpoint()
+            if self.space.allows_files():
+                self.checkpoint()
         self.open_files.close()
         self.keys.close()
         self.log.close()

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import errno as codes
 import os
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, checked_path
+from escrowmq.store.disk import Bytes, File, checked_path
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.journal import (
@@ -220,6 +221,18 @@ class FaultyDisk:
             self._refuse(Kind.MAKE_DIRECTORY, path)
             self.perform(MakeDirectory(path))
 
+    def make_directories(self, paths: Sequence[str]) -> None:
+        """See ``Disk.make_directories``."""
+        for path in paths:
+            self.make_directory(path)
+
+    def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        """See ``Disk.flush_all``; one after the other, so that each can fail."""
+        for file in files:
+            file.flush()
+        for directory in directories:
+            self.flush_directory(directory)
+
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step.
 
@@ -354,6 +367,13 @@ class FaultyDisk:
         if self.read_only:
             raise _error(codes.EROFS, path)
         self.raise_planned(kind, path)
+
+    def free_bytes(self) -> int:
+        """See ``Disk.free_bytes``; without a capacity there is always room."""
+        if self.capacity_bytes is None:
+            return sys.maxsize
+        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
+        return max(0, self.capacity_bytes - used)
 
     def _fitting_bytes(self, inode: Inode, offset: int, wanted: int) -> int:
         size = len(inode.visible)

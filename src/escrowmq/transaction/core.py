@@ -33,7 +33,7 @@ from escrowmq.transaction.records import (
     Scheduled,
     Stored,
 )
-from escrowmq.transaction.states import State
+from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
 
 if TYPE_CHECKING:
@@ -201,9 +201,10 @@ class Transactions:
                 placed=record.placed,
             )
         )
-        for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
-            if delay_ms:
-                self.delays[row] = delay_ms
+        if record.deliver_after_ms:
+            for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
+                if delay_ms:
+                    self.delays[row] = delay_ms
 
     def _join(self, record: Prepared, count: int) -> None:
         parts = self.parts.get(record.head)
@@ -222,7 +223,7 @@ class Transactions:
         self.heads[record.first] = record.head
 
     def _apply_decided(self, record: Decided, where: Where) -> None:
-        self._settle(record, State(record.state), where.frame)
+        self._settle(record, STATES[record.state], where.frame)
         self._forget_transaction(record.head)
 
     def _apply_batch_decided(self, record: BatchDecided, where: Where) -> None:
@@ -234,8 +235,9 @@ class Transactions:
     def _settle(self, record: Decided | BatchDecided, state: State, op_offset: int) -> None:
         for first, count in record.ranges:
             self.table.decide(first, count, state, op_offset)
-            self.heads.pop(first, None)
-            if not record.waiting:
+            if self.heads:
+                self.heads.pop(first, None)
+            if self.moved_at_ms and not record.waiting:
                 self.moved_at_ms.pop(first, None)
             if self.delays:
                 for row in range(first, first + count):
@@ -246,8 +248,10 @@ class Transactions:
             self.queue_ends[span.queue] = span.first + span.count
 
     def _forget_transaction(self, head: int) -> None:
-        self.parts.pop(head, None)
-        self.resumed_at_ms.pop(head, None)
+        if self.parts:
+            self.parts.pop(head, None)
+        if self.resumed_at_ms:
+            self.resumed_at_ms.pop(head, None)
 
     def _apply_asked(self, record: Asked, _where: Where) -> None:
         self.table.count_check(record.head, record.checks_sent, record.next_check_at_ms)

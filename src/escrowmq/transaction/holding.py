@@ -89,7 +89,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         origin = origin.id
     queues = number_queues(core, command.messages, records)
     delays = [message.deliver_after_ms for message in command.messages]
-    if delays.count(0) == len(delays):
+    if not any(delays):
         delays = []
     elif min(delays) < 0 or max(delays) > DELAY_MS_MAX:
         return delay_illegal()
@@ -256,6 +256,8 @@ def number_queues(
     """The queue number of each message; names new queues in ``records``."""
     topic = messages[0].topic
     known = core.names.queues_of.get(topic, {})
+    if len(messages) == 1 and messages[0].queue_id in known:
+        return [known[messages[0].queue_id]]
     # Nearly always one topic whose queues are known: then nothing is built per message.
     queues = [known.get(message.queue_id, -1) for message in messages if message.topic == topic]
     if len(queues) == len(messages) and -1 not in queues:

@@ -8,8 +8,9 @@ from escrowmq.transaction.answers import no_such_half, refuse
 from escrowmq.transaction.commands import Decision, End, Settled
 from escrowmq.transaction.copying import stale_requests
 from escrowmq.transaction.giving import give_ranges, waiting_rows
-from escrowmq.transaction.records import Answered, Decided
+from escrowmq.transaction.records import Answered, Decided, Span
 from escrowmq.transaction.states import SETTLES, Resolution, State
+from escrowmq.transaction.table import ALONE
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
@@ -78,16 +79,23 @@ def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
 
 def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int) -> Decision:
     """The record that decides an undecided transaction."""
-    head = core.head_of(half.first)
-    ranges = core.ranges_of(head)
     named = half.half_offset
+    head = core.head_of(half.first)
+    is_alone = half.part == ALONE and head == named and head not in core.parts
+    ranges = [(named, 1)] if is_alone else core.ranges_of(head)
     reply = Settled(half_offset=named, state=settled, by=by, at_ms=now_ms, repeated=False)
     if settled is State.ROLLED_BACK:
         return Decision(records=(Decided(head, settled, by, ranges, [], []),), reply=reply)
-    waiting = waiting_rows(core, ranges, now_ms)
-    waits = {row for row, _ in waiting}
-    given = give_ranges(core, ranges, waits)
     carries: tuple[int, ...] = ()
+    waiting: list[tuple[int, int]] = []
+    waits: set[int] = set()
+    if is_alone and not core.delays:
+        # Nearly all of them: one message that does not wait.
+        given = [Span(half.queue, core.queue_ends[half.queue], 1)]
+    else:
+        waiting = waiting_rows(core, ranges, now_ms)
+        waits = {row for row, _ in waiting}
+        given = give_ranges(core, ranges, waits)
     # The head is the oldest: while it is young, nothing else needs a look.
     if half.half_offset != head or now_ms - half.stored_at_ms >= core.copy_after_ms:
         carries = stale_requests(core, ranges, waits, now_ms)

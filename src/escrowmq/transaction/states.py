@@ -24,6 +24,10 @@ class State(IntEnum):
         return self.name.lower()
 
 
+#: By code: looking one up takes a tenth of the time of calling the class.
+STATES = tuple(State)
+
+
 class Resolution(StrEnum):
     """What was answered about a transaction: by its producer, its ledger or a person."""
 

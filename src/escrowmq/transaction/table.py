@@ -29,6 +29,10 @@ In the other rows ``part`` is the distance to the first one.
 """
 
 
+ALONE = FIRST | 1
+"""The ``part`` of a request's only row."""
+
+
 def first_row(half_offset: int, part: int) -> int:
     """The first row of the request to which this row belongs."""
     return half_offset if part & FIRST else half_offset - part

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from tests.interop import remoting
 from tests.interop.peer import Ability, Peer
-from tests.interop.scenario import Broker, fresh, same, scenario
+from tests.interop.scenario import CHECKS_MAX, Broker, eventually, fresh, same, scenario
 from tests.interop.values import COMMITTED_FLAG, Answer, Message
 
 TRANSACTION_BITS = 0xC
+PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 
 @scenario(Ability.TRANSACTION, Ability.PUSH)
@@ -138,3 +140,65 @@ def another_producer_of_the_group_is_asked_when_one_is_gone(broker: Broker, peer
     second.wait_for_check("left")
     consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
     consumer.wait_for(1, lambda message: message.keys == "left")
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def another_member_answers_for_a_producer_that_was_killed(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("killed"), fresh("producers")
+    broker.create_topic(topic)
+    member = peer.start_transaction_producer(broker.name_server, group)
+    member.script("left", checks=[Answer.COMMIT])
+    member.send_in_transaction(Message(topic=topic, keys="own"), local=Answer.COMMIT)
+    kill_before_commit(broker, peer, topic, group)
+    member.wait_for_check("left")
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    found = consumer.wait_for(2)
+    same([message.keys for message in found], ["own", "left"])
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def a_producer_that_was_killed_is_asked_when_it_is_back(broker: Broker, peer: Peer) -> None:
+    topic, group = fresh("back"), fresh("producers")
+    broker.create_topic(topic)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    kill_before_commit(broker, peer, topic, group)
+    with peer.another() as restarted:
+        producer = restarted.start_transaction_producer(broker.name_server, group)
+        producer.script("left", checks=[Answer.COMMIT])
+        producer.send_in_transaction(Message(topic=topic, keys="own"), local=Answer.COMMIT)
+        producer.wait_for_check("left")
+        found = consumer.wait_for(2)
+    same([message.keys for message in found], ["own", "left"])
+
+
+def kill_before_commit(broker: Broker, peer: Peer, topic: str, group: str) -> None:
+    """A process of its own that dies in its local transaction, for key ``left``."""
+    with peer.another() as doomed:
+        producer = doomed.start_transaction_producer(broker.name_server, group)
+        producer.begin_transaction(Message(topic=topic, keys="left"), local=Answer.HANG)
+        producer.wait_for_local("left")
+
+
+@scenario(Ability.TRANSACTION, Ability.PUSH)
+def a_transaction_that_nobody_knows_is_parked_until_resumed(broker: Broker, peer: Peer) -> None:
+    topic, key = fresh("parked"), fresh("key")
+    broker.create_topic(topic)
+    producer = peer.start_transaction_producer(broker.name_server, fresh("producers"))
+    sent = producer.send_in_transaction(Message(topic=topic, keys=key), local=Answer.UNKNOWN)
+    asked = producer.wait_for_check(key, CHECKS_MAX)
+    eventually(
+        lambda: key.encode() in remoting.pull_all(broker.broker_address, PARKED_TOPIC),
+        "the parked message",
+    )
+    assert len(producer.checks(key)) == CHECKS_MAX
+    producer.script(key, checks=[Answer.COMMIT])
+    # Java tells no offset when it has sent, but then takes it for the id of what it is asked about.
+    offset_id = sent.offset_message_id or asked.message.message_id
+    if Ability.MQADMIN in peer.abilities:
+        assert peer.resume(broker.name_server, topic, offset_id)
+    else:
+        remoting.resume(broker.broker_address, topic, offset_id)
+    producer.wait_for_check(key, CHECKS_MAX + 1)
+    consumer = peer.start_push_consumer(broker.name_server, fresh("consumers"), topic)
+    (found,) = consumer.wait_for(1)
+    assert (found.keys, found.message_id) == (key, sent.message_id)

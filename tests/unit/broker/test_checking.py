@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import checking, connection
+from escrowmq.broker import checking, taking
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.send_headers import (
     CheckTransactionHeader,
@@ -183,7 +183,7 @@ async def test_a_check_that_a_dying_connection_did_not_take_goes_to_the_next_one
 async def test_who_takes_nothing_for_too_long_is_passed_over_until_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TAKEN_S_MAX", 0.02)
+    monkeypatch.setattr(taking, "TAKEN_S_MAX", 0.02)
     async with serving(tmp_path, broker=PATIENT) as server:
         sender = await producer(server, "sender")
         await sender.ask(SEND, half("t1"), b"x")

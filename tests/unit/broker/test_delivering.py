@@ -293,6 +293,30 @@ async def test_a_message_that_is_given_back_comes_again_and_then_to_the_dead_let
         assert len(visible(server, "%DLQ%shop", 0)) == 2
 
 
+async def test_the_owner_sets_how_long_levels_and_retries_wait(tmp_path: Path) -> None:
+    async with serving(tmp_path, topics={"delay_levels": "2s 2s 3s"}) as server:
+        clock = server.broker.clock
+        assert isinstance(clock, ManualClock)
+        peer = await shop(server)
+        await peer.ask(SEND, sending(properties={"DELAY": "1"}), b"later")
+        await peer.ask(SEND, sending(), b"now")
+        assert [one.body for one in visible(server)] == [b"now"]
+        clock.advance(ms=2_000)
+        await eventually(lambda: len(visible(server)) == 2)
+        assert await given_back(peer, server, "orders", 1) == ResponseCode.SUCCESS
+        clock.advance(ms=3_000)
+        await eventually(lambda: visible(server, "%RETRY%shop", 0))
+
+
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+async def test_a_delayed_message_is_of_that_type(tmp_path: Path, name: str) -> None:
+    async with serving(tmp_path, topics={"enforce_type": True}) as server:
+        peer = await shop(server)
+        assert (await peer.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
+        later = sending(properties={name: "1"})
+        assert (await peer.ask(SEND, later, b"x")).code == ResponseCode.NO_PERMISSION
+
+
 async def test_what_nobody_saw_cannot_be_given_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await shop(server)

@@ -103,6 +103,11 @@ async def test_groups_are_shown_with_their_members_and_progress(tmp_path: Path) 
             RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader(consumer_group="shop")
         )
         assert b'"brokerOffset":2,"consumerOffset":1' in progress.body
+        # The other queues too, or what they hold would not count as lag.
+        assert progress.body.count(b'"queueId"') == 4
+        other = ConsumeStatsHeader(consumer_group="shop", topic="other")
+        nothing = await peer.ask(RequestCode.GET_CONSUME_STATS, other)
+        assert b'"queueId"' not in nothing.body
         readers = await peer.ask(
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic="orders")
         )

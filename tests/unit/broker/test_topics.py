@@ -10,6 +10,7 @@ from escrowmq.broker.config import TopicsConfig
 from escrowmq.broker.topics import (
     DEFAULT_TOPIC,
     READ,
+    SCHEDULE_TOPIC,
     SYSTEM_TOPICS,
     Topics,
     dlq_topic,
@@ -156,3 +157,15 @@ def test_a_mixed_topic_takes_every_type(meta: Meta, kind: MessageType) -> None:
 def test_types_are_only_shown_by_default(meta: Meta) -> None:
     topics, topic = typed(meta, MessageType.NORMAL, enforce=False)
     topics.check_type(topic, MessageType.TRANSACTION)
+
+
+def test_delay_levels_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(RequestRefused) as refused:
+        TopicsConfig(delay_levels="1s soon")
+    assert refused.value.code == "bad_config"
+    assert refused.value.fields == {"key": "topics.delay_levels", "value": "1s soon"}
+
+
+def test_the_schedule_topic_has_a_queue_for_each_delay_level(meta: Meta) -> None:
+    topics = Topics(meta, TopicsConfig(delay_levels="1s 2s"))
+    assert topics.named(SCHEDULE_TOPIC).read_queue_count == 2

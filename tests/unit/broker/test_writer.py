@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.broker.config import WriterConfig
-from escrowmq.broker.writer import Writer
+from escrowmq.broker.writer import UNFLUSHED_BATCH_MAX, Writer
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.recovery import open_store
@@ -141,6 +141,17 @@ async def test_with_durability_os_nothing_is_flushed_before_the_answer() -> None
     assert log_flushes(disk) == 0
     await writer.close()
     assert log_flushes(disk) == 1
+
+
+async def test_where_nothing_is_flushed_the_first_are_answered_before_the_last_is_begun() -> None:
+    store = opened(FaultyDisk(), durability="os")
+    writer = Writer(store, ManualClock())
+    seen: list[int] = []
+    count = 2 * UNFLUSHED_BATCH_MAX
+    for number in range(count):
+        writer.put(prepare(number), lambda _end: seen.append(store.table.end))
+    await writer.close()
+    assert seen == [UNFLUSHED_BATCH_MAX] * UNFLUSHED_BATCH_MAX + [count] * UNFLUSHED_BATCH_MAX
 
 
 async def test_a_full_inbox_slows_new_messages_before_decisions() -> None:

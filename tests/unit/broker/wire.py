@@ -15,6 +15,7 @@ from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header, read_fields
+from escrowmq.protocol.ids import format_address
 from escrowmq.protocol.remoting import Frame, FrameSplitter, encode_request
 from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader
 from escrowmq.protocol.stored_message import StoredMessage, decode
@@ -62,6 +63,11 @@ class Peer:
     def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         """Send a request that nobody answers."""
         self.write(encode_request(code, 0, header=header, body=body, is_one_way=True))
+
+    @property
+    def address(self) -> str:
+        """As the broker knows it."""
+        return format_address(*self._writer.get_extra_info("sockname")[:2])
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

@@ -17,6 +17,7 @@ from escrowmq.protocol.properties import (
     UNIQ_KEY,
     find_property,
     format_properties,
+    half_properties,
     index_facts,
     parse_properties,
     tags_code,
@@ -61,6 +62,14 @@ def test_an_empty_name_is_refused_in_the_first_place_too() -> None:
 def test_a_name_that_would_be_read_as_two_pairs_is_refused() -> None:
     with pytest.raises(RequestRefused, match="property_illegal"):
         format_properties({"a\x01b\x02c": "d"})
+
+
+def test_a_half_messages_own_properties_are_written_as_any() -> None:
+    pairs = {"__transactionId__": "é key", "REAL_TOPIC": "orders", "REAL_QID": "3"}
+    assert half_properties("é key", "orders", 3) == format_properties(pairs)
+    for key in ("", "a\x01b", "a\x02b"):
+        with pytest.raises(RequestRefused, match="property_illegal"):
+            half_properties(key, "orders", 3)
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:

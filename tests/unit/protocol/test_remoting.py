@@ -218,7 +218,7 @@ def test_frames_before_a_violation_come_out_and_none_after_it() -> None:
     assert [frame.body for frame in got] == [b"first"]
     with pytest.raises(ProtocolViolation) as again:
         list(splitter.feed(THREE[1]))
-    assert again.value is first.value
+    assert str(again.value) == str(first.value)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,19 @@ def test_a_checkpoint_flushes_what_durability_os_left_to_the_system() -> None:
     assert driver.crashed().bodies() == ["a"]
 
 
+def test_what_is_written_while_a_checkpoint_flushes_is_flushed_by_the_next() -> None:
+    driver = Driver(durability="os")
+    driver.append(message("a"))
+    job = driver.store.begin_checkpoint()
+    job.write()
+    driver.append(message("b"))
+    driver.store.end_checkpoint(job)
+    assert driver.crashed().bodies() == ["a"]
+    driver.store.checkpoint()
+    assert driver.crashed().bodies() == ["a", "b"]
+    assert driver.store.log.unflushed() == []
+
+
 # While one is written
 
 

@@ -52,7 +52,7 @@ def request(first: int, count: int = 1, *, transaction_id: str = "t") -> NewRows
 def insert(chunk: Chunk, rows: NewRows) -> None:
     count = len(rows.placed.sizes)
     if count == 1:
-        chunk.insert_one(rows)
+        chunk.insert_one(rows, crc32(rows.transaction_id.encode()))
     else:
         chunk.insert_many(rows, 0, count)
 

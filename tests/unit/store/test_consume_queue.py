@@ -17,6 +17,7 @@ from escrowmq.store.consume_queue import (
     ConsumeQueue,
     Entry,
     OpenFiles,
+    write_tails,
 )
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives
@@ -66,8 +67,7 @@ def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
     """What a checkpoint does."""
     tail = queue.tail()
     assert tail is not None
-    for directory in queue.write(tail):
-        disk.flush_directory(directory)
+    write_tails(disk, [tail])
     queue.install(tail)
 
 
@@ -131,7 +131,7 @@ def test_entries_added_while_a_tail_is_written_stay_in_memory(
     tail = queue.tail()
     assert tail is not None
     add(queue, 2, numbered(2, 2))
-    assert queue.write(tail) == [queue.directory]
+    write_tails(disk, [tail])
     add(queue, 4, numbered(4, 1))
     queue.install(tail)
     assert (queue.filed, queue.end) == (2, 5)
@@ -146,17 +146,6 @@ def test_filed_entries_survive_a_power_cut(disk: FaultyDisk, queue: ConsumeQueue
     again = made(disk.crash(nothing_survives))
     again.open(0, 4)
     assert again.entries(0, 9) == [entry(number) for number in range(4)]
-
-
-def test_a_directory_is_named_once_only_when_a_file_is_new(
-    disk: FaultyDisk, queue: ConsumeQueue
-) -> None:
-    add(queue, 0, numbered(0, 1))
-    file_all(disk, queue)
-    add(queue, 1, numbered(1, 1))
-    tail = queue.tail()
-    assert tail is not None
-    assert queue.write(tail) == []
 
 
 def test_a_queue_opened_at_a_checkpoint_forgets_what_came_after(

@@ -196,6 +196,28 @@ def test_directories_are_made_with_their_parents(disk: Disk) -> None:
     assert not disk.exists("a/b/c/f/g")
 
 
+def test_many_directories_can_be_made_at_once(disk: Disk) -> None:
+    paths = [f"a/t{number}/0" for number in range(20)]
+    disk.make_directories(paths)
+    disk.make_directories(paths[:2])
+    assert all(disk.exists(path) for path in paths)
+
+
+def test_many_files_can_be_flushed_at_once(disk: Disk) -> None:
+    disk.make_directories(paths := [f"t{number}" for number in range(20)])
+    files = [disk.open(f"{path}/f", create=True) for path in paths]
+    for file in files:
+        file.write_at(0, b"x")
+    disk.flush_all(files, paths)
+    files[7].close()
+    with pytest.raises(OSError, match="Bad file"):
+        disk.flush_all(files, paths)
+
+
+def test_a_disk_says_what_is_free(disk: Disk) -> None:
+    assert disk.free_bytes() > 0
+
+
 def test_a_directory_cannot_take_the_place_of_a_file(disk: Disk) -> None:
     fill(disk, "f", b"")
     with pytest.raises(NotADirectoryError):

@@ -19,6 +19,7 @@ from escrowmq.store.frames import (
     open_frame,
     read_frame,
     stated_head,
+    whole_frame,
 )
 from escrowmq.transaction.records import NEVER, Asked, NamedQueue, Placed, Record, Stored
 from tests.unit.store.helpers import HOST, message
@@ -51,6 +52,12 @@ FRAME, RECORDS, MESSAGES = framed([b"first body", b"second"])
 
 def is_refused(data: bytes | bytearray, at: int = AT, seed: int = SEED) -> bool:
     return read_frame(data, 0, at, seed) is None
+
+
+def test_a_frame_made_in_one_step_is_the_same() -> None:
+    for pieces, records in (([MESSAGES], RECORDS), ([], (Asked(1, 2, 3, "c"),))):
+        size = sum(map(len, pieces))
+        assert whole_frame(pieces, size, records, (AT, TIME, AT), SEED) == closed(pieces, records)
 
 
 def test_a_whole_frame_is_read_as_it_was_written() -> None:

@@ -11,6 +11,7 @@ from escrowmq.model.message import Message
 from escrowmq.protocol.ids import pack_host
 from escrowmq.protocol.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
 from escrowmq.store.encoding import MessageEncoder
+from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.transaction.commands import Append, Command, Prepare
 from escrowmq.transaction.records import Placed
 from tests.unit.store.helpers import HOST, T0, Driver, message
@@ -54,6 +55,9 @@ def test_a_message_that_breaks_a_limit_is_refused_and_leaves_no_trace(name: str)
     bad, code = BAD[name]
     driver = Driver()
     driver.append(GOOD)
+    # Now its names are known, and a half message alone has a way of its own.
+    driver.store.execute(Prepare(group="g", transaction_id="", messages=(GOOD,)), T0)
+    driver.store.sync()
     before = driver.picture()
     for command in commands(bad):
         decision = driver.store.execute(command, driver.clock.now_ms())
@@ -71,6 +75,18 @@ def test_a_fault_of_ours_is_not_blamed_on_the_sender() -> None:
     encoder = MessageEncoder(HOST)
     with pytest.raises(struct.error):
         encoder.encode((GOOD,), [2**63], (0, T0), 0, Placed([0]))
+    with pytest.raises(struct.error):
+        encoder.encode_one(GOOD, 2**63, (0, T0), 0, Placed([0]))
+
+
+def test_one_message_is_encoded_as_one_of_many() -> None:
+    encoder = MessageEncoder(HOST)
+    for one in (GOOD, message("keyed", keys="a b", tags="paid")):
+        together, alone = Placed([0]), Placed([0])
+        frame, _ = encoder.encode((one,), [7], (4_096, T0), SYS_PREPARED, together)
+        parts = encoder.encode_one(one, 7, (4_096, T0), SYS_PREPARED, alone)
+        assert b"".join(parts) == frame[HEAD_BYTES:]
+        assert alone == together
 
 
 def test_the_largest_message_is_stored_and_read_back() -> None:

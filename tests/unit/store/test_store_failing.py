@@ -91,7 +91,7 @@ def test_a_disk_that_stays_full_keeps_the_store_closed_until_there_is_room() -> 
     driver.store.execute(Append(messages=(message(bytes(500)),)), T0)
     with pytest.raises(OSError, match="No space"):
         driver.store.sync()
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreUnusable, match="data_directory_full"):
         driver.opened_again()
     disk.capacity_bytes = None
     assert driver.opened_again().bodies() == ["kept"]

@@ -28,10 +28,16 @@ from rocketmq.client import (  # type: ignore[import-not-found]
     RecvMessage,
 )
 from rocketmq.consts import MessageProperty  # type: ignore[import-not-found]
-from rocketmq.exceptions import ffi_check  # type: ignore[import-not-found]
+from rocketmq.exceptions import (  # type: ignore[import-not-found]
+    ProducerSendSyncFailed,
+    ffi_check,
+)
 from rocketmq.ffi import MessageModel, dll  # type: ignore[import-not-found]
 
 SEND_TIMEOUT_MS = 10_000
+#: As the wheel has it.
+RETRIES = 3
+NO_ROUTE = "No route info"
 SUCCESS, LATER = 0, 1
 MODELS = {"CLUSTERING": MessageModel.CLUSTERING, "BROADCASTING": MessageModel.BROADCASTING}
 #: The library gives properties by name only; these are the ones that tests look at.
@@ -105,12 +111,26 @@ def sent(result: Any) -> Fields:  # noqa: ANN401 - the wheel has no types
     return {"status": status, "message_id": result.msg_id, "queue_offset": result.offset}
 
 
+def send_sync(producer: Any, message: Message) -> Any:  # noqa: ANN401 - the same
+    """Once more if need be: a new client's first connection to a broker fails at times.
+
+    It then drops the queue, and says of a topic with one queue that it has no route.
+    """
+    try:
+        return producer.send_sync(message)
+    except ProducerSendSyncFailed as problem:
+        if NO_ROUTE not in str(problem):
+            raise
+        return producer.send_sync(message)
+
+
 class Driver:
     """The clients, and a method for each command."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._clients: dict[str, Any] = {}
+        self._retries: dict[str, int] = {}
 
     def start_producer(self, command: Fields) -> Fields:
         if command.get("transactional"):
@@ -118,6 +138,7 @@ class Driver:
         producer = Producer(command["group"], timeout=SEND_TIMEOUT_MS)
         instance = self._instance(command)
         ffi_check(dll.SetProducerInstanceName(producer._handle, instance.encode()))
+        self._retries[command["client"]] = command.get("retries", RETRIES)
         return self._start(producer, command)
 
     def start_push_consumer(self, command: Fields) -> Fields:
@@ -157,7 +178,9 @@ class Driver:
         message = messages[0]
         if "queue" in command:
             # The wheel's selector takes the argument modulo the number of queues.
-            return {**sent(producer.send_orderly(message, command["queue"])), **queue(command)}
+            retries = self._retries[command["client"]]
+            result = producer.send_orderly(message, command["queue"], retries)
+            return {**sent(result), "queue": command["queue"]}
         if command.get("mode") == "oneway":
             producer.send_oneway(message)
             return {"status": "ONEWAY"}
@@ -165,7 +188,7 @@ class Driver:
             done: Future[Any] = Future()
             producer.send_async(message, done.set_result, done.set_exception)
             return sent(done.result(SEND_TIMEOUT_MS / 1000))
-        return sent(producer.send_sync(message))
+        return sent(send_sync(producer, message))
 
     def stop(self, command: Fields) -> Fields:
         self._clients.pop(command["client"]).shutdown()
@@ -179,10 +202,6 @@ class Driver:
         client.start()
         self._clients[command["client"]] = client
         return {"client_id": self._instance(command)}
-
-
-def queue(command: Fields) -> Fields:
-    return {"queue": command["queue"]}
 
 
 def answer(wire: Wire, run: Callable[[Fields], Fields], command: Fields) -> None:

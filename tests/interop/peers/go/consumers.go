@@ -58,14 +58,21 @@ func (t *taking) take(
 }
 
 func startPushConsumer(command request) (facts, error) {
-	one, err := rocketmq.NewPushConsumer(
+	options := []consumer.Option{
 		consumer.WithGroupName(command.Group),
 		consumer.WithNameServer(primitive.NamesrvAddr{command.NameServer}),
 		consumer.WithInstance(instance(command.Client)),
 		consumer.WithConsumerModel(models[command.Model]),
 		consumer.WithConsumeFromWhere(starts[command.FromWhere]),
 		consumer.WithConsumerOrder(command.Orderly),
-	)
+	}
+	if command.MaxReconsume != nil {
+		options = append(options, consumer.WithMaxReconsumeTimes(*command.MaxReconsume))
+	}
+	if command.TraceTopic != "" {
+		options = append(options, consumer.WithTrace(tracing(command)))
+	}
+	one, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,9 @@ type request struct {
 	FromWhere     string         `json:"from_where"`
 	Orderly       bool           `json:"orderly"`
 	Fail          map[string]int `json:"fail"`
+	MaxReconsume  *int32         `json:"max_reconsume_times"`
+	Retries       *int           `json:"retries"`
+	TraceTopic    string         `json:"trace_topic"`
 	Mode          string         `json:"mode"`
 	Queue         *int           `json:"queue"`
 	Messages      []outgoing     `json:"messages"`

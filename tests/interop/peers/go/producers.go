@@ -52,6 +52,12 @@ func startProducer(command request) (facts, error) {
 		producer.WithInstanceName(instance(command.Client)),
 		producer.WithQueueSelector(selector{producer.NewRoundRobinQueueSelector()}),
 	}
+	if command.Retries != nil {
+		options = append(options, producer.WithRetry(*command.Retries))
+	}
+	if command.TraceTopic != "" {
+		options = append(options, producer.WithTrace(tracing(command)))
+	}
 	if command.Transactional {
 		return startTransactional(command, options)
 	}
@@ -66,6 +72,15 @@ func startProducer(command request) (facts, error) {
 	defer clientsLock.Unlock()
 	producers[command.Client] = one
 	return facts{"client_id": instance(command.Client)}, nil
+}
+
+func tracing(command request) *primitive.TraceConfig {
+	return &primitive.TraceConfig{
+		TraceTopic:   command.TraceTopic,
+		Access:       primitive.Local,
+		NamesrvAddrs: []string{command.NameServer},
+		Resolver:     primitive.NewPassthroughResolver([]string{command.NameServer}),
+	}
 }
 
 func startTransactional(command request, options []producer.Option) (facts, error) {

@@ -13,23 +13,26 @@ import (
 const unscripted = "unknown"
 
 // listener does as it was told, key by key. An answer is commit, rollback, unknown, throw,
-// sleep:<ms>:<answer>, or hang: until somebody releases the key with the answer to give.
+// sleep:<ms>:<answer>, executed:<answer>, which is unknown as long as the local transaction has not
+// run, or hang: until somebody releases the key with the answer to give.
 type listener struct {
-	client  string
-	lock    sync.Mutex
-	locals  map[string]string
-	checks  map[string][]string
-	checked map[string]int
-	hanging map[string]chan string
+	client   string
+	lock     sync.Mutex
+	locals   map[string]string
+	checks   map[string][]string
+	checked  map[string]int
+	executed map[string]bool
+	hanging  map[string]chan string
 }
 
 func newListener(client string) *listener {
 	return &listener{
-		client:  client,
-		locals:  map[string]string{},
-		checks:  map[string][]string{},
-		checked: map[string]int{},
-		hanging: map[string]chan string{},
+		client:   client,
+		locals:   map[string]string{},
+		checks:   map[string][]string{},
+		checked:  map[string]int{},
+		executed: map[string]bool{},
+		hanging:  map[string]chan string{},
 	}
 }
 
@@ -55,6 +58,7 @@ func (l *listener) ExecuteLocalTransaction(message *primitive.Message) primitive
 		"client": l.client, "key": key, "transaction_id": message.TransactionId,
 	})
 	l.lock.Lock()
+	l.executed[key] = true
 	answer, told := l.locals[key]
 	l.lock.Unlock()
 	if !told {
@@ -89,6 +93,15 @@ func (l *listener) act(key, answer string) primitive.LocalTransactionState {
 			panic(err)
 		}
 		time.Sleep(time.Duration(count) * time.Millisecond)
+		return l.act(key, then)
+	}
+	if then, found := strings.CutPrefix(answer, "executed:"); found {
+		l.lock.Lock()
+		executed := l.executed[key]
+		l.lock.Unlock()
+		if !executed {
+			then = unscripted
+		}
 		return l.act(key, then)
 	}
 	switch answer {

@@ -33,6 +33,16 @@ final class Admin {
         }
     }
 
+    Map<String, Object> resume(Request request) throws Exception {
+        DefaultMQAdminExt admin = started(request);
+        try {
+            return Map.of("resumed", admin.resumeCheckHalfMessage(
+                    request.text("topic"), request.text("message_id")));
+        } finally {
+            admin.shutdown();
+        }
+    }
+
     private static DefaultMQAdminExt started(Request request) throws Exception {
         DefaultMQAdminExt admin = new DefaultMQAdminExt();
         // As mqadmin itself does: an id of its own, since each is shut down again.

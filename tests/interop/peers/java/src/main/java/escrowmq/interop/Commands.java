@@ -35,6 +35,7 @@ final class Commands {
             case "offsets" -> pullConsumers.offsets(request);
             case "query_by_key" -> admin.queryByKey(request);
             case "view" -> admin.view(request);
+            case "resume" -> admin.resume(request);
             case "mqadmin" -> admin.mqadmin(request);
             case "load" -> new Load(request).run();
             case "stop" -> done(() -> stop(request.text("client")));

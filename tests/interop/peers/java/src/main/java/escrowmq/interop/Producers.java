@@ -25,10 +25,18 @@ final class Producers {
         String client = request.text("client");
         DefaultMQProducer producer = request.flag("transactional")
                 ? transactional(client, request)
-                : new DefaultMQProducer(request.text("group"));
+                : new DefaultMQProducer(request.text("group"), request.has("trace_topic"),
+                        request.text("trace_topic", ""));
         producer.setNamesrvAddr(request.text("name_server"));
+        if (request.has("heartbeat_ms")) {
+            producer.setHeartbeatBrokerInterval(request.count("heartbeat_ms"));
+        }
         if (request.has("send_timeout_ms")) {
             producer.setSendMsgTimeout(request.count("send_timeout_ms"));
+        }
+        if (request.has("retries")) {
+            producer.setRetryTimesWhenSendFailed(request.count("retries"));
+            producer.setRetryTimesWhenSendAsyncFailed(request.count("retries"));
         }
         if (request.has("compress_over_bytes")) {
             producer.setCompressMsgBodyOverHowmuch(request.count("compress_over_bytes"));

@@ -25,13 +25,18 @@ final class PushConsumers {
 
     Map<String, Object> start(Request request) throws Exception {
         String client = request.text("client");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        DefaultMQPushConsumer consumer =
+                new DefaultMQPushConsumer(request.text("group"), request.has("trace_topic"),
+                        request.text("trace_topic", ""));
         consumer.setNamesrvAddr(request.text("name_server"));
         Versions.setMessageModel(consumer, request.text("model", "CLUSTERING"));
         // Broadcasting consumers of one process would otherwise share one id.
         consumer.setInstanceName(client + "-" + ProcessHandle.current().pid());
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf(
                 request.text("from_where", "CONSUME_FROM_FIRST_OFFSET")));
+        if (request.has("heartbeat_ms")) {
+            consumer.setHeartbeatBrokerInterval(request.count("heartbeat_ms"));
+        }
         if (request.has("max_reconsume_times")) {
             consumer.setMaxReconsumeTimes(request.count("max_reconsume_times"));
         }

@@ -3,6 +3,7 @@ package escrowmq.interop;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -14,8 +15,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * A transaction listener that does as it was told, key by key.
  *
- * <p>An answer is commit, rollback, unknown, null, throw, {@code sleep:<ms>:<answer>}, or hang:
- * until somebody releases the key with the answer to give.
+ * <p>An answer is commit, rollback, unknown, null, throw, {@code sleep:<ms>:<answer>}, {@code
+ * executed:<answer>}, which is unknown as long as the local transaction has not run, or hang: until
+ * somebody releases the key with the answer to give.
  */
 final class Script implements TransactionListener {
     private static final String UNSCRIPTED = "unknown";
@@ -25,6 +27,7 @@ final class Script implements TransactionListener {
     private final Map<String, String> locals = new ConcurrentHashMap<>();
     private final Map<String, List<String>> checks = new ConcurrentHashMap<>();
     private final Map<String, AtomicInteger> checked = new ConcurrentHashMap<>();
+    private final Set<String> executed = ConcurrentHashMap.newKeySet();
     private final Map<String, CompletableFuture<String>> hanging = new ConcurrentHashMap<>();
 
     Script(String client, Wire wire) {
@@ -49,6 +52,7 @@ final class Script implements TransactionListener {
         facts.put("key", key);
         facts.put("transaction_id", message.getTransactionId());
         wire.event("local", facts);
+        executed.add(key);
         return act(key, locals.getOrDefault(key, UNSCRIPTED));
     }
 
@@ -76,6 +80,9 @@ final class Script implements TransactionListener {
             String[] parts = answer.split(":", 3);
             pause(Long.parseLong(parts[1]));
             return act(key, parts[2]);
+        }
+        if (answer.startsWith("executed:")) {
+            return act(key, executed.contains(key) ? answer.split(":", 2)[1] : "unknown");
         }
         return switch (answer) {
             case "commit" -> LocalTransactionState.COMMIT_MESSAGE;

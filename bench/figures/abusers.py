@@ -1,0 +1,137 @@
+"""Clients that do harm: ``python -m bench.figures.abusers KIND HOST:PORT`` until it is killed.
+
+They prepare what they send, so that it is the broker that has to work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.remoting import encode_request
+from tests.unit.broker.test_limits import pulling
+from tests.unit.broker.wire import SEND, sending
+
+BLOCK_FRAMES = 100
+HALF_OPEN = 2_000
+SLOW_READERS = 256
+SLOW_PULLS = 64
+READ_BYTES = 1 << 20
+#: Messages that a pull brings; common.py of the bench fills this topic before.
+PULLED_TOPIC = "pulled"
+
+Address = tuple[str, int]
+
+
+def garbage(address: Address) -> None:
+    """Bytes that are no frame, on a new connection each time."""
+    while True:
+        with socket.create_connection(address) as one:
+            one.sendall(os.urandom(4_096))
+            with contextlib.suppress(ConnectionError):
+                while one.recv(4_096):
+                    pass
+
+
+def half_open(address: Address) -> None:
+    """Frames that never end, a byte at a time on each connection."""
+    ones = [socket.create_connection(address) for _ in range(HALF_OPEN)]
+    for one in ones:
+        one.sendall((1 << 20).to_bytes(4))
+    for at in itertools.count():
+        with contextlib.suppress(ConnectionError):
+            ones[at % len(ones)].send(b"x")
+        time.sleep(0.0005)
+
+
+def slow_readers(address: Address) -> None:
+    """Pulls whose answers nobody reads."""
+    pulls = pull_block(SLOW_PULLS)
+    ones: list[socket.socket] = []
+    while True:
+        # Those that were cut come again, after a while.
+        ones = [one for one in ones if not is_cut(one)]
+        while len(ones) < SLOW_READERS:
+            one = socket.socket()
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            one.connect(address)
+            one.sendall(pulls)
+            ones.append(one)
+        time.sleep(1)
+
+
+def is_cut(one: socket.socket) -> bool:
+    """Whether the other side has reset it."""
+    return one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+
+def sends(address: Address) -> None:
+    """Messages, as fast as they are taken."""
+    flood(address, send_block())
+
+
+def pulls(address: Address) -> None:
+    """Pulls, as fast as they are answered."""
+    flood(address, pull_block(BLOCK_FRAMES))
+
+
+def many_sends(address: Address) -> None:
+    """Messages over several connections."""
+    for _ in range(7):
+        threading.Thread(target=sends, args=(address,), daemon=True).start()
+    sends(address)
+
+
+def flood(address: Address, block: bytes) -> None:
+    """Write blocks and throw the answers away."""
+    one = socket.create_connection(address)
+    one.setblocking(False)  # noqa: FBT003 - its only argument
+    selector = selectors.DefaultSelector()
+    selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
+    rest = memoryview(block)
+    while True:
+        ((_, ready),) = selector.select()
+        if ready & selectors.EVENT_READ and not one.recv(READ_BYTES):
+            return
+        if ready & selectors.EVENT_WRITE:
+            rest = rest[one.send(rest) :] or memoryview(block)
+
+
+def send_block() -> bytes:
+    """Messages, one after the other."""
+    header = sending("flood")
+    return b"".join(
+        encode_request(SEND, number, header=header, body=bytes(300))
+        for number in range(BLOCK_FRAMES)
+    )
+
+
+def pull_block(count: int) -> bytes:
+    """Pulls, one after the other."""
+    header = pulling(topic=PULLED_TOPIC, sys_flag=4)
+    return b"".join(
+        encode_request(RequestCode.PULL_MESSAGE, number, header=header) for number in range(count)
+    )
+
+
+KINDS: dict[str, Callable[[Address], None]] = {
+    "garbage": garbage,
+    "half_open": half_open,
+    "slow_readers": slow_readers,
+    "sends": sends,
+    "many_sends": many_sends,
+    "pulls": pulls,
+}
+
+if __name__ == "__main__":
+    host, _, port = sys.argv[2].rpartition(":")
+    print("ready", flush=True)
+    KINDS[sys.argv[1]]((host, int(port)))

@@ -1,0 +1,111 @@
+"""How long an ordinary client waits, alone and beside each kind of abuse."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+from bench.figures.abusers import KINDS, PULLED_TOPIC, pull_block
+from bench.figures.common import report, scratch
+from escrowmq.protocol.remoting import FrameSplitter, encode_request
+from tests.fuzz.served import Served, served
+from tests.unit.broker.wire import SEND, sending
+
+ROUNDS = 3
+MEASURED_S = 2.0
+#: Abuse has to get going.
+WARM_UP_S = 1.0
+PULLED = 64
+
+
+class Ordinary:
+    """A client that sends a message, waits for the answer, and so on."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._splitter = FrameSplitter()
+
+    def ask(self, request: bytes) -> None:
+        """Send it and wait."""
+        self._socket.sendall(request)
+        while not any(
+            frame.is_response for frame in self._splitter.feed(self._socket.recv(65_536))
+        ):
+            pass
+
+    def waits(self, seconds: float) -> list[float]:
+        """How long each message took."""
+        request = encode_request(SEND, 1, header=sending("ordinary"), body=bytes(300))
+        found = []
+        until = time.perf_counter() + seconds
+        while (started := time.perf_counter()) < until:
+            self.ask(request)
+            found.append((time.perf_counter() - started) * 1e3)
+        return found
+
+
+@contextmanager
+def abused(kind: str, broker: Served) -> Iterator[None]:
+    """While somebody does harm."""
+    command = [sys.executable, "-m", "bench.figures.abusers", kind, broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own module
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(WARM_UP_S)
+            yield
+        finally:
+            process.kill()
+
+
+def run(kinds: Iterable[str] = KINDS) -> None:
+    """One line for each kind of abuse: the client's median beside it over its median alone."""
+    with scratch() as path:
+        for kind in kinds:
+            place = path / kind
+            place.mkdir()
+            with served(place) as broker:
+                beside(kind, broker)
+
+
+def beside(kind: str, broker: Served) -> None:
+    """Alone and beside in turn."""
+    client = Ordinary(broker.address)
+    big = encode_request(SEND, 1, header=sending(PULLED_TOPIC), body=bytes(4_096))
+    for _ in range(PULLED):
+        client.ask(big)
+    client.ask(pull_block(1))
+    client.waits(0.5)
+    alone, along = [], []
+    for _ in range(ROUNDS):
+        alone.append(client.waits(MEASURED_S))
+        with abused(kind, broker):
+            along.append(client.waits(MEASURED_S))
+    ratios = [
+        statistics.median(worse) / statistics.median(better)
+        for better, worse in zip(alone, along, strict=True)
+    ]
+    all_alone, all_along = sorted(chain(*alone)), sorted(chain(*along))
+    report(
+        f"beside_{kind}_p50_ratio",
+        statistics.median(ratios),
+        "x",
+        alone_p50_ms=_at(all_alone, 0.5),
+        alone_p99_ms=_at(all_alone, 0.99),
+        beside_p50_ms=_at(all_along, 0.5),
+        beside_p99_ms=_at(all_along, 0.99),
+        anonymous_mb=broker.usage().anonymous_bytes >> 20,
+        connections=broker.sockets(),
+    )
+
+
+def _at(ordered: list[float], part: float) -> float:
+    return round(ordered[int(len(ordered) * part)], 3)

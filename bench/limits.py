@@ -1,0 +1,18 @@
+"""What bad clients, very many connections and very many topics cost the others.
+
+    make bench NAME=limits [ARGS="beside connections topics"]
+
+Starts our broker as a process of its own.  Prints one JSON object per figure.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench.figures import beside, many
+
+FIGURES = {"beside": beside.run, "connections": many.connections, "topics": many.topics}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or FIGURES:
+        FIGURES[name]()

@@ -1,0 +1,100 @@
+"""What a broker says most, said from templates: a message was stored, messages were found.
+
+It is what ``remoting.encode_response`` makes of the same header, but for the order of the fields,
+in a quarter of the time.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.protocol.codes import OUR_LANGUAGE, OUR_VERSION, ResponseCode
+from escrowmq.protocol.consumer_headers import PullResponseHeader
+from escrowmq.protocol.ids import offset_message_id
+from escrowmq.protocol.remoting import FLAG_RESPONSE, encode_response
+from escrowmq.protocol.send_headers import SendResponseHeader
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.remoting import Frame
+
+#: Code, remark and all fields, of which the last are to be filled in.
+_START = (
+    f'{{"code":{int(ResponseCode.SUCCESS)},"flag":{FLAG_RESPONSE},"language":"{OUR_LANGUAGE}",'
+    f'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{OUR_VERSION},'
+)
+_FOUND = (
+    f'{_START}"remark":"found","extFields":{{"suggestWhichBrokerId":"0",'
+    '"nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"}}'
+).encode()
+_SIZES = Struct(">II")
+_WORD_BYTES = 4
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class SentAnswers:
+    """Of one broker, whose address is in every message id."""
+
+    def __init__(self, store_host: bytes, region: str) -> None:
+        self._store_host = store_host
+        self._region = region
+        start = (
+            f'{_START}"extFields":{{"MSG_REGION":"{region}","TRACE_ON":"true",'
+            f'"msgId":"{store_host.hex().upper()}%016X","queueId":"%d","queueOffset":"%d"'
+        ).encode()
+        self._stored = start + b"}}"
+        self._held = start + b',"transactionId":%b}}'
+
+    def encode(
+        self,
+        request: Frame,
+        log_offset: int,
+        queue_id: int,
+        queue_offset: int,
+        transaction_id: str | None = None,
+    ) -> bytes:
+        """Say where a message is; a half message also names its transaction."""
+        if request.is_binary:
+            return self._in_binary(request, log_offset, queue_id, queue_offset, transaction_id)
+        if transaction_id is None:
+            raw = self._stored % (request.opaque, log_offset, queue_id, queue_offset)
+        else:
+            named = _encode_json(transaction_id)
+            raw = self._held % (request.opaque, log_offset, queue_id, queue_offset, named)
+        return _SIZES.pack(_WORD_BYTES + len(raw), len(raw)) + raw
+
+    def _in_binary(
+        self,
+        request: Frame,
+        log_offset: int,
+        queue_id: int,
+        queue_offset: int,
+        transaction_id: str | None,
+    ) -> bytes:
+        header = SendResponseHeader(
+            offset_message_id=offset_message_id(self._store_host, log_offset),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            transaction_id=transaction_id,
+            region=self._region,
+            is_traced=True,
+        )
+        return encode_response(request, ResponseCode.SUCCESS, header=header)
+
+
+def encode_found(
+    request: Frame, next_offset: int, start: int, end: int, messages: list[bytes]
+) -> bytes:
+    """Hand out messages of a queue; say where to read on, and which offsets it has."""
+    if request.is_binary:
+        header = PullResponseHeader(next_offset=next_offset, min_offset=start, max_offset=end)
+        body = b"".join(messages)
+        return encode_response(
+            request, ResponseCode.SUCCESS, header=header, remark="found", body=body
+        )
+    raw = _FOUND % (request.opaque, next_offset, start, end)
+    size = _WORD_BYTES + len(raw) + sum(map(len, messages))
+    return b"".join((_SIZES.pack(size, len(raw)), raw, *messages))

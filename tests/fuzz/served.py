@@ -1,0 +1,72 @@
+"""Our broker as a process of its own, and what the kernel says of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop.child import Usage, usage
+
+STOP_TIMEOUT_S = 60
+ADDRESS = re.compile(r" broker=(\S+) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A broker that runs."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: Path
+
+    def usage(self) -> Usage:
+        """Memory and CPU time so far."""
+        return usage(self.process.pid)
+
+    def files(self) -> int:
+        """Open files that are no sockets."""
+        return sum(not link.startswith("socket:") for link in self._links())
+
+    def sockets(self) -> int:
+        """Open sockets."""
+        return sum(link.startswith("socket:") for link in self._links())
+
+    def _links(self) -> Iterator[str]:
+        for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # Closed meanwhile.
+                yield str(entry.readlink())
+
+    def lines(self) -> list[str]:
+        """What it has logged."""
+        return self.log.read_text(encoding="utf-8").splitlines()
+
+    def stop(self) -> int:
+        """Ask it to stop; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def served(directory: Path, *settings: str) -> Iterator[Served]:
+    """Start a broker; its data and its log go below the directory."""
+    log = directory / "log"
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--port", "0"]
+    command += ["--name-port", "0", "--data-dir", str(directory / "data"), *flags]
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            found = ADDRESS.search(process.stdout.readline())
+            assert found is not None, log.read_text(encoding="utf-8")
+            yield Served(process, found[1], log)
+        finally:
+            process.kill()

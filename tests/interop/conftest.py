@@ -1,0 +1,32 @@
+"""Brokers and peers for the tests here; each is started when the first test needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.interop.escrow import Escrow, quick_escrow
+from tests.interop.harness import Peer, every_peer
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Escrow]:
+    with quick_escrow() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def peer_named() -> Iterator[Callable[[str], Peer]]:
+    """One process for all tests of a peer."""
+    known = {peer.name: peer for peer in every_peer()}
+    started: dict[str, Peer] = {}
+    with ExitStack() as running:
+
+        def get(name: str) -> Peer:
+            if name not in started:
+                started[name] = running.enter_context(known[name])
+            return started[name]
+
+        yield get

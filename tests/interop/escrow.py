@@ -1,0 +1,105 @@
+"""Our broker, as its users run it: a process to be stopped, killed, and started again."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.interop.building import CACHE
+from tests.interop.child import Child
+from tests.interop.errors import Diverged
+from tests.interop.running import RunningBroker, start_saying
+from tests.interop.scenario import CHECK_AFTER_MS, CHECK_INTERVAL_MS, CHECKS_MAX, DELAY_LEVELS
+
+READY = re.compile(r"^ready name=(\S+) broker=(\S+) ")
+
+
+class Escrow(RunningBroker):
+    """``escrowmq serve``, and the settler that stands in for the pipeline."""
+
+    def __init__(
+        self, *, settings: Mapping[str, str] | None = None, settles_every_ms: int = 100
+    ) -> None:
+        super().__init__("escrow")
+        self._settings = dict(settings or {})
+        self._settles_every_ms = settles_every_ms
+        self._settler: Child | None = None
+
+    def boot(self, home: Path) -> None:
+        ports = {"name-port": port(self.name_server), "port": port(self.broker_address)}
+        self.serving, ready = start_saying(
+            "ready",
+            "escrowmq",
+            [
+                sys.executable,
+                "-m",
+                "escrowmq.cli.main",
+                "serve",
+                f"--data-dir={home / 'data'}",
+                *(f"--{name}={value}" for name, value in ports.items()),
+                *(f"--set={key}={value}" for key, value in self._settings.items()),
+            ],
+            log=CACHE / "logs" / f"{home.name}.log",
+        )
+        self.children.append(self.serving)
+        found = READY.match(ready)
+        if found is None:
+            raise Diverged(f"serve said {ready!r}")
+        self.name_server, self.broker_address = found.groups()
+        self._start_settler(home)
+
+    def stop(self) -> None:
+        """As an operator does it: SIGTERM, and it must end well."""
+        status = self._end().stop()
+        if status:
+            raise Diverged(f"serve ended with {status}")
+
+    def kill(self) -> None:
+        """As the machine does it."""
+        self._end().kill()
+
+    def start_again(self) -> None:
+        """On the same data and the same ports."""
+        self.boot(self.home)
+
+    def _end(self) -> Child:
+        serving, self.serving = self.serving, None
+        assert serving is not None, "it does not run"
+        self.children.remove(serving)
+        return serving
+
+    def _start_settler(self, home: Path) -> None:
+        if self._settler is not None:
+            return  # It waits for its broker to come back.
+        self._settler, _ = start_saying(
+            "ready",
+            "settler",
+            [
+                sys.executable,
+                "-m",
+                "escrowmq.testing.settler_process",
+                f"--broker={self.broker_address}",
+                f"--interval-ms={self._settles_every_ms}",
+            ],
+            log=CACHE / "logs" / f"settler-{home.name}.log",
+        )
+        self.children.append(self._settler)
+
+
+def quick_escrow() -> Escrow:
+    """A broker that asks soon and delays little."""
+    return Escrow(
+        settings={
+            "transaction.check_after_ms": str(CHECK_AFTER_MS),
+            "transaction.check_interval_ms": str(CHECK_INTERVAL_MS),
+            "transaction.checks_max": str(CHECKS_MAX),
+            "topics.delay_levels": DELAY_LEVELS,
+        }
+    )
+
+
+def port(address: str) -> str:
+    """Of an address; any, as long as there is none."""
+    return address.rpartition(":")[2] or "0"

@@ -1,0 +1,120 @@
+"""What running brokers have in common: processes that say when they are up, and a place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.interop import remoting
+from tests.interop.building import CACHE
+from tests.interop.child import Child, Usage
+
+BOOT_TIMEOUT_S = 60
+
+
+class RunningBroker:
+    """Use it in a ``with`` block: at its end all its processes and files are gone."""
+
+    def __init__(self, name: str) -> None:
+        self._runs = f"{name}-run-"
+        self._home: Path | None = None
+        #: Those to be ended at the end, the last one first.
+        self.children: list[Child] = []
+        #: The one that handles messages.
+        self.serving: Child | None = None
+        self.name_server = ""
+        self.broker_address = ""
+
+    def boot(self, home: Path) -> None:
+        """Start all there is, and return when it can be used."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        self._remove_orphans()
+        self._home = Path(tempfile.mkdtemp(prefix=f"{self._runs}{os.getpid()}-", dir=CACHE))
+        try:
+            self.boot(self._home)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        while self.children:
+            self.children.pop().kill()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    @property
+    def home(self) -> Path:
+        """Where its files are while it runs."""
+        assert self._home is not None
+        return self._home
+
+    def create_topic(self, topic: str, queues: int = 4) -> None:
+        remoting.create_topic(self.name_server, topic, queues)
+
+    def usage(self) -> Usage:
+        """Of the process that handles messages alone."""
+        assert self.serving is not None
+        return self.serving.usage()
+
+    def _remove_orphans(self) -> None:
+        """The files of brokers whose owner was killed, and they with it."""
+        for place in CACHE.glob(f"{self._runs}*"):
+            owner = place.name.removeprefix(self._runs).partition("-")[0]
+            if not (Path("/proc") / owner).exists():
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def start_saying(
+    word: str,
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> tuple[Child, str]:
+    """A process that has printed a line with this word, and that line."""
+    child = Child(name, command, log=log, environment=environment, directory=directory)
+    timer = threading.Timer(BOOT_TIMEOUT_S, child.kill)
+    timer.start()
+    said = ""
+    try:
+        for line in child.stdout:
+            said = line.decode()
+            if word in said:
+                break
+    finally:
+        timer.cancel()
+    if word not in said:
+        problem = child.died()
+        child.kill()
+        raise problem
+    threading.Thread(target=_drain, args=(child,), daemon=True).start()
+    return child, said
+
+
+def _drain(child: Child) -> None:
+    """Nobody may wait because nobody reads what it prints."""
+    # The stream is closed under our feet when the process is ended.
+    with contextlib.suppress(ValueError, OSError):
+        for _ in child.stdout:
+            pass

@@ -1,0 +1,112 @@
+"""All stock clients at once, while the broker is stopped and killed under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import StatusAnswer
+from tests.interop.escrow import Escrow, quick_escrow
+from tests.interop.harness import Ability, JavaPeer, Peer, every_peer
+from tests.interop.judging import judge
+from tests.interop.remoting import request
+from tests.interop.scenario import eventually, fresh
+from tests.interop.storm import QUEUES, OrdinaryWorker, Storm, TransactionWorker, wait_for_all
+
+#: Java clients can be told to say sooner who they are; the others do it every thirty seconds.
+HEARTBEAT_MS = 1_000
+SETTLE_TIMEOUT_S = 120
+#: Sent by each producer between two blows.
+SENDS = 60
+#: Clients get going again after each row; the last one hits while they come back.
+BLOWS: tuple[tuple[Callable[[Escrow], None], ...], ...] = (
+    (Escrow.stop,),
+    (Escrow.kill,),
+    (Escrow.kill,),
+    (Escrow.kill, Escrow.kill, Escrow.stop),
+)
+GET_MAX_OFFSET = 30
+
+
+@pytest.fixture
+def own_broker() -> Iterator[Escrow]:
+    with quick_escrow() as broker:
+        yield broker
+
+
+@pytest.fixture
+def peers() -> Iterator[list[Peer]]:
+    with ExitStack() as running:
+        yield [running.enter_context(peer) for peer in every_peer()]
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_stopped_and_killed(
+    own_broker: Escrow, peers: list[Peer]
+) -> None:
+    topic = fresh("storm")
+    own_broker.create_topic(topic, queues=QUEUES)
+    storm = started(own_broker, peers, topic)
+    quick = [peer.name for peer in peers if isinstance(peer, JavaPeer)]
+    storm.goes_on(SENDS, storm.consumers)
+    for blows in BLOWS:
+        for blow in blows:
+            blow(own_broker)
+            own_broker.start_again()
+        storm.goes_on(SENDS, quick)
+    for worker in storm.workers:
+        worker.stop()
+    eventually(
+        lambda: status(own_broker).undecided == 0, "end of all checks", timeout_s=SETTLE_TIMEOUT_S
+    )
+    wait_for_all(storm, lambda: log_count(own_broker, topic), timeout_s=SETTLE_TIMEOUT_S)
+    (reader,) = [peer for peer in peers if Ability.DELIVER_TIME in peer.abilities]
+    log = reader.start_pull_consumer(own_broker.name_server, fresh("judge")).pull_all(topic)
+    assert all(worker.failed for worker in storm.ordinary), "nobody noticed"
+    judge(
+        log,
+        required=storm.required(),
+        possible=storm.possible(),
+        seen={name: consumer.received() for name, consumer in storm.consumers.items()},
+    )
+    assert status(own_broker).contradictions == 0
+
+
+def started(broker: Escrow, peers: list[Peer], topic: str) -> Storm:
+    storm = Storm()
+    names = broker.name_server
+    for peer in peers:
+        storm.consumers[peer.name] = peer.start_push_consumer(
+            names, fresh("consumers"), topic, heartbeat_ms=HEARTBEAT_MS
+        )
+        # A client that sends again by itself doubles a message on any broker.
+        producer = peer.start_producer(
+            names, fresh("producers"), retries=0, heartbeat_ms=HEARTBEAT_MS
+        )
+        storm.ordinary.append(OrdinaryWorker(peer, producer, topic))
+        if Ability.TRANSACTION in peer.abilities:
+            transactional = peer.start_transaction_producer(
+                names, fresh("producers"), heartbeat_ms=HEARTBEAT_MS
+            )
+            storm.transactions.append(TransactionWorker(peer, transactional, topic))
+    for worker in storm.workers:
+        worker.start()
+    return storm
+
+
+def status(broker: Escrow) -> StatusAnswer:
+    with OwnCalls(broker.broker_address) as calls:
+        told = calls.call(OwnCode.STATUS).header
+    assert isinstance(told, StatusAnswer)
+    return told
+
+
+def log_count(broker: Escrow, topic: str) -> int:
+    """Visible messages of a topic."""
+    return sum(
+        int(str(request(broker.broker_address, GET_MAX_OFFSET, fields).fields["offset"]))
+        for fields in ({"topic": topic, "queueId": str(queue)} for queue in range(QUEUES))
+    )

@@ -1,0 +1,113 @@
+"""A full disk: messages are refused, decisions a while longer, and reads go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from escrowmq.broker.server import Server
+from escrowmq.model.errors import Unavailable
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.remoting import Frame
+from escrowmq.store.disk import OsDisk
+from tests.unit.broker.test_limits import pulling
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    SEND,
+    Peer,
+    ending,
+    eventually,
+    half,
+    sending,
+    serving,
+    visible,
+)
+
+MIB = 1024 * 1024
+MIN = 100 * MIB
+
+
+@pytest.fixture
+def set_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Say how much is free on every disk."""
+
+    def set_free(free_bytes: int) -> None:
+        monkeypatch.setattr(OsDisk, "free_bytes", lambda _disk: free_bytes)
+
+    set_free(10 * MIN)
+    return set_free
+
+
+def is_refused(answer: Frame) -> bool:
+    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "disk_full" in answer.remark
+
+
+async def told(server: Server, level: str) -> None:
+    """Until the broker has seen it by itself."""
+    await eventually(lambda: server.broker.store.space.level.name == level)
+
+
+async def test_a_full_disk_refuses_and_serves_until_there_is_room(
+    tmp_path: Path, set_free: Callable[[int], None]
+) -> None:
+    async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
+        peer = await Peer.to(server.broker_address)
+        first, second = [await peer.ask(SEND, half(f"k{number}"), b"held") for number in range(2)]
+        assert (await peer.ask(SEND, sending(), b"stored")).code == ResponseCode.SUCCESS
+
+        set_free(MIN - 1)
+        await told(server, "NO_MESSAGES")
+        assert is_refused(await peer.ask(SEND, sending(), b"too much"))
+        assert is_refused(await peer.ask(SEND, half("k9"), b"too much"))
+        assert (await peer.ask(END, ending(first, COMMIT))).code == ResponseCode.SUCCESS
+
+        set_free(0)
+        await told(server, "NOTHING")
+        assert is_refused(await peer.ask(END, ending(second, COMMIT)))
+        pulled = await peer.ask(RequestCode.PULL_MESSAGE, pulling())
+        assert (pulled.code, len(visible(server))) == (ResponseCode.SUCCESS, 2)
+
+        set_free(10 * MIN)
+        await told(server, "ALL")
+        assert (await peer.ask(END, ending(second, COMMIT))).code == ResponseCode.SUCCESS
+        assert (await peer.ask(SEND, sending(), b"again")).code == ResponseCode.SUCCESS
+        assert [one.body for one in visible(server)] == [b"stored", b"held", b"held", b"again"]
+
+
+async def test_what_is_sent_between_two_looks_counts(
+    tmp_path: Path, set_free: Callable[[int], None]
+) -> None:
+    async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
+        peer = await Peer.to(server.broker_address)
+        set_free(MIN + MIB)
+        server.broker.writer.look_at_space()
+        assert (await peer.ask(SEND, sending(), bytes(MIB // 2))).code == ResponseCode.SUCCESS
+        # The disk has not seen it: nothing but what was counted says so.
+        set_free(MIN - 1)
+        assert is_refused(await peer.ask(SEND, sending(), bytes(MIB // 2)))
+
+
+async def test_it_stops_and_starts_on_a_full_disk(
+    tmp_path: Path, set_free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(SEND, sending(), b"kept")
+        set_free(0)
+
+        def full() -> int:
+            raise Unavailable("meta_full")
+
+        monkeypatch.setattr(server.broker.meta, "flush_offsets", full)
+        await server._flush_offsets()
+    assert server.limits.counts["offsets_not_written"] == 2
+    async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
+        assert [one.body for one in visible(server)] == [b"kept"]
+        peer = await Peer.to(server.broker_address)
+        assert is_refused(await peer.ask(SEND, sending(), b"no"))
+        set_free(10 * MIN)
+        await told(server, "ALL")
+        assert (await peer.ask(SEND, sending(), b"yes")).code == ResponseCode.SUCCESS

@@ -1,0 +1,37 @@
+"""A slice of the attack on a running broker; ``make fuzz`` is the whole of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.broker import Found, fuzz, judge_lines, main
+
+FRAMES = 8_000
+
+
+def test_a_broker_stands_malformed_frames(tmp_path: Path) -> None:
+    counts = fuzz(1, FRAMES, tmp_path)
+    assert counts["frames"] >= FRAMES
+    # It does what it should: requests come through, some of them sound, and others are served.
+    assert counts["answers"] > FRAMES / 10
+    assert counts["successes"] > FRAMES / 50
+    assert counts["asked"] > 0
+
+
+def test_a_line_that_speaks_of_no_limit_is_found() -> None:
+    judge_lines(["WARNING escrowmq.broker.limits frame_malformed"])
+    with pytest.raises(Found, match="request_failed"):
+        judge_lines(["ERROR escrowmq.broker.requests request_failed"])
+
+
+def test_what_is_found_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_something(seed: int, _frames: int, _directory: Path) -> None:
+        raise Found(f"something with seed {seed}")
+
+    monkeypatch.setattr("tests.fuzz.broker.fuzz", find_something)
+    assert main(["--frames", "5", "--seed", "3"]) == 1
+    assert "something with seed 3" in capsys.readouterr().out
