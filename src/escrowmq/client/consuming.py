@@ -164,7 +164,7 @@ class Consuming:
             wanted[f"{RETRY_PREFIX}{self.group}"] = "*"
         return ConsumerMembership(
             group=self.group,
-            message_model=MODEL_BROADCASTING if self.config.broadcast else MODEL_CLUSTERING,
+            said_model=MODEL_BROADCASTING if self.config.broadcast else MODEL_CLUSTERING,
             subscriptions=tuple(
                 _subscription(topic, expression) for topic, expression in wanted.items()
             ),

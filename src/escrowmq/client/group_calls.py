@@ -27,7 +27,7 @@ from escrowmq.protocol.consumer_headers import (
     SearchOffsetHeader,
     SendBackHeader,
 )
-from escrowmq.protocol.delay_levels import DELAY_LEVELS_MS
+from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
 from escrowmq.protocol.headers import read_header
 
 if TYPE_CHECKING:
@@ -193,11 +193,15 @@ def _by_address(places: Iterable[Place]) -> dict[str, list[Place]]:
     return found
 
 
+#: RocketMQ's own: a broker that was given others waits as long as they say.
+_LEVELS_MS = DelayLevels.parse(DELAY_LEVELS).waits_ms
+
+
 def _level(after_ms: int) -> int:
     """The shortest of RocketMQ's delays that is long enough; 0 leaves it to the broker."""
     if after_ms <= 0:
         return 0
-    for level, wait_ms in enumerate(DELAY_LEVELS_MS, start=1):
+    for level, wait_ms in enumerate(_LEVELS_MS, start=1):
         if wait_ms >= after_ms:
             return level
-    return len(DELAY_LEVELS_MS)
+    return len(_LEVELS_MS)
