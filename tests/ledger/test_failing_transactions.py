@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -219,3 +223,58 @@ async def test_a_wrong_ledger_is_refused_before_anything_is_done(
                 pass
 
         await in_thread(sell)
+
+
+async def test_a_broker_that_is_restarted_in_the_middle_of_a_block_is_waited_for(
+    shop: Shop, tmp_path: Path
+) -> None:
+    is_down, is_up = threading.Event(), threading.Event()
+    async with market(shop, tmp_path) as there:
+        producer = Market(shop, there.server).producer()
+        ports = {
+            name: int(address.rpartition(":")[2])
+            for name, address in (
+                ("name_port", there.server.name_address),
+                ("port", there.server.broker_address),
+            )
+        }
+
+        def sell() -> None:
+            producer.start()
+            with Session(shop.engine()) as session, producer.transaction(session) as tx:
+                is_up.set()
+                assert is_down.wait(20)
+                pay(tx, 1)
+            assert tx.state is TransactionState.COMMITTED
+
+        selling = asyncio.ensure_future(in_thread(sell))
+        await in_thread(lambda: is_up.wait(20))
+    is_down.set()
+    async with market(shop, tmp_path, broker=ports) as there:
+        await selling
+        assert shop.orders() == there.paid() == {1}
+        await in_thread(producer.close)
+
+
+async def test_many_threads_and_sessions_share_a_producer(
+    postgres_shop: Shop, tmp_path: Path
+) -> None:
+    async with market(postgres_shop, tmp_path) as there:
+        producer = there.producer(timeout_s=60)
+
+        def sell(seller: int) -> None:
+            for number in range(seller * 4, seller * 4 + 4):
+                with there.session() as session, producer.transaction(session) as tx:
+                    pay(tx, number)
+                    if number % 4 == 3:
+                        tx.db.rollback()
+
+        def sell_all() -> None:
+            with ThreadPoolExecutor(50) as threads:
+                ends = [threads.submit(sell, seller) for seller in range(50)]
+            # Each ended its last transaction inside of the block.
+            codes = Counter(getattr(end.exception(), "code", "") for end in ends)
+            assert codes == {"transaction_ended_inside": 50}
+
+        await in_thread(sell_all)
+        await there.agrees({number for number in range(200) if number % 4 != 3})

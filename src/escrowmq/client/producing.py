@@ -21,6 +21,7 @@ from escrowmq.client.member import Member
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent, new_message_id
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.own_broker import OwnBroker
+from escrowmq.client.trying import until_done
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.own import OwnCode
@@ -105,10 +106,10 @@ class Producing:
     async def send(self, message: Message) -> Sent:
         """Store an ordinary message."""
         until = self._until()
-        route = await self._route(message.topic)
+        route = await self._route(message.topic, until)
         outgoing = self._outgoing(message, self._place(route.writable, message.key))
         try:
-            broker = await self.broker(outgoing.place.address)
+            broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
         except RequestRefused:
             # The topic may have changed since the route was asked for.
@@ -144,7 +145,7 @@ class Producing:
         if not messages:
             raise RequestRefused("no_messages", "a transaction holds at least one message")
         until = self._until()
-        places = await self._places(messages, address)
+        places = await self._places(messages, until, address)
         allowed_ms = int(self.config.max_duration_s * 1_000)
         marks = {LEDGER: ledger, ALLOWED_MS: str(allowed_ms)} if ledger else None
         holding = Holding(
@@ -159,7 +160,7 @@ class Producing:
             check_after_ms=self._check_after_ms,
             number=number,
         )
-        broker = await self.broker(places[0].address)
+        broker = await self._broker(places[0].address, until)
         return await broker.hold(holding, until)
 
     async def decide(self, held: Held, resolution: Resolution) -> Decided:
@@ -187,8 +188,9 @@ class Producing:
         return deciding
 
     async def _decide(self, held: Held, resolution: Resolution) -> Decided:
-        broker = await self.broker(held.address)
-        return await broker.decide(held, resolution, self._until())
+        until = self._until()
+        broker = await self._broker(held.address, until)
+        return await broker.decide(held, resolution, until)
 
     @property
     def _check_after_ms(self) -> int | None:
@@ -200,15 +202,19 @@ class Producing:
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self.config.timeout_s
 
-    async def _route(self, topic: str) -> Route:
-        route = await self.network.route(topic)
+    async def _route(self, topic: str, until: float) -> Route:
+        route = await until_done(lambda: self.network.route(topic), until, is_repeatable=True)
         if not route.writable:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
         return route
 
-    async def _places(self, messages: Sequence[Message], address: str = "") -> list[Place]:
+    async def _places(
+        self, messages: Sequence[Message], until: float, address: str = ""
+    ) -> list[Place]:
         """A queue for each message, all of one broker: that at the address, if there is one."""
-        routes = {message.topic: await self._route(message.topic) for message in messages}
+        routes = {
+            topic: await self._route(topic, until) for topic in {one.topic for one in messages}
+        }
         if address:
             routes = {topic: _at(route, address) for topic, route in routes.items()}
         names = [{place.broker_name for place in route.writable} for route in routes.values()]
@@ -249,6 +255,9 @@ class Producing:
             is_keyed=bool(message.key),
             is_delayed=bool(message.delay_ms or message.deliver_at_ms),
         )
+
+    async def _broker(self, address: str, until: float) -> Broker:
+        return await until_done(lambda: self.broker(address), until, is_repeatable=True)
 
     async def broker(self, address: str) -> Broker:
         """The broker at an address, ours or Apache's: it is asked once which."""
