@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
@@ -79,13 +80,16 @@ class Writer:
         while not self._inbox.has_room(size):
             await self._room(slowed)
         answer: asyncio.Future[Decision] = self._loop.create_future()
-        waiting = self._inbox.put(command, size, lambda end: _resolve(answer, end))
+        waiting = self._inbox.put(command, size, partial(_resolve, answer))
         self._schedule()
         try:
             return await answer
         except asyncio.CancelledError:
             waiting.is_wanted = False
             raise
+        finally:
+            # An error's traceback has this frame, and the future has the error: not a cycle.
+            del answer, waiting
 
     def put(self, command: Command, tell: Tell, source: Hashable = None) -> None:
         """Have ``tell`` called with the decision once it is durable, or with what went wrong.
@@ -122,20 +126,25 @@ class Writer:
         """Run something between two batches, when memory holds exactly what is durable."""
         self._refuse_if_closed()
         done: asyncio.Future[T] = self._loop.create_future()
-
-        def run() -> None:
-            try:
-                result = work(self._store)
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
-                done.set_exception(error)
-                if self._store.failure is not None:
-                    self._fail(error)
-            else:
-                done.set_result(result)
-
-        self._alone.append(run)
+        self._alone.append(partial(self._run_alone, work, done))
         self._schedule()
-        return await done
+        try:
+            return await done
+        finally:
+            # As in ``submit``.
+            del done
+
+    def _run_alone(self, work: Callable[[Store], T], done: asyncio.Future[T]) -> None:
+        try:
+            result = work(self._store)
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            _resolve(done, error)
+            # As in ``submit``.
+            del done
+            if self._store.failure is not None:
+                self._fail(error)
+        else:
+            _resolve(done, result)
 
     async def close(self) -> None:
         """Answer what was submitted, checkpoint unless the store has failed, and close it."""
@@ -309,13 +318,13 @@ class Writer:
         self._tell_if_quiet()
 
 
-def _resolve(answer: asyncio.Future[Decision], end: Decision | BaseException) -> None:
+def _resolve(answer: asyncio.Future[T], end: T | BaseException) -> None:
     if answer.done():
         return
-    if isinstance(end, Decision):
-        answer.set_result(end)
-    else:
+    if isinstance(end, BaseException):
         answer.set_exception(end)
+    else:
+        answer.set_result(end)
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:

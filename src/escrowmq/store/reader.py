@@ -8,6 +8,7 @@ prepared.  Everything read by log offset goes through the state table first.
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +35,8 @@ RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
 CANDIDATES_MAX = 10_240
 #: Entries that one filtered pull looks at.
 FILTERED_MAX = 4_096
+LOOKED_MAX = 1_024
+"""Messages that one search by key reads: it holds up everybody else."""
 _PAGE = 64
 #: Where a record states its own log offset.
 _STATED = slice(28, 36)
@@ -233,9 +236,12 @@ class Reader:
     def find(
         self, topic: str, key: str, *, limit: int, from_ms: int = 0, until_ms: int = NEVER
     ) -> list[bytes]:
-        """Visible messages of a topic with this key or unique key, newest first."""
+        """Visible messages of a topic with this key or unique key, newest first.
+
+        Of a key that very many messages have, only the newest are looked at.
+        """
         found: list[bytes] = []
-        for located in self._located(key) if limit > 0 else ():
+        for located in islice(self._located(key), LOOKED_MAX if limit > 0 else 0):
             _, _, _, _, stored_topic, properties = skim(located.message)
             unique_key, keys, _ = index_facts(properties)
             if (

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
+
 import pytest
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.writer import Writer
-from escrowmq.model.errors import Unavailable
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.store.store import Store
 from escrowmq.testing import FaultyDisk, ManualClock
 from escrowmq.transaction.commands import Decision, Held, Settled
 from tests.unit.broker.test_writer import commit, held, opened, prepare
@@ -30,3 +35,33 @@ async def test_who_cannot_wait_is_told_later_or_refused_when_there_is_no_room() 
     assert [type(reply) for reply in replies] == [Settled, Held, Held]
     with pytest.raises(Unavailable, match="writer_closed"):
         writer.put(prepare(4), told.append)
+
+
+async def test_an_error_that_was_told_is_gone_without_the_collector() -> None:
+    writer = Writer(opened(FaultyDisk()), ManualClock())
+
+    def refuse(_store: Store) -> None:
+        raise RequestRefused("no_messages")
+
+    gone: list[weakref.ref[RequestRefused]] = []
+    gc.disable()
+    try:
+        try:
+            await writer.alone(refuse)
+        except RequestRefused as error:
+            gone.append(weakref.ref(error))
+        await asyncio.sleep(0)
+        assert [one() for one in gone] == [None]
+    finally:
+        gc.enable()
+    await writer.close()
+
+
+async def test_who_no_longer_waits_to_be_alone_harms_nobody() -> None:
+    writer = Writer(opened(FaultyDisk()), ManualClock())
+    gone = asyncio.ensure_future(writer.alone(lambda store: store.log.end))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await held(writer, 1)
+    assert not writer.failed.done()
+    await writer.close()

@@ -13,6 +13,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
 )
+from escrowmq.store import reader
 from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.store.reader import Located
 from escrowmq.transaction.commands import Append, Park
@@ -360,3 +361,13 @@ def test_an_id_that_shares_the_hash_of_deleted_ones_is_new() -> None:
     assert driver.retain().segments == 1
     assert driver.hold(second, number=0).half_offset == 1
     assert driver.hold(first).half_offset == 2
+
+
+def test_of_a_key_that_very_many_have_the_newest_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver()
+    for number in range(5):
+        driver.append(message(f"{number}", keys="all"))
+    monkeypatch.setattr(reader, "LOOKED_MAX", 3)
+    assert found_bodies(driver, "all") == ["4", "3", "2"]
