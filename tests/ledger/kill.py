@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -38,6 +40,8 @@ READY = re.compile(r"ready name=(\S+) broker=(\S+) ")
 #: Checks are due at once, and again soon.
 POLICY = ("check_after_ms=0", "check_interval_ms=100", "checks_max=255")
 SETTLED_WITHIN_S = 60
+PAUSE_S = 0.02
+_pause = threading.Event()
 
 
 class Wrong(AssertionError):
@@ -78,7 +82,9 @@ class Nursery:
     def live_for(self, seconds: float, way: str, number: int) -> None:
         """Until it is killed."""
         victim = self._bear(way, "never", number)
-        time.sleep(seconds)
+        assert self._process.stdout is not None
+        # A victim that dies by itself is told below.
+        select.select([self._process.stdout], [], [], seconds)
         os.kill(victim, signal.SIGKILL)
         assert self._line() == "dead", way
 
@@ -116,7 +122,7 @@ class Scene:
                 if time.monotonic() > until_s:
                     raise Wrong(f"still undecided: {port.undecided()}")
                 settle_once(port)
-                time.sleep(0.02)
+                _pause.wait(PAUSE_S)
 
     def judge(self) -> None:
         """Whoever is in the database is heard of, once, and nobody else."""

@@ -187,6 +187,9 @@ def _by_address(places: Iterable[Place]) -> dict[str, list[Place]]:
     return found
 
 
+#: RocketMQ's own: a broker that was given others waits as long as they say.
+
+
 def _level(after_ms: int) -> int:
     """The shortest of RocketMQ's delays that is long enough; 0 leaves it to the broker."""
     if after_ms <= 0:

@@ -19,6 +19,7 @@ from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.member import Member
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
+from escrowmq.client.trying import until_done
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 
@@ -79,10 +80,10 @@ class Producing:
     async def send(self, message: Message) -> Sent:
         """Store an ordinary message."""
         until = self._until()
-        route = await self._route(message.topic)
+        route = await self._route(message.topic, until)
         outgoing = self._outgoing(message, self._place(route.writable, message.key))
         try:
-            broker = await self.broker(outgoing.place.address)
+            broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
         except RequestRefused:
             # The topic may have changed since the route was asked for.
@@ -131,9 +132,9 @@ class Producing:
         """Give a message to its broker, and do not wait."""
         route = routes.get(message.topic)
         if route is None:
-            route = routes[message.topic] = await self._route(message.topic)
+            route = routes[message.topic] = await self._route(message.topic, until)
         outgoing = self._outgoing(message, self._place(route.writable, message.key))
-        broker = await self.broker(outgoing.place.address)
+        broker = await self._broker(outgoing.place.address, until)
         return asyncio.ensure_future(broker.send(outgoing, until))
 
     # Transactions.
@@ -154,7 +155,7 @@ class Producing:
         if not messages:
             raise RequestRefused("no_messages", "a transaction holds at least one message")
         until = self._until()
-        places = await self._places(messages, address)
+        places = await self._places(messages, until, address)
         allowed_ms = int(self.config.max_duration_s * 1_000)
         marks = {LEDGER: ledger, ALLOWED_MS: str(allowed_ms)} if ledger else None
         holding = Holding(
@@ -169,7 +170,7 @@ class Producing:
             check_after_ms=self._check_after_ms,
             number=number,
         )
-        broker = await self.broker(places[0].address)
+        broker = await self._broker(places[0].address, until)
         return await broker.hold(holding, until)
 
     async def decide(self, held: Held, resolution: Resolution) -> Decided:
@@ -197,8 +198,9 @@ class Producing:
         return deciding
 
     async def _decide(self, held: Held, resolution: Resolution) -> Decided:
-        broker = await self.broker(held.address)
-        return await broker.decide(held, resolution, self._until())
+        until = self._until()
+        broker = await self._broker(held.address, until)
+        return await broker.decide(held, resolution, until)
 
     @property
     def _check_after_ms(self) -> int | None:
@@ -210,15 +212,19 @@ class Producing:
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self.config.timeout_s
 
-    async def _route(self, topic: str) -> Route:
-        route = await self.network.route(topic)
+    async def _route(self, topic: str, until: float) -> Route:
+        route = await until_done(lambda: self.network.route(topic), until, is_repeatable=True)
         if not route.writable:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
         return route
 
-    async def _places(self, messages: Sequence[Message], address: str = "") -> list[Place]:
+    async def _places(
+        self, messages: Sequence[Message], until: float, address: str = ""
+    ) -> list[Place]:
         """A queue for each message, all of one broker: that at the address, if there is one."""
-        routes = {message.topic: await self._route(message.topic) for message in messages}
+        routes = {
+            topic: await self._route(topic, until) for topic in {one.topic for one in messages}
+        }
         if address:
             routes = {topic: _at(route, address) for topic, route in routes.items()}
         names = [{place.broker_name for place in route.writable} for route in routes.values()]
@@ -258,6 +264,12 @@ class Producing:
             born_at_ms=int(time.time() * 1_000),
             is_keyed=bool(message.key),
             is_delayed=bool(message.delay_ms or message.deliver_at_ms),
+        )
+
+    async def _broker(self, address: str, until: float) -> Broker:
+        # Nearly always known: then nothing is made for asking.
+        return self._brokers.get(address) or await until_done(
+            lambda: self.broker(address), until, is_repeatable=True
         )
 
     async def broker(self, address: str) -> Broker:
