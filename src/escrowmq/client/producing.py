@@ -267,10 +267,10 @@ class Producing:
         )
 
     async def _broker(self, address: str, until: float) -> Broker:
-        # Nearly always known: then nothing is made for asking.
-        return self._brokers.get(address) or await until_done(
-            lambda: self.broker(address), until, is_repeatable=True
-        )
+        known = self._brokers.get(address)
+        if known is not None:
+            return known
+        return await until_done(lambda: self.broker(address), until, is_repeatable=True)
 
     async def broker(self, address: str) -> Broker:
         """The broker at an address, ours or Apache's: it is asked once which."""
