@@ -124,8 +124,10 @@ class Lane:
 class Inbox:
     """Everything that waits for the writer: decisions go before messages."""
 
-    def __init__(self, config: WriterConfig) -> None:
+    def __init__(self, config: WriterConfig, *, are_decisions_alone: bool = False) -> None:
         self._config = config
+        #: Where a batch costs no flush, decisions need not wait for messages to be written.
+        self._are_decisions_alone = are_decisions_alone
         self._decisions = Lane()
         self._messages = Lane()
 
@@ -169,6 +171,8 @@ class Inbox:
         """The next batch."""
         room = self._config.batch_max
         batch = self._decisions.take(room) if self._decisions.count else []
+        if batch and self._are_decisions_alone:
+            room = 0
         if self._messages.count and len(batch) < room:
             batch += self._messages.take(room - len(batch))
         return [waiting for waiting in batch if waiting.is_wanted]

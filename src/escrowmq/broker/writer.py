@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-UNFLUSHED_BATCH_MAX = 32
+UNFLUSHED_BATCH_MAX = 64
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
 their senders go on, while the others are written."""
 
@@ -50,7 +50,7 @@ class Writer:
             batch_max = min(self._config.batch_max, UNFLUSHED_BATCH_MAX)
             self._config = replace(self._config, batch_max=batch_max)
         self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(self._config)
+        self._inbox = Inbox(self._config, are_decisions_alone=not self._is_fsync)
         #: Submitters that wait for room, by lane.
         self._slowed_messages: deque[asyncio.Future[None]] = deque()
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()

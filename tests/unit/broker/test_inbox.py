@@ -75,6 +75,13 @@ def test_decisions_go_first_and_the_batch_has_an_end() -> None:
     assert inbox.take() == []
 
 
+def test_decisions_can_have_batches_of_their_own() -> None:
+    inbox = Inbox(WriterConfig(), are_decisions_alone=True)
+    messages, decisions = put(inbox, "a", 2), decide(inbox, "a", 2)
+    assert inbox.take() == decisions
+    assert inbox.take() == messages
+
+
 def test_more_than_a_batch_of_one_sender_is_taken_in_pieces() -> None:
     inbox = inbox_of(batch_max=4)
     messages = put(inbox, "a", 10)
