@@ -111,7 +111,9 @@ def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
     def known() -> list[str]:
         answer = request(name_server, GET_BROKER_CLUSTER_INFO)
         table = json.loads(_standard(answer.body)).get("brokerAddrTable") or {}
-        return [data["brokerAddrs"]["0"] for data in table.values()]
+        # A broker that is starting may be there before its address is.
+        masters = (data["brokerAddrs"].get("0") for data in table.values())
+        return [address for address in masters if address]
 
     return _until(known, f"broker at {name_server}", timeout_s)
 
