@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.interop.running import BOOT_TIMEOUT_S, RunningBroker, start_saying
 FAST_LISTENER = -2
 REPLICATION = 1
 PORT_TRIES_MAX = 100
+IS_UP = "boot success"
 
 NAME_SERVER_HEAP = ("-Xms64m", "-Xmx128m", "-XX:+UseSerialGC")
 BROKER_HEAP = ("-Xms512m", "-Xmx1g")
@@ -66,19 +68,32 @@ class ApacheRocketMQ(RunningBroker):
         }
 
     def boot(self, home: Path) -> None:
-        lib = building.apache(self.version) / "lib"
+        lib = self._lib()
         self._start_name_server(lib, home)
         self._start_broker(lib, home)
         # It says that it is up even when the name server has not heard of it yet.
         remoting.brokers(self.name_server, timeout_s=BOOT_TIMEOUT_S)
 
+    _broker_is_up = IS_UP
+
+    def _lib(self) -> Path:
+        return building.apache(self.version) / "lib"
+
     def _start_name_server(self, lib: Path, home: Path) -> None:
         port = free_port((0,))
         self.name_server = f"127.0.0.1:{port}"
-        settings = {"listenPort": str(port), "bindAddress": "127.0.0.1"}
-        self._start("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", settings, lib, home)
+        file = home / "namesrv.properties"
+        _write(file, {"listenPort": str(port), "bindAddress": "127.0.0.1"})
+        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        self._start("namesrv", main, ["-c", str(file)], lib, home)
 
     def _start_broker(self, lib: Path, home: Path) -> None:
+        main = "org.apache.rocketmq.broker.BrokerStartup"
+        arguments = ["-c", str(self._broker_file(home))]
+        self.serving = self._start("broker", main, arguments, lib, home)
+
+    def _broker_file(self, home: Path) -> Path:
+        """Where the broker's settings are; its address is chosen with them."""
         port = free_port((FAST_LISTENER, 0, REPLICATION))
         self.broker_address = f"127.0.0.1:{port}"
         settings = {
@@ -91,17 +106,13 @@ class ApacheRocketMQ(RunningBroker):
             "storePathCommitLog": str(home / "store" / "commitlog"),
             **self._settings,
         }
-        self.serving = self._start(
-            "broker", "org.apache.rocketmq.broker.BrokerStartup", settings, lib, home
-        )
+        file = home / "broker.properties"
+        _write(file, settings)
+        return file
 
-    def _start(
-        self, name: str, main: str, settings: Mapping[str, str], lib: Path, home: Path
-    ) -> Child:
-        file = home / f"{name}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    def _start(self, name: str, main: str, arguments: list[str], lib: Path, home: Path) -> Child:
         child, _ = start_saying(
-            "boot success",
+            self._broker_is_up if name == "broker" else IS_UP,
             f"apache-{name}",
             [
                 building.java(),
@@ -112,8 +123,7 @@ class ApacheRocketMQ(RunningBroker):
                 "-cp",
                 f"{lib}/*",
                 main,
-                "-c",
-                str(file),
+                *arguments,
             ],
             log=CACHE / "logs" / f"apache-{name}-{home.name}.log",
             environment={"ROCKETMQ_HOME": str(home)},
@@ -121,6 +131,36 @@ class ApacheRocketMQ(RunningBroker):
         )
         self.children.append(child)
         return child
+
+
+class ApacheWithProxy(ApacheRocketMQ):
+    """The same with 5.x clients' way in: the proxy and the broker share a process."""
+
+    grpc_endpoint = ""
+    # The broker in it says so before the proxy is there.
+    _broker_is_up = "startup successfully"
+
+    def _lib(self) -> Path:
+        return building.apache_proxy(self.version) / "lib"
+
+    def _start_broker(self, lib: Path, home: Path) -> None:
+        grpc, remoting_port = free_port((0,)), free_port((0,))
+        self.grpc_endpoint = f"127.0.0.1:{grpc}"
+        settings = {
+            "rocketMQClusterName": self._settings["brokerClusterName"],
+            "namesrvAddr": self.name_server,
+            "grpcServerPort": grpc,
+            "remotingListenPort": remoting_port,
+        }
+        proxy = home / "proxy.json"
+        proxy.write_text(json.dumps(settings))
+        main = "org.apache.rocketmq.proxy.ProxyStartup"
+        arguments = ["-pm", "local", "-pc", str(proxy), "-bc", str(self._broker_file(home))]
+        self.serving = self._start("broker", main, arguments, lib, home)
+
+
+def _write(file: Path, settings: Mapping[str, str]) -> None:
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
 
 def free_port(offsets: tuple[int, ...]) -> int:

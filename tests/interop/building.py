@@ -27,6 +27,7 @@ FINGERPRINT_CHARS = 16
 JAVA_4 = "4.9.8"
 JAVA_5 = "5.3.3"
 WHEEL = "rocketmq==0.4.4"
+PYTHON5 = "rocketmq-python-client==5.1.2"
 
 
 def java_peer(version: str) -> Path:
@@ -53,6 +54,17 @@ def apache(version: str) -> Path:
     )
 
 
+def apache_proxy(version: str) -> Path:
+    """A directory with the ``lib`` of a name server, and of a broker with its gRPC proxy."""
+    source = PEERS / "apache_proxy"
+    return _built(
+        f"apache-proxy-{version}",
+        source,
+        version,
+        lambda place: _maven(source, place, version, "dependency:copy-dependencies"),
+    )
+
+
 def go_peer() -> Path:
     """A directory with the program ``driver``."""
     source = PEERS / "go"
@@ -68,19 +80,34 @@ def go_peer() -> Path:
 
 def wheel_peer() -> Path:
     """A virtual environment with the wheel and nothing else."""
-    return _built("wheel", PEERS / "cpp_wheel", WHEEL, _make_environment)
+    return _built(
+        "wheel",
+        PEERS / "cpp_wheel",
+        WHEEL,
+        lambda place: _make_environment(place, ["--no-deps", WHEEL], "the wheel's environment"),
+    )
+
+
+def python5_peer() -> Path:
+    """A virtual environment with RocketMQ's own 5.x Python client."""
+    return _built(
+        "python5",
+        PEERS / "python5",
+        PYTHON5,
+        lambda place: _make_environment(place, [PYTHON5], "the 5.x Python client's environment"),
+    )
 
 
 def java() -> str:
     return _tool("java", "a Java peer")
 
 
-def _make_environment(place: Path) -> None:
+def _make_environment(place: Path, packages: list[str], what: str) -> None:
     python = sys.executable
     # A copy would look for its library in the wrong place once the directory has its final name.
-    _run(python, ["-m", "venv", "--symlinks", str(place)], place, "the wheel's environment")
-    pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-deps", WHEEL]
-    _run(str(place / "bin" / "python"), pip, place, "the wheel's environment")
+    _run(python, ["-m", "venv", "--symlinks", str(place)], place, what)
+    pip = ["-m", "pip", "--disable-pip-version-check", "--quiet", "install", *packages]
+    _run(str(place / "bin" / "python"), pip, place, what)
 
 
 def _maven(source: Path, place: Path, version: str, *goals: str) -> None:

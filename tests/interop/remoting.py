@@ -116,8 +116,11 @@ def brokers(name_server: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
     return _until(known, f"broker at {name_server}", timeout_s)
 
 
-def create_topic(name_server: str, topic: str, queues: int) -> None:
-    """On every broker; returns when the name server tells clients of it."""
+def create_topic(name_server: str, topic: str, queues: int, kind: str = "NORMAL") -> None:
+    """On every broker; returns when the name server tells clients of it.
+
+    5.x clients may send to it only what its ``kind`` says.
+    """
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -127,6 +130,7 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
         "topicFilterType": "SINGLE_TAG",
         "topicSysFlag": "0",
         "order": "false",
+        **({"attributes": f"+message.type={kind}"} if kind != "NORMAL" else {}),
     }
     for address in brokers(name_server):
         done(request(address, UPDATE_AND_CREATE_TOPIC, fields))

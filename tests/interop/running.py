@@ -67,8 +67,8 @@ class RunningBroker:
         assert self._home is not None
         return self._home
 
-    def create_topic(self, topic: str, queues: int = 4) -> None:
-        remoting.create_topic(self.name_server, topic, queues)
+    def create_topic(self, topic: str, queues: int = 4, kind: str = "NORMAL") -> None:
+        remoting.create_topic(self.name_server, topic, queues, kind)
 
     def usage(self) -> Usage:
         """Of the process that handles messages alone."""

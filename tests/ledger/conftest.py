@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,13 @@ from tests.ledger.shops import Shop, sqlite_shop
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Any]:
     """A PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+@contextmanager
+def postgres_server() -> Iterator[Any]:
+    """Start one, and stop it in the end."""
     with warnings.catch_warnings():
         # It looks for a directory of the desktop's that servers do not have.
         warnings.simplefilter("ignore")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import aiosqlite
 import psycopg
 import pytest
-import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
 
 from escrowmq.client.ledger_table import AsyncDatabaseTransaction, Ending, SqlLedger
 from escrowmq.model.errors import OutcomeUnknown
+from tests.ledger.async_hands import Opened, connection, driver, place, session
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -27,40 +26,7 @@ from tests.ledger.shops import (
     unknown,
 )
 
-
-@asynccontextmanager
-async def session(shop: Shop) -> AsyncIterator[Any]:
-    async with AsyncSession(shop.async_engine()) as found:
-        yield found
-
-
-@asynccontextmanager
-async def connection(shop: Shop) -> AsyncIterator[Any]:
-    async with shop.async_engine().connect() as found:
-        yield found
-
-
-@asynccontextmanager
-async def driver(shop: Shop) -> AsyncIterator[Any]:
-    if shop.kind == "sqlite":
-        async with aiosqlite.connect(shop.path) as found:
-            yield found
-    else:
-        opened = await psycopg.AsyncConnection.connect(shop.url)
-        try:
-            yield opened
-        finally:
-            await opened.close()
-
-
-Opened = Callable[[Shop], AbstractAsyncContextManager[Any]]
 every_hand = pytest.mark.parametrize("opened", [session, connection, driver])
-
-
-async def place(db: Any, number: int) -> None:
-    sql = f"INSERT INTO orders VALUES ({number})"
-    is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
-    await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)
 
 
 async def begin(shop: Shop, db: object, key: str) -> AsyncDatabaseTransaction:

@@ -189,9 +189,9 @@ FAMILIES = {
     "f'bad_{self._kind.__name__.lower()}'": [f"bad_{kind}" for kind in DOCUMENTS],
     "f'{self._kind.__name__.lower()}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
 }
-#: ``refuse`` passes its code on: its callers are looked at instead.
+#: ``refuse`` passes its code on: its callers are looked at instead.  A broker's refusal keeps its.
 REFUSALS = {"refuse": "RequestRefused"}
-PASSED_ON = {"code"}
+PASSED_ON = {"code", "row.refused"}
 
 
 def raised() -> set[tuple[str, str]]:

@@ -53,7 +53,7 @@ ADR_STATUS = re.compile(
     r"(Proposed|Accepted|Superseded by \[ADR-\d{4}\]\([^)]+\))( \d{4}-\d{2}-\d{2})?"
 )
 
-CODE = modules("src", "tests", "bench")
+CODE = modules("src", "tests", "bench", "examples")
 TESTS = modules("tests")
 DECISIONS = sorted(path for path in ADR.glob("*.md") if path.name != "README.md")
 

@@ -1,1 +1,1 @@
-"""The SDK and its kin: they know the protocol, neither the store nor the core."""
+"""The SDK: producers, transactions, consumers and the ledger table; plain and async."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Any, Protocol
 
-from escrowmq.client.ledger_block import MAX_DURATION_MS, Block, RowFacts, Stage, run, run_async
+from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import (
     AioSqliteLink,
@@ -229,7 +229,7 @@ class AsyncPlainTransaction(_Plain):
 
 def transaction_on(
     database: Any,  # noqa: ANN401 -- whatever the user works with
-    row: RowFacts,
+    row: Row,
     *,
     max_duration_ms: int = MAX_DURATION_MS,
 ) -> DatabaseTransaction:
@@ -245,13 +245,13 @@ def transaction_on(
         link = PsycopgLink(database)
     else:
         raise unsupported(type(database).__name__)
-    block = Block(link, row, has_hooks=False, max_duration_ms=max_duration_ms)
+    block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)
     return PlainTransaction(link, database, block)
 
 
 def async_transaction_on(
     database: Any,  # noqa: ANN401 -- whatever the user works with
-    row: RowFacts,
+    row: Row,
     *,
     max_duration_ms: int = MAX_DURATION_MS,
 ) -> AsyncDatabaseTransaction:
@@ -267,7 +267,7 @@ def async_transaction_on(
         link = AsyncPsycopgLink(database)
     else:
         raise unsupported(type(database).__name__)
-    block = Block(link, row, has_hooks=False, max_duration_ms=max_duration_ms)
+    block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)
     return AsyncPlainTransaction(link, database, block)
 
 

@@ -41,6 +41,15 @@ def sweep(opener: Opener, decided: Decided, *, ledger_uuid: str, now_ms: int) ->
     return deleted
 
 
+def forget_consumed(opener: Opener, before_ms: int) -> int:
+    """Delete the messages that were consumed before; return how many.
+
+    One that comes again after that is not recognised, so keep them longer than retries last.
+    """
+    with opener() as link, writing(link):
+        return link.execute(ledger_sql.FORGET_CONSUMED, [str(before_ms)]).row_count
+
+
 def _is_kept(row: Row, now_ms: int) -> bool:
     _, outcome, written_at_ms = row
     return bool(outcome == Outcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)

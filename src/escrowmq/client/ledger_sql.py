@@ -183,6 +183,25 @@ PG_INSERT_MARKED = INSERT_COMMITTED + (
 SQLITE_MARK = "SAVEPOINT escrowmq_block"
 SQLITE_UNMARK = "RELEASE SAVEPOINT escrowmq_block"
 
+# A message that was consumed.  The row is there from the block's first statement on, so that a
+# second delivery waits for the first; a time of 0 says that the block has not come to its end.
+_THIS_MESSAGE = "consumer_group = ? AND topic = ? AND message_id = ?"
+INSERT_CONSUMED = (
+    "INSERT INTO escrowmq_consumed"
+    " (consumer_group, topic, message_id, body_checksum, consumed_at_ms)"
+    " VALUES (?, ?, ?, CAST(? AS bigint), 0) ON CONFLICT DO NOTHING"
+)
+READ_CONSUMED = f"SELECT body_checksum, consumed_at_ms FROM escrowmq_consumed WHERE {_THIS_MESSAGE}"
+FINISH_CONSUMED = (
+    "UPDATE escrowmq_consumed SET consumed_at_ms = CAST(? AS bigint)"
+    f" WHERE {_THIS_MESSAGE} AND consumed_at_ms = 0"
+)
+PG_MARK = "SELECT set_config('escrowmq.transaction', ?, true)"
+PG_FINISH_CONSUMED = FINISH_CONSUMED + " AND current_setting('escrowmq.transaction', true) = ?"
+FORGET_CONSUMED = (
+    "DELETE FROM escrowmq_consumed WHERE consumed_at_ms > 0 AND consumed_at_ms < CAST(? AS bigint)"
+)
+
 
 def fence_sql(count: int) -> str:
     """Insert ``count`` fence rows: id, group and time each; what is there already stays."""

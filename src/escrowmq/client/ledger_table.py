@@ -9,10 +9,11 @@ reasons.  Importing this imports no database driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
+from escrowmq.client.database_block import MAX_DURATION_MS
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.database_transactions import (
     AsyncDatabaseTransaction,
@@ -29,7 +30,7 @@ from escrowmq.client.databases import (
     writing,
 )
 from escrowmq.client.janitor import Decided
-from escrowmq.client.ledger_block import MAX_DURATION_MS, RowFacts, missing
+from escrowmq.client.ledger_block import RowFacts, missing
 from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
 from escrowmq.client.ledger_sql import ddl_statements
 from escrowmq.client.links import Link
@@ -50,7 +51,12 @@ __all__ = [
 #: A check gives up soon and comes again; a program that starts had better wait.
 START_WAIT_MS = 10_000
 
+#: How long a sweep waits for the broker's answer about one page of rows.
+BROKER_WAIT_S = 60.0
+
 T = TypeVar("T")
+AsyncDecided = Callable[[Sequence[str]], Coroutine[Any, Any, Mapping[str, Outcome]]]
+"""As janitor.Decided, awaited."""
 
 
 def ddl(dialect: str) -> str:
@@ -161,6 +167,33 @@ class SqlLedger:
         """Delete what the broker says is decided for good; return how many rows."""
         opener = self._waited_for(self._opener)
         return janitor.sweep(opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
+
+    async def sweep_async(self, decided: AsyncDecided, *, now_ms: int) -> int:
+        """Delete what the broker says is decided for good; ``decided`` runs on this loop."""
+        ledger_uuid = await self.uuid_async()
+        loop = asyncio.get_running_loop()
+
+        def ask(ids: Sequence[str]) -> Mapping[str, Outcome]:
+            if self._is_awaited:
+                from sqlalchemy.util import await_only
+
+                return await_only(decided(ids))
+            return asyncio.run_coroutine_threadsafe(decided(ids), loop).result(BROKER_WAIT_S)
+
+        return await self._run(
+            lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid, now_ms=now_ms)
+        )
+
+    def forget_consumed(self, before_ms: int) -> int:
+        """Delete what consumers' transactions recorded before; return how many rows.
+
+        A message that comes again after that is not recognised.
+        """
+        return janitor.forget_consumed(self._waited_for(self._opener), before_ms)
+
+    async def forget_consumed_async(self, before_ms: int) -> int:
+        """Delete what consumers' transactions recorded before; return how many rows."""
+        return await self._run(lambda opener: janitor.forget_consumed(opener, before_ms))
 
     async def _run(self, work: Callable[[Opener], T]) -> T:
         """Do the work in a thread, or where an async engine lets plain code wait."""

@@ -17,12 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, SessionTransactionOrigin, scoped_session
 from sqlalchemy.util import await_only
 
+from escrowmq.client.database_block import Row, Stage, run
 from escrowmq.client.database_transactions import (
     AsyncDatabaseTransaction,
     DatabaseTransaction,
     Ending,
 )
-from escrowmq.client.ledger_block import Block, RowFacts, Stage, run
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
@@ -68,7 +68,7 @@ def _hooks_of(target: Session | Connection) -> _Hooks:
 class SqlAlchemyTransaction:
     """On a session or connection that is waited for."""
 
-    def __init__(self, database: Session | Connection, row: RowFacts, max_duration_ms: int) -> None:
+    def __init__(self, database: Session | Connection, row: Row, max_duration_ms: int) -> None:
         self.is_commit_owned_by_caller = False
         self._database = database
         self._row = row
@@ -93,8 +93,8 @@ class SqlAlchemyTransaction:
         hooks = [_hooks_of(target) for target in {database, self._link.connection}]
         if any(hook.current is not None and hook.current.is_open for hook in hooks):
             raise RequestRefused("block_already_open", "one block at a time on a connection")
-        self._block = Block(
-            self._link, self._row, has_hooks=True, max_duration_ms=self._max_duration_ms
+        self._block = self._row.block(
+            self._link, has_hooks=True, max_duration_ms=self._max_duration_ms
         )
         run(self._block.begin(now_ms), self._link)
         for hook in hooks:
@@ -256,7 +256,7 @@ class AsyncSqlAlchemyTransaction:
     """On a session or connection that is awaited: the same, inside SQLAlchemy's own bridge."""
 
     def __init__(
-        self, database: AsyncSession | AsyncConnection, row: RowFacts, max_duration_ms: int
+        self, database: AsyncSession | AsyncConnection, row: Row, max_duration_ms: int
     ) -> None:
         self._database = database
         if isinstance(database, AsyncSession):
@@ -314,7 +314,7 @@ class AsyncSqlAlchemyTransaction:
 
 def transaction_on(
     database: Any,  # noqa: ANN401 -- any of SQLAlchemy's classes, to be told apart here
-    row: RowFacts,
+    row: Row,
     max_duration_ms: int,
 ) -> DatabaseTransaction:
     """Find the adapter for what is waited for."""
@@ -327,7 +327,7 @@ def transaction_on(
 
 def async_transaction_on(
     database: Any,  # noqa: ANN401 -- as above
-    row: RowFacts,
+    row: Row,
     max_duration_ms: int,
 ) -> AsyncDatabaseTransaction:
     """Find the adapter for what is awaited."""

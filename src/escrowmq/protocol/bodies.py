@@ -3,10 +3,12 @@
 We write standard JSON.  The one exception are maps whose keys are queues: RocketMQ's JSON library
 writes such a key as an object, ``{{"topic":...}:5}``.  Its tools up to 5.3 also read a key that is
 that object as text, which would be JSON; those of 5.4 do not.  So we write what all of them read.
+The same library writes numbers as keys, ``{0:"10.0.0.1:10911"}``; that we read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import TypeVar
@@ -33,11 +35,24 @@ def read_body(kind: type[BodyT], data: bytes) -> BodyT:
         try:
             body: BodyT = _decoder(kind).decode(data)
         except msgspec.ValidationError:
-            known = _without_nulls(msgspec.json.decode(data))
-            body = msgspec.convert(known, kind, strict=False)
+            body = _read_leniently(kind, data)
+        except msgspec.DecodeError:
+            body = _read_leniently(kind, _NUMBER_KEY.sub(_quoted, data))
     except (ValueError, RecursionError) as error:
         raise ProtocolViolation("body_malformed", str(error), body=kind.__name__) from None
     return body
+
+
+def _read_leniently(kind: type[BodyT], data: bytes) -> BodyT:
+    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind, strict=False)
+
+
+#: A text, which is left alone, or a number in the place of a key.
+_NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?<=[{,])(-?[0-9]+)(?=:)')
+
+
+def _quoted(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[1] is None else b'"%b"' % found[1]
 
 
 def encode_body(body: Body) -> bytes:

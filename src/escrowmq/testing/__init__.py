@@ -1,23 +1,58 @@
-"""Doubles for tests, ours and our users': a clock, a disk, a table, an engine and a settler.
+"""Doubles for tests, ours and our users': a broker, a clock, a disk, an engine and a settler.
 
-Nothing here is a mock: each does the real thing, with time and failure in the test's hands.
+Nothing here is a mock: each does the real thing, with time and failure in the test's hands.  The
+names below are imported when they are first used.
 """
 
-from escrowmq.testing.calls import message
-from escrowmq.testing.clock import ManualClock
-from escrowmq.testing.engine import Engine
-from escrowmq.testing.faulty_disk import FaultyDisk
-from escrowmq.testing.memory_engine import MemoryEngine
-from escrowmq.testing.memory_table import MemoryTable
-from escrowmq.testing.settler import AnsweringEngine, Settler
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from escrowmq.testing.calls import message
+    from escrowmq.testing.clock import ManualClock
+    from escrowmq.testing.engine import Engine
+    from escrowmq.testing.faulty_disk import FaultyDisk
+    from escrowmq.testing.in_process import AsyncInProcessBroker, InProcessBroker
+    from escrowmq.testing.memory_engine import MemoryEngine
+    from escrowmq.testing.memory_table import MemoryTable
+    from escrowmq.testing.settler import AnsweringEngine, Settler
 
 __all__ = [
     "AnsweringEngine",
+    "AsyncInProcessBroker",
     "Engine",
     "FaultyDisk",
+    "InProcessBroker",
     "ManualClock",
     "MemoryEngine",
     "MemoryTable",
     "Settler",
     "message",
 ]
+
+_HOMES = {
+    "AnsweringEngine": "settler",
+    "AsyncInProcessBroker": "in_process",
+    "Engine": "engine",
+    "FaultyDisk": "faulty_disk",
+    "InProcessBroker": "in_process",
+    "ManualClock": "clock",
+    "MemoryEngine": "memory_engine",
+    "MemoryTable": "memory_table",
+    "Settler": "settler",
+    "message": "calls",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,6 +9,7 @@ line who answers what.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -114,7 +115,7 @@ class Settler:
 
     def _verdict(self, half: Undecided) -> Verdict | None:
         """What the broker is to do about it; None while it is to wait."""
-        what = due(half.facts(), self._policy)
+        what = due(self._facts(half), self._policy)
         if what is Due.WAIT:
             return None
         if what is Due.ASK:
@@ -127,6 +128,11 @@ class Settler:
             return _verdict(half, VerdictKind(outcome.value))
         is_over = due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK
         return self._park(half) if is_over else None
+
+    def _facts(self, half: Undecided) -> HalfFacts:
+        # Without ledgers to look into, the producers are asked: they have theirs.
+        facts = half.facts()
+        return facts if self._look_up is not None else replace(facts, has_ledger=0)
 
     def _park(self, half: Undecided) -> Verdict:
         is_exhausted = half.checks_sent >= self._policy.checks_max

@@ -193,3 +193,15 @@ def test_a_queue_is_a_key_in_the_way_all_tools_read_it() -> None:
 
 def test_no_queues_are_an_empty_map() -> None:
     assert encode_offsets({}) == b'{"offsetTable":{}}'
+
+
+def test_numbers_as_keys_are_read_as_a_java_name_server_writes_them() -> None:
+    written = (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},'
+        b'"brokerName":"broker-a{0:,1:\\"","cluster":"DefaultCluster"}},'
+        b'"clusterAddrTable":{"DefaultCluster":["broker-a"]}}'
+    )
+    read = read_body(ClusterInfo, written).brokers["broker-a"]
+    assert read.addresses == {MASTER_ID: "10.0.0.1:10911", "1": "10.0.0.2:10911"}
+    # What looks like such a key within a text is left alone.
+    assert read.broker_name == 'broker-a{0:,1:"'

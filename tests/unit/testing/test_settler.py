@@ -172,11 +172,12 @@ def test_a_ledger_is_looked_into_once_more_before_parking() -> None:
     assert settler.run_once() == Round(committed=[0])
 
 
-def test_without_a_way_to_look_a_ledgers_transaction_waits() -> None:
+def test_without_a_way_to_look_a_ledgers_transaction_is_asked_about() -> None:
     engine = engine_with("t", ledger="uuid")
     engine.clock.advance(seconds=6)
+    # A live producer has its ledger.
     assert Settler(AnsweringEngine(engine, Producers(COMMIT)), POLICY).run_once() == Round(
-        waiting=[0]
+        asked=[0]
     )
 
 

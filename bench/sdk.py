@@ -1,0 +1,18 @@
+"""What the SDK costs, beside RocketMQ's own Python client and beside nothing.
+
+    make bench NAME=sdk [ARGS="import bulk"]
+
+Prints one JSON object per figure.  ``cpu`` needs a JDK, Maven and a package index.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from bench.figures import sdk
+
+FIGURES = {"import": sdk.import_ms, "bulk": sdk.bulk, "cpu": sdk.client_cpu}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or FIGURES:
+        FIGURES[name]()

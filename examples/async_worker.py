@@ -1,0 +1,70 @@
+"""A worker that ships what was paid for, each order once, however often the message comes.
+
+Set NAMESRV_ADDR and DATABASE_URL, and run it:
+
+    python -m examples.async_worker
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from escrowmq import AsyncConsumer, GiveUp, Received, RetryLater, SqlLedger
+
+
+class Base(DeclarativeBase):
+    """The worker's tables."""
+
+
+class Shipment(Base):
+    """What is on its way."""
+
+    __tablename__ = "shipments"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int]
+
+
+async def make_tables(engine: AsyncEngine) -> None:
+    """Make the worker's table, and the one that remembers its messages."""
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    await SqlLedger(engine).create_async()
+
+
+def create_worker(address: str, engine: AsyncEngine) -> AsyncConsumer:
+    """Make the worker; ``run`` it, or use it in an ``async with`` block."""
+    consumer = AsyncConsumer(address, group="shipping", concurrency=8, retries_max=5)
+
+    @consumer.subscribe("order-paid")
+    async def ship(message: Received) -> None:
+        if not message.body.isdigit():
+            # Never to be understood: a dead letter, at once.
+            raise GiveUp
+        async with AsyncSession(engine) as session, consumer.transaction(session) as tx:
+            tx.db.add(Shipment(order_id=int(message.body)))
+            if await is_closed():
+                raise RetryLater(after_ms=60_000)
+
+    return consumer
+
+
+async def is_closed() -> bool:
+    """Ask the warehouse."""
+    return False
+
+
+async def main() -> None:
+    """Work until SIGTERM or Ctrl-C."""
+    engine = create_async_engine(os.environ["DATABASE_URL"])
+    await make_tables(engine)
+    await create_worker(os.environ["NAMESRV_ADDR"], engine).run()
+    await engine.dispose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

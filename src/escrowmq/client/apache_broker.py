@@ -1,0 +1,169 @@
+"""One broker of Apache RocketMQ: what it cannot do is refused here, by name.
+
+It takes one message per transaction, delivers at least once, and asks only live producers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from escrowmq.client.messages import Sent
+from escrowmq.client.network import Place, refuse_unless_done
+from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
+from escrowmq.client.trying import until_done
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.ids import parse_offset_message_id
+from escrowmq.protocol.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PGROUP,
+    TRAN_MSG,
+    TRANSACTION_ID,
+    format_properties,
+)
+from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader, SendResponseHeader
+from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_PREPARED, SYS_ROLLED_BACK
+
+if TYPE_CHECKING:
+    from escrowmq.client.network import Network
+
+REQUEST_S = 3.0
+_DEFAULT_TOPIC = "TBW102"
+#: As many as the topic has that lends its settings: keys stay in their queues then.
+_DEFAULT_QUEUES = 1_024
+_BITS = {
+    Resolution.COMMIT: SYS_COMMITTED,
+    Resolution.ROLLBACK: SYS_ROLLED_BACK,
+    Resolution.UNKNOWN: 0,
+}
+_STATES = {Resolution.COMMIT: "committed", Resolution.ROLLBACK: "rolled_back"}
+
+
+class ApacheBroker:
+    """Belongs to one event loop."""
+
+    is_ours = False
+
+    def __init__(self, network: Network, address: str) -> None:
+        self._network = network
+        self._address = address
+        #: Keyed messages of a queue go one after the other: its threads would mix them up.
+        self._turns: dict[Place, asyncio.Lock] = {}
+
+    async def send(self, message: Outgoing, until: float) -> Sent:
+        """Store an ordinary message."""
+        if not message.is_keyed:
+            return await self._send(message, until)
+        async with self._turns.setdefault(message.place, asyncio.Lock()):
+            return await self._send(message, until)
+
+    async def _send(self, message: Outgoing, until: float) -> Sent:
+        header = _header(message, message.properties, "", 0)
+
+        async def ask() -> SendResponseHeader:
+            return await self._ask(header, message.body)
+
+        answer = await until_done(ask, until, is_repeatable=False)
+        return Sent(
+            message_id=message.message_id,
+            topic=message.place.topic,
+            broker_name=message.place.broker_name,
+            queue_id=answer.queue_id,
+            queue_offset=answer.queue_offset,
+        )
+
+    async def hold(self, holding: Holding, until: float) -> Held:
+        """Hold one half message."""
+        if len(holding.messages) != 1 or holding.number:
+            raise RequestRefused(
+                "one_message_per_transaction",
+                "Apache RocketMQ takes one; use a broker of ours for more",
+                messages=len(holding.messages) + holding.number,
+            )
+        (message,) = holding.messages
+        if message.is_delayed:
+            raise RequestRefused(
+                "delay_in_transaction",
+                "Apache RocketMQ loses such a message",
+                topic=message.place.topic,
+            )
+        # This broker knows of no transaction id; a check brings the properties back.
+        pairs = {TRAN_MSG: "true", PGROUP: holding.group, TRANSACTION_ID: holding.transaction_id}
+        if holding.check_after_ms is not None:
+            pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
+        properties = message.properties + format_properties(pairs)
+        header = _header(message, properties, holding.group, SYS_PREPARED)
+
+        async def ask() -> SendResponseHeader:
+            return await self._ask(header, message.body)
+
+        # Sent twice, it holds an orphan that a check rolls back or commits like the other one.
+        answer = await until_done(ask, until, is_repeatable=False)
+        _, log_offset = parse_offset_message_id(answer.offset_message_id)
+        return Held(
+            address=self._address,
+            group=holding.group,
+            transaction_id=answer.transaction_id or message.message_id,
+            half_offset=answer.queue_offset,
+            log_offset=log_offset,
+            message_id=message.message_id,
+            topic=message.place.topic,
+        )
+
+    async def decide(self, held: Held, resolution: Resolution, until: float) -> Decided:
+        """Commit or roll back; it publishes again what is committed twice, so only once."""
+        connection = await self._network.connection(self._address)
+        header = end_header(held, resolution)
+        if resolution is Resolution.UNKNOWN:
+            # Nobody would answer that.
+            connection.tell(RequestCode.END_TRANSACTION, header)
+            return Decided(state="")
+        left_s = max(until - asyncio.get_running_loop().time(), 0.1)
+        answer = await connection.ask(
+            RequestCode.END_TRANSACTION, header, timeout_s=min(left_s, REQUEST_S)
+        )
+        refuse_unless_done(answer)
+        return Decided(state=_STATES[resolution])
+
+    async def close(self) -> None:
+        """Nothing waits here."""
+
+    async def _ask(self, header: SendHeader, body: bytes) -> SendResponseHeader:
+        connection = await self._network.connection(self._address)
+        answer = await connection.ask(
+            RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=REQUEST_S
+        )
+        return read_header(SendResponseHeader, refuse_unless_done(answer).ext)
+
+
+def end_header(
+    held: Held, resolution: Resolution, *, is_check_answer: bool = False
+) -> EndTransactionHeader:
+    """END_TRANSACTION, as every broker understands it."""
+    return EndTransactionHeader(
+        topic=held.topic,
+        producer_group=held.group,
+        half_offset=held.half_offset,
+        log_offset=held.log_offset,
+        resolution_bits=_BITS[resolution],
+        is_check_answer=is_check_answer,
+        unique_key=held.message_id,
+        transaction_id=held.transaction_id,
+    )
+
+
+def _header(message: Outgoing, properties: bytes, group: str, sys_flag: int) -> SendHeader:
+    return SendHeader(
+        producer_group=group or "escrowmq",
+        topic=message.place.topic,
+        default_topic=_DEFAULT_TOPIC,
+        default_queue_count=_DEFAULT_QUEUES,
+        queue_id=message.place.queue_id,
+        sys_flag=sys_flag,
+        born_at_ms=message.born_at_ms,
+        flag=0,
+        properties=properties.decode(),
+        broker_name=message.place.broker_name,
+    )

@@ -1,0 +1,112 @@
+"""Answering back-checks: a broker asks what became of a transaction, and somebody here knows.
+
+Checks that come at the same time are answered together, since whoever knows may be a database.  An
+answer that cannot be had is UNKNOWN, never COMMIT: the broker asks again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from escrowmq.client.apache_broker import end_header
+from escrowmq.client.messages import Received, received
+from escrowmq.client.outgoing import Held, Resolution
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.properties import PGROUP
+from escrowmq.protocol.send_headers import CheckTransactionHeader
+from escrowmq.protocol.stored_message import decode
+
+if TYPE_CHECKING:
+    from escrowmq.client.connection import Connection
+    from escrowmq.protocol.remoting import Frame
+
+log = logging.getLogger(__name__)
+
+WAITING_MAX = 10_000
+SHARED_MAX = 1_000
+CLOSE_S = 5.0
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One question of a broker."""
+
+    transaction_id: str
+    #: The half message: its properties say which ledger to look into.
+    message: Received
+    held: Held
+    connection: Connection
+
+
+Checker: TypeAlias = Callable[[Sequence[Check]], Awaitable[Mapping[str, Resolution]]]
+"""Knows the outcome of transactions, by id; one that it leaves out is UNKNOWN."""
+
+
+class CheckAnswers:
+    """Belongs to one event loop."""
+
+    def __init__(self, group: str, checker: Checker) -> None:
+        self._group = group
+        self._checker = checker
+        self._waiting: dict[str, Check] = {}
+        self._running: asyncio.Task[None] | None = None
+
+    def asked(self, connection: Connection, frame: Frame) -> None:
+        """A broker asks; the answer is sent when it is known."""
+        header = read_header(CheckTransactionHeader, frame.ext)
+        message = received(decode(frame.body), header.broker_name or "")
+        group = message.properties.get(PGROUP, "")
+        if group != self._group:
+            # Another group's transaction: nobody here knows anything of it.
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            log.warning("too_many_checks", extra={"producer_group": group})
+            return
+        transaction_id = message.transaction_id or header.transaction_id or message.message_id
+        held = Held(
+            address=connection.address,
+            group=group,
+            transaction_id=transaction_id,
+            half_offset=header.half_offset,
+            log_offset=header.log_offset,
+            message_id=header.unique_key or message.message_id,
+            topic=message.topic,
+        )
+        self._waiting[transaction_id] = Check(transaction_id, message, held, connection)
+        if self._running is None:
+            self._running = asyncio.ensure_future(self._answer_all())
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._waiting:
+                ids = list(self._waiting)[:SHARED_MAX]
+                await self._answer([self._waiting.pop(one) for one in ids])
+        finally:
+            self._running = None
+
+    async def _answer(self, checks: list[Check]) -> None:
+        try:
+            known = await self._checker(checks)
+        except Exception:
+            log.exception("check_failed", extra={"transactions": len(checks)})
+            known = {}
+        for check in checks:
+            resolution = known.get(check.transaction_id, Resolution.UNKNOWN)
+            if not isinstance(resolution, Resolution):
+                log.error("answer_odd", extra={"transaction_id": check.transaction_id})
+                resolution = Resolution.UNKNOWN
+            check.connection.tell(
+                RequestCode.END_TRANSACTION,
+                end_header(check.held, resolution, is_check_answer=True),
+            )
+
+    async def close(self) -> None:
+        """Answer what was asked; whoever does not know by then is not waited for."""
+        if self._running is not None:
+            self._waiting.clear()
+            await asyncio.wait((self._running,), timeout=CLOSE_S)

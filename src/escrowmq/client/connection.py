@@ -1,0 +1,237 @@
+"""One connection to a broker or a name server: requests out, answers in, and what it asks of us.
+
+Requests share the connection: each has a number, and answers come in any order.  What is asked in
+one turn of the loop goes out in one write.  A request that is not answered in time, or whose
+connection is lost, may have been done: its caller is told so and decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import OutcomeUnknown, ProtocolViolation, RequestRefused, Unavailable
+from escrowmq.protocol.ids import PORT_MAX
+from escrowmq.protocol.remoting import OPAQUE_MAX, FrameSplitter, encode_request
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.headers import Header
+    from escrowmq.protocol.remoting import Frame
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 3.0
+REQUEST_S = 3.0
+#: How exactly time-outs are kept.
+SWEEP_S = 0.1
+#: Requests of one connection that wait for their answers; further ones wait for those.
+UNANSWERED_MAX = 4_096
+MAYBE_DONE = "it may have been done: ask before you repeat it"
+
+Asked = Callable[["Connection", "Frame"], None]
+"""Is given what the other side asks of us."""
+
+
+class Connection(asyncio.Protocol):
+    """Belongs to one event loop.  ``Connection.open`` makes one."""
+
+    def __init__(self, address: str, asked: Asked) -> None:
+        self.address = address
+        self._asked = asked
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._is_flush_scheduled = False
+        self._opaque = count(1)
+        #: Number -> who waits, and until when (the loop's clock).
+        self._waiting: dict[int, tuple[asyncio.Future[Frame], float]] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        #: Those that wait for room.
+        self._held: deque[asyncio.Future[None]] = deque()
+        self._is_full = False
+        #: Done once nothing can be asked any more.
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    @classmethod
+    async def open(cls, address: str, asked: Asked, *, connect_s: float = CONNECT_S) -> Connection:
+        """Connect; Unavailable if nobody is there."""
+        host, port = split_address(address)
+        connection = cls(address, asked)
+        try:
+            async with asyncio.timeout(connect_s):
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(
+                "broker_unreachable",
+                "is it running, and is the address right?",
+                address=address,
+                cause=str(error) or "no answer in time",
+            ) from None
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be asked."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    # For callers.
+
+    async def ask(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = REQUEST_S,
+    ) -> Frame:
+        """The answer; OutcomeUnknown if none comes, Unavailable if it could not be asked."""
+        while self._is_full or len(self._waiting) >= UNANSWERED_MAX:
+            await self._room()
+        answer = self.ask_soon(code, header, body, timeout_s=timeout_s)
+        return await answer
+
+    def ask_soon(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = REQUEST_S,
+    ) -> asyncio.Future[Frame]:
+        """Ask without waiting; the requests of one caller leave in the order of these calls."""
+        if not self.is_open:
+            raise Unavailable("connection_lost", "connect again", address=self.address)
+        opaque = next(self._opaque) & OPAQUE_MAX
+        answer: asyncio.Future[Frame] = self._loop.create_future()
+        self._waiting[opaque] = (answer, self._loop.time() + timeout_s)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(SWEEP_S, self._give_up)
+        self._send(encode_request(code, opaque, header=header, body=body))
+        return answer
+
+    def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> bool:
+        """Send what nobody answers; False if the connection is lost."""
+        if not self.is_open:
+            return False
+        opaque = next(self._opaque) & OPAQUE_MAX
+        self._send(encode_request(code, opaque, header=header, body=body, is_one_way=True))
+        return True
+
+    def reply(self, data: bytes) -> None:
+        """Answer what the other side asked: a whole frame."""
+        if self.is_open:
+            self._send(data)
+
+    def close(self) -> None:
+        """End it, after what was written."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def _room(self) -> None:
+        if not self.is_open:
+            raise Unavailable("connection_lost", "connect again", address=self.address)
+        held: asyncio.Future[None] = self._loop.create_future()
+        self._held.append(held)
+        await held
+
+    def _let_in(self) -> None:
+        room = UNANSWERED_MAX - len(self._waiting)
+        while self._held and room > 0 and not self._is_full:
+            held = self._held.popleft()
+            if not held.done():
+                held.set_result(None)
+                room -= 1
+
+    def _send(self, data: bytes) -> None:
+        self._out.append(data)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self._transport is not None and self._out:
+            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
+        self._out.clear()
+
+    def _give_up(self) -> None:
+        """Fail what was not answered in time."""
+        now = self._loop.time()
+        late = [opaque for opaque, (_, until) in self._waiting.items() if until <= now]
+        for opaque in late:
+            answer, _ = self._waiting.pop(opaque)
+            if not answer.done():
+                answer.set_exception(
+                    OutcomeUnknown("request_timed_out", MAYBE_DONE, address=self.address)
+                )
+        self._let_in()
+        self._sweep = self._loop.call_later(SWEEP_S, self._give_up) if self._waiting else None
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Give answers to who waits, and questions to who answers them."""
+        try:
+            for frame in self._splitter.feed(data):
+                if not frame.is_response:
+                    self._asked(self, frame)
+                    continue
+                answer, _ = self._waiting.pop(frame.opaque, (None, 0.0))
+                if answer is not None and not answer.done():
+                    answer.set_result(frame)
+        except ProtocolViolation as violation:
+            log.warning("connection_cut", extra={"address": self.address, "why": str(violation)})
+            if self._transport is not None:
+                self._transport.abort()
+        if self._held:
+            self._let_in()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody will answer any more."""
+        del exc
+        self._transport = None
+        self._out.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(
+                    OutcomeUnknown("connection_lost", MAYBE_DONE, address=self.address)
+                )
+        self._waiting.clear()
+        while self._held:
+            held = self._held.popleft()
+            if not held.done():
+                held.set_result(None)
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The other side does not read: whoever asks waits."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._is_full = False
+        self._let_in()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+        raise RequestRefused("address_illegal", "write it as host:port", address=address)
+    return host, int(port)

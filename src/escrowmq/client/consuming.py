@@ -1,0 +1,312 @@
+"""A member of a consumer group: it shares queues with the others, and reads its part of them.
+
+Queues are shared out anew when somebody comes or goes, when topics change, and every now and then.
+A queue that is taken away is finished first: what is with a handler is waited for, and how far the
+group is gets stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from escrowmq.client.config import ConsumerConfig
+from escrowmq.client.group_calls import GroupCalls
+from escrowmq.client.handling import Handled, Handler, Handlers, Left, Outcome
+from escrowmq.client.member import Member
+from escrowmq.client.queue_reader import QueueReader
+from escrowmq.client.sharing import share
+from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.protocol.client_bodies import (
+    MODEL_BROADCASTING,
+    MODEL_CLUSTERING,
+    ConsumerMembership,
+    Subscription,
+)
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.filter import parse_filter
+from escrowmq.protocol.properties import tags_code
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.client.connection import Connection
+    from escrowmq.client.messages import Received
+    from escrowmq.client.network import Place
+    from escrowmq.protocol.remoting import Frame
+
+log = logging.getLogger(__name__)
+
+SHARE_S = 20.0
+STORE_S = 5.0
+LOCK_S = 20.0
+#: Before an ordered message, or one that could not be given back, is tried again here.
+TRY_AGAIN_S = 1.0
+RETRY_PREFIX = "%RETRY%"
+
+
+class Consuming:
+    """Belongs to one event loop."""
+
+    def __init__(self, servers: str | Sequence[str], group: str, config: ConsumerConfig) -> None:
+        self.group = group
+        self.config = config
+        self.member = Member(servers)
+        self.member.handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._told_to_share
+        self.member.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET] = self._told_of_reset
+        self.calls = GroupCalls(self.member, group, config.start, config.start_at_ms)
+        self._handlers = Handlers(config.concurrency, config.handler_timeout_s)
+        #: By topic: who handles its messages, and which of them are wanted.
+        self._subscribed: dict[str, tuple[str, Handler]] = {}
+        self._reading: dict[Place, QueueReader] = {}
+        #: Held by whoever takes queues or lets them go.
+        self._changing = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._reset: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_started = False
+
+    # For callers.
+
+    async def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
+        """Have messages of a topic handled; ``expression`` is ``*`` or tags with || between."""
+        parse_filter(expression)
+        known = self._subscribed.get(topic)
+        if known is not None and known[1] is not handler:
+            raise RequestRefused("already_subscribed", "one handler for a topic", topic=topic)
+        self._subscribed[topic] = (expression or "*", handler)
+        self.member.consuming[self.group] = self._membership()
+        if self._is_started:
+            await self.member.beat()
+            self._wake.set()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Have its messages handled here no longer; what is open comes again."""
+        self._subscribed.pop(topic, None)
+        self.member.consuming[self.group] = self._membership()
+        async with self._changing:
+            for place in [one for one in self._reading if one.topic == topic]:
+                await self._let_go(place)
+        await self.member.beat()
+
+    async def start(self) -> None:
+        """Join the group."""
+        self._is_started = True
+        self.member.consuming[self.group] = self._membership()
+        await self.member.start()
+        await self.member.beat()
+        self._tasks = [
+            asyncio.ensure_future(self._share_for_ever()),
+            asyncio.ensure_future(self._store_for_ever()),
+        ]
+        if self.config.ordered:
+            self._tasks.append(asyncio.ensure_future(self._lock_for_ever()))
+
+    async def stop(self) -> None:
+        """Take nothing more, wait for the handlers, store how far the group is, and leave it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        async with self._changing:
+            await asyncio.gather(*(self._let_go(place) for place in list(self._reading)))
+        self._handlers.close()
+        await self.member.close()
+
+    @property
+    def places(self) -> list[Place]:
+        """The queues that are read here now."""
+        return list(self._reading)
+
+    # Sharing queues.
+
+    def _membership(self) -> ConsumerMembership:
+        wanted = {topic: expression for topic, (expression, _) in self._subscribed.items()}
+        if not self.config.broadcast:
+            wanted[f"{RETRY_PREFIX}{self.group}"] = "*"
+        return ConsumerMembership(
+            group=self.group,
+            said_model=MODEL_BROADCASTING if self.config.broadcast else MODEL_CLUSTERING,
+            subscriptions=tuple(
+                _subscription(topic, expression) for topic, expression in wanted.items()
+            ),
+        )
+
+    def _told_to_share(self, _connection: Connection, _frame: Frame) -> None:
+        self._wake.set()
+
+    def _told_of_reset(self, _connection: Connection, frame: Frame) -> None:
+        """The broker has stored new offsets: forget ours and ask for them."""
+        group, topic = self.calls.read_reset(frame)
+        if group == self.group:
+            self._reset.add(topic)
+            self._wake.set()
+
+    async def _share_for_ever(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                async with self._changing:
+                    await self._share()
+            except EscrowError as error:
+                log.warning("sharing_failed", extra={"group": self.group, "why": str(error)})
+                await _wait(self._wake, TRY_AGAIN_S)
+                continue
+            await _wait(self._wake, SHARE_S)
+
+    async def _share(self) -> None:
+        while self._reset:
+            topic = self._reset.pop()
+            for place in [one for one in self._reading if one.topic == topic]:
+                self._reading[place].is_discarded = True
+                await self._let_go(place)
+        wanted: set[Place] = set()
+        for subscription in self._membership().subscriptions:
+            wanted.update(await self._mine(subscription.topic))
+        await asyncio.gather(*(self._let_go(one) for one in self._reading.keys() - wanted))
+        for place in sorted(wanted - self._reading.keys(), key=_in_order):
+            await self._take(place)
+
+    async def _mine(self, topic: str) -> list[Place]:
+        route = await self.member.network.route(topic)
+        queues = sorted(route.readable, key=_in_order)
+        if self.config.broadcast or not queues:
+            return queues
+        members = await self.calls.client_ids(queues[0].address)
+        return share(queues, sorted(members), self.member.client_id)
+
+    async def _take(self, place: Place) -> None:
+        if self.config.ordered and not await self.calls.lock([place]):
+            # Somebody else still has it; the next round tries again.
+            asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
+            return
+        expression, _ = self._handler_of(place.topic)
+        offset = await self.calls.first_offset(place, is_broadcast=self.config.broadcast)
+        reader = QueueReader(self.member.network, self.group, place, expression)
+        reader.start(offset, self._deliver)
+        self._reading[place] = reader
+
+    async def _let_go(self, place: Place) -> None:
+        reader = self._reading.pop(place)
+        await reader.stop(self.config.stop_s)
+        await self._store(reader)
+        if self.config.ordered:
+            await self._unlock(place)
+
+    async def _unlock(self, place: Place) -> None:
+        try:
+            await self.calls.unlock([place])
+        except EscrowError as error:
+            # It runs out by itself.
+            log.warning("not_unlocked", extra={"group": self.group, "why": str(error)})
+
+    async def _store_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(STORE_S)
+            await asyncio.gather(*map(self._store, list(self._reading.values())))
+
+    async def _store(self, reader: QueueReader) -> None:
+        if self.config.broadcast:
+            return
+        try:
+            await reader.store_offset()
+        except EscrowError as error:
+            log.warning("offset_not_stored", extra={"group": self.group, "why": str(error)})
+
+    async def _lock_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(LOCK_S)
+            places = list(self._reading)
+            try:
+                kept = await self.calls.lock(places)
+            except EscrowError as error:
+                log.warning("locks_not_renewed", extra={"group": self.group, "why": str(error)})
+                continue
+            async with self._changing:
+                for place in [one for one in places if one not in kept and one in self._reading]:
+                    await self._let_go(place)
+
+    # Messages.
+
+    def _handler_of(self, topic: str) -> tuple[str, Handler | None]:
+        if topic in self._subscribed:
+            return self._subscribed[topic]
+        return "*", None
+
+    async def _deliver(self, reader: QueueReader, message: Received) -> None:
+        """Returns when the next message of the queue may be taken."""
+        if self.config.ordered:
+            # Shielded: a queue that is taken away waits for the message that is being handled.
+            await asyncio.shield(reader.begin(self._handle_in_order(reader, message)))
+            return
+        await self._handlers.admit()
+        reader.begin(self._handle_once(reader, message))
+
+    async def _handle_once(self, reader: QueueReader, message: Received) -> None:
+        handled = await self._run(message)
+        if handled.outcome is Outcome.LEFT:
+            return
+        if handled.outcome is not Outcome.DONE and not self.config.broadcast:
+            await self._give_back(reader, message, handled)
+        reader.finish(message)
+
+    async def _run(self, message: Received) -> Handled:
+        """Within a slot that was admitted."""
+        _, handler = self._handler_of(message.topic)
+        return await self._handlers.handle(handler or _unwanted, message)
+
+    async def _give_back(self, reader: QueueReader, message: Received, handled: Handled) -> None:
+        """Until the broker has it again, the message is not done."""
+        while True:
+            try:
+                await self.calls.give_back(
+                    reader.place, message, handled, retries_max=self.config.retries_max
+                )
+            except EscrowError as error:
+                log.warning("not_given_back", extra={"group": self.group, "why": str(error)})
+                await asyncio.sleep(TRY_AGAIN_S)
+            else:
+                return
+
+    async def _handle_in_order(self, reader: QueueReader, message: Received) -> None:
+        """The queue waits for this message: it is tried here until it is done or given up."""
+        for retry in range(self.config.retries_max + 1):
+            await self._handlers.admit()
+            handled = await self._run(message)
+            if handled.outcome is Outcome.LEFT:
+                return
+            if handled.outcome is Outcome.DONE:
+                break
+            if handled.outcome is Outcome.GIVEN_UP or retry == self.config.retries_max:
+                await self._give_back(reader, message, Handled(Outcome.GIVEN_UP))
+                break
+            await asyncio.sleep(handled.after_ms / 1_000 or TRY_AGAIN_S)
+        reader.finish(message)
+
+
+def _unwanted(_message: Received) -> None:
+    """A retry of a topic that nobody handles here now: it stays until somebody does."""
+    raise Left
+
+
+def _subscription(topic: str, expression: str) -> Subscription:
+    tags = () if expression == "*" else tuple(part.strip() for part in expression.split("||"))
+    return Subscription(
+        topic=topic,
+        expression=expression,
+        version=1,
+        tags=tags,
+        tags_codes=tuple(tags_code(tag) for tag in tags),
+    )
+
+
+def _in_order(place: Place) -> tuple[str, str, int]:
+    return place.topic, place.broker_name, place.queue_id
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,283 @@
+"""A block's part in the user's database: checks, a row of ours, COMMIT; without I/O.
+
+What the row says is for ``ledger_block.py``, a producer's, and ``consumed_block.py``, a consumer's.
+The steps are generators that name what is to be done next on the connection, so that they are
+written once for drivers that are waited for and drivers that are awaited.  They keep the order:
+the row is the last statement, COMMIT comes after it, and a block that failed can never commit.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from enum import Enum, auto
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
+
+from escrowmq.client import ledger_sql
+from escrowmq.client.ledger_sql import POSTGRESQL
+from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
+
+#: A block that lasts longer may not write its row: a fence that stopped it might be gone by then.
+MAX_DURATION_MS = 3_600_000
+
+T = TypeVar("T")
+
+
+class Execute(NamedTuple):
+    """Run a statement."""
+
+    sql: str
+    parameters: tuple[str, ...] = ()
+
+
+class Act(Enum):
+    """What is done with a connection besides statements."""
+
+    COMMIT = auto()
+    ROLLBACK = auto()
+    CLOSE = auto()
+
+
+Steps = Generator[Execute | Act, Result, T]
+
+
+class Stage(Enum):
+    """How far a block has come."""
+
+    NEW = auto()
+    OPEN = auto()
+    ROW_WRITTEN = auto()
+    COMMITTING = auto()
+    COMMITTED = auto()
+    ROLLED_BACK = auto()
+    #: Rolled back, and its connection made useless: nothing that follows on it can commit.
+    POISONED = auto()
+    #: COMMIT was issued, and nobody heard what came of it.
+    UNKNOWN = auto()
+    #: Nothing is to be written: the block sent no message.
+    RELEASED = auto()
+
+
+class Row(Protocol):
+    """What a row of ours will say."""
+
+    def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
+        """Make the block that writes it."""
+
+
+class Block(ABC):
+    """The stages of one block; what its row is, its subclasses say."""
+
+    def __init__(
+        self,
+        facts: LinkFacts,
+        *,
+        names: dict[str, str],
+        has_hooks: bool,
+        max_duration_ms: int = MAX_DURATION_MS,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stage = Stage.NEW
+        self._facts = facts
+        #: What errors name.
+        self._names = names
+        # Without hooks only a mark in the transaction shows that it is still the same one.
+        self._is_marked = not has_hooks or facts.dialect is POSTGRESQL
+        self._max_duration_ms = max_duration_ms
+        self._monotonic_s = monotonic_s
+        self._began_at_s = 0.0
+        self._began_at_ms = 0
+
+    def begin(self, now_ms: int) -> Steps[None]:
+        """Refuse at once what could not be kept to at the end."""
+        self._check_names()
+        self._began_at_s = self._monotonic_s()
+        self._began_at_ms = now_ms
+        if self._facts.is_in_callers_block:
+            raise RequestRefused(
+                "commit_not_ours", "the driver's own block will commit, and it has no hook for us"
+            )
+        if self._facts.is_autocommit:
+            raise RequestRefused(
+                "autocommit_connection", "each statement commits by itself: turn autocommit off"
+            )
+        yield from self._open()
+        self.stage = Stage.OPEN
+
+    @abstractmethod
+    def _check_names(self) -> None:
+        """Refuse what could never be found again in the database."""
+
+    @abstractmethod
+    def _open(self) -> Steps[None]:
+        """See that the row can be written, and mark the transaction."""
+
+    @abstractmethod
+    def _write(self, now_ms: int) -> Steps[None]:
+        """Write the row, in the transaction that was opened or not at all."""
+
+    @abstractmethod
+    def _not_written(self, error: Exception) -> EscrowError:
+        """What the database's error means."""
+
+    def _mark_sqlite(self) -> Steps[None]:
+        if self._is_marked:
+            # A savepoint with no transaction around it would commit when it is released.
+            if not self._facts.is_in_transaction:
+                yield Execute("BEGIN")
+            yield Execute(ledger_sql.SQLITE_MARK)
+
+    def _unmark_sqlite(self) -> Steps[None]:
+        if self._is_marked:
+            try:
+                yield Execute(ledger_sql.SQLITE_UNMARK)
+            except Exception as error:
+                raise ended_inside() from error
+
+    def insert_row(self, now_ms: int) -> Steps[None]:
+        """Write the row.  If that fails, the transaction is rolled back for good."""
+        try:
+            self._check_may_insert(now_ms)
+            yield from self._write(now_ms)
+        except EscrowError:
+            yield from self.poison()
+            raise
+        except Exception as error:
+            yield from self.poison()
+            raise self._not_written(error) from error
+        except BaseException:
+            yield from self.poison()
+            raise
+        self.stage = Stage.ROW_WRITTEN
+
+    def _check_may_insert(self, now_ms: int) -> None:
+        if self.stage is not Stage.OPEN:
+            raise ended_inside()
+        # Either clock may stand still while a machine sleeps; the one that ran on is right.
+        monotonic_ms = (self._monotonic_s() - self._began_at_s) * 1_000
+        if max(monotonic_ms, now_ms - self._began_at_ms) > self._max_duration_ms:
+            raise RequestRefused(
+                "transaction_too_slow",
+                "its row may not be written any more",
+                max_duration_ms=self._max_duration_ms,
+            )
+
+    def commit(self) -> Steps[None]:
+        """Issue COMMIT; whatever interrupts it leaves the outcome to the check."""
+        if self.stage is Stage.RELEASED:
+            # No message hangs on it, so its errors are the user's own.
+            yield Act.COMMIT
+            return
+        assert self.stage is Stage.ROW_WRITTEN
+        self.stage = Stage.COMMITTING
+        try:
+            yield Act.COMMIT
+        except BaseException as error:
+            # SQLite keeps a transaction open whose COMMIT failed, for anybody to commit later.
+            yield from self._make_useless()
+            self.stage = Stage.UNKNOWN
+            raise OutcomeUnknown(
+                "commit_unknown",
+                "COMMIT was interrupted: the row in the database will tell",
+                **self._names,
+            ) from error
+        self.stage = Stage.COMMITTED
+
+    def rollback(self) -> Steps[None]:
+        """Roll back; where even that fails, the connection ends, and the transaction with it."""
+        if self.stage is Stage.POISONED:
+            return
+        assert self.stage not in {Stage.COMMITTING, Stage.COMMITTED, Stage.UNKNOWN}
+        try:
+            yield Act.ROLLBACK
+        except Exception:  # noqa: BLE001 -- a connection that cannot roll back is of no use
+            yield from self._make_useless()
+        self.stage = Stage.ROLLED_BACK
+
+    def poison(self) -> Steps[None]:
+        """Roll back, and let nothing commit on this connection any more."""
+        self.stage = Stage.POISONED
+        yield from self._make_useless()
+
+    def _make_useless(self) -> Steps[None]:
+        # A connection that is broken already commits nothing either.
+        with suppress(Exception):
+            yield Act.CLOSE
+
+    def refuse_commit(self) -> NoReturn:
+        """Stop a commit that comes from somebody else."""
+        if self.stage is Stage.POISONED:
+            raise RequestRefused("transaction_poisoned", "it failed and can only be rolled back")
+        raise ended_inside()
+
+
+def run(steps: Steps[T], link: Link) -> T:
+    """Do the steps on a link that is waited for."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = _perform(step, link)
+            except BaseException as error:  # noqa: BLE001 -- the steps say what follows
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def run_async(steps: Steps[T], link: AsyncLink) -> T:
+    """Do the steps on a link that is awaited."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await _perform_async(step, link)
+            except BaseException as error:  # noqa: BLE001 -- as above
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+_NOTHING = Result((), 0)
+
+
+def _perform(step: Execute | Act, link: Link) -> Result:
+    match step:
+        case Execute(sql, parameters):
+            return link.execute(sql, parameters)
+        case Act.COMMIT:
+            link.commit()
+        case Act.ROLLBACK:
+            link.rollback()
+        case Act.CLOSE:
+            link.close()
+    return _NOTHING
+
+
+async def _perform_async(step: Execute | Act, link: AsyncLink) -> Result:
+    match step:
+        case Execute(sql, parameters):
+            return await link.execute(sql, parameters)
+        case Act.COMMIT:
+            await link.commit()
+        case Act.ROLLBACK:
+            await link.rollback()
+        case Act.CLOSE:
+            await link.close()
+    return _NOTHING
+
+
+def ended_inside() -> RequestRefused:
+    """Make the refusal of a block whose transaction was ended by somebody else."""
+    return RequestRefused(
+        "transaction_ended_inside",
+        "the block's transaction may be committed and rolled back by the block alone",
+    )

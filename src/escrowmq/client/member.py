@@ -1,0 +1,157 @@
+"""A client as brokers know it: its id, its groups, its heartbeats, and what it is asked.
+
+It is known to every broker of the cluster from its start on, not only to those it has sent
+something to: a broker asks about a transaction only whom it knows.  A connection that is lost is
+opened again soon, whether or not anybody needs it, for the same reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from escrowmq.client.network import Network, new_client_id, refuse_unless_done
+from escrowmq.model.errors import EscrowError
+from escrowmq.protocol.bodies import encode_body, read_body
+from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
+from escrowmq.protocol.cluster_bodies import MASTER_ID, ClusterInfo
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.consumer_headers import UnregisterHeader
+from escrowmq.protocol.headers import Header
+
+if TYPE_CHECKING:
+    from escrowmq.client.connection import Connection
+    from escrowmq.protocol.remoting import Frame
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 30.0
+#: The wait before a lost broker is tried again: it doubles from the first to the last.
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 5.0
+
+Handler = Callable[["Connection", "Frame"], None]
+
+
+class _Everything(Header, frozen=True, kw_only=True):
+    """A question without fields."""
+
+
+class Member:
+    """Belongs to one event loop."""
+
+    def __init__(self, servers: str | Sequence[str], *, client_id: str = "") -> None:
+        self.client_id = client_id or new_client_id()
+        self.network = Network(servers, self._asked, self._opened)
+        self.producer_groups: set[str] = set()
+        #: By consumer group.
+        self.consuming: dict[str, ConsumerMembership] = {}
+        #: What brokers may ask, by request code; anything else is passed over.
+        self.handlers: dict[int, Handler] = {}
+        self._brokers: set[str] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def brokers(self) -> list[str]:
+        """The addresses of all brokers that the name servers know."""
+        return sorted(self._brokers)
+
+    async def start(self) -> None:
+        """Make yourself known to every broker; Unavailable if there is none."""
+        await self.find_brokers()
+        self._tasks[""] = asyncio.ensure_future(self._look_for_brokers())
+
+    async def find_brokers(self) -> None:
+        """Ask the name servers which brokers there are, and keep a connection to each."""
+        answer = await self.network.ask_name_servers(
+            RequestCode.GET_BROKER_CLUSTER_INFO, _Everything()
+        )
+        info = read_body(ClusterInfo, refuse_unless_done(answer).body)
+        found = {
+            one.addresses[MASTER_ID] for one in info.brokers.values() if MASTER_ID in one.addresses
+        }
+        for address in self._brokers - found:
+            self._tasks.pop(address).cancel()
+        new = found - self._brokers
+        self._brokers = found
+        for address in new:
+            self._tasks[address] = asyncio.ensure_future(self._stay_known(address))
+
+    async def beat(self) -> None:
+        """Tell all brokers now what has changed; one that is away is told when it is back."""
+        beats = (self._beat(connection) for connection in self._known())
+        await asyncio.gather(*beats, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Say goodbye and hang up."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        goodbyes = [
+            connection.ask(
+                RequestCode.UNREGISTER_CLIENT,
+                UnregisterHeader(
+                    client_id=self.client_id, producer_group=producer, consumer_group=consumer
+                ),
+            )
+            for connection in self._known()
+            for producer, consumer in (
+                *((group, "") for group in self.producer_groups),
+                *(("", group) for group in self.consuming),
+            )
+        ]
+        await asyncio.gather(*goodbyes, return_exceptions=True)
+        await self.network.close()
+
+    def _known(self) -> list[Connection]:
+        return [one for one in self.network.open_connections() if one.address in self._brokers]
+
+    async def _look_for_brokers(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                await self.find_brokers()
+            except EscrowError as error:
+                log.warning("name_server_away", extra={"why": str(error)})
+
+    async def _stay_known(self, address: str) -> None:
+        """Beat while it is there; knock until it is back."""
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                connection = await self.network.connection(address)
+                await self._beat(connection)
+                wait_s = RETRY_FIRST_S
+                await asyncio.wait((connection.lost,), timeout=BEAT_S)
+            except EscrowError as error:
+                log.warning("broker_away", extra={"address": address, "why": str(error)})
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    async def _beat(self, connection: Connection) -> None:
+        refuse_unless_done(await connection.ask(RequestCode.HEART_BEAT, body=self._heartbeat()))
+
+    def _heartbeat(self) -> bytes:
+        beat = Heartbeat(
+            client_id=self.client_id,
+            producers=tuple(ProducerMembership(group=one) for one in sorted(self.producer_groups)),
+            consumers=tuple(self.consuming.values()),
+        )
+        return encode_body(beat)
+
+    def _opened(self, connection: Connection) -> None:
+        """Before anything else is said on a new connection, who we are."""
+        if connection.address in self._brokers:
+            connection.tell(RequestCode.HEART_BEAT, body=self._heartbeat())
+
+    def _asked(self, connection: Connection, frame: Frame) -> None:
+        handler = self.handlers.get(frame.code)
+        if handler is None:
+            return
+        try:
+            handler(connection, frame)
+        except Exception:
+            # A broker's odd request must not take the connection from everybody else.
+            log.exception("request_failed", extra={"code": frame.code})

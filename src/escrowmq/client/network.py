@@ -1,0 +1,263 @@
+"""Where topics are, and the connections to the brokers that have them.
+
+A route is asked of the name servers in turn, kept for a while, and asked again when it proves
+wrong.  There is one connection to each address; a lost one is opened again when it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from escrowmq.client.connection import Asked, Connection, split_address
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.protocol.admin_headers import RouteHeader
+from escrowmq.protocol.bodies import read_body
+from escrowmq.protocol.cluster_bodies import (
+    MASTER_ID,
+    PERMISSION_READ,
+    PERMISSION_WRITE,
+    TopicRoute,
+)
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.headers import Header
+    from escrowmq.protocol.remoting import Frame
+
+ROUTE_S = 30.0
+"""How long a route is believed."""
+
+ROUTES_MAX = 10_000
+DEFAULT_TOPIC = "TBW102"
+"""Lends its brokers to a topic that is made by the first message to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One queue, and where it is."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The queues of one topic."""
+
+    topic: str
+    writable: tuple[Place, ...]
+    readable: tuple[Place, ...]
+    #: It was made up of another topic's: the broker makes the topic when a message comes.
+    is_borrowed: bool
+    until: float
+
+    def place(self, broker_name: str, queue_id: int) -> Place | None:
+        """The queue, if the topic has it."""
+        for place in self.readable or self.writable:
+            if (place.broker_name, place.queue_id) == (broker_name, queue_id):
+                return place
+        return None
+
+
+def name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Addresses as a list, or as RocketMQ writes them: with semicolons."""
+    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise RequestRefused("address_illegal", "name at least one name server as host:port")
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+def new_client_id() -> str:
+    """As RocketMQ's clients make theirs: who, which process, which client in it."""
+    return f"{socket.gethostname()}@{os.getpid()}#{secrets.token_hex(4)}"
+
+
+class Network:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        asked: Asked,
+        opened: Callable[[Connection], None] = lambda _connection: None,
+    ) -> None:
+        self.name_servers = name_servers(servers)
+        self._asked = asked
+        self._opened = opened
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[Connection]] = {}
+        self._routes: dict[str, Route] = {}
+        self._finding: dict[str, asyncio.Task[Route]] = {}
+        self._is_closed = False
+
+    # Connections.
+
+    async def connection(self, address: str) -> Connection:
+        """The connection to this address, opened if there is none."""
+        if self._is_closed:
+            raise Unavailable("client_closed", "make a new one")
+        known = self._connections.get(address)
+        if known is not None and known.is_open:
+            return known
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(address))
+            self._opening[address] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+        # Many may wait for it; one that is cancelled must not take it from the others.
+        return await asyncio.shield(opening)
+
+    async def _open(self, address: str) -> Connection:
+        connection = await Connection.open(address, self._asked)
+        self._connections[address] = connection
+        self._opened(connection)
+        return connection
+
+    def open_connections(self) -> list[Connection]:
+        """Those that are open now."""
+        return [one for one in self._connections.values() if one.is_open]
+
+    async def ask(
+        self, address: str, code: int, header: Header | None = None, body: bytes = b""
+    ) -> Frame:
+        """Ask a question that changes nothing, once more if the connection was lost over it."""
+        try:
+            return await (await self.connection(address)).ask(code, header, body)
+        except EscrowError as error:
+            if error.code != "connection_lost":
+                raise
+        return await (await self.connection(address)).ask(code, header, body)
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        self._is_closed = True
+        for task in (*self._opening.values(), *self._finding.values()):
+            task.cancel()
+        for connection in self._connections.values():
+            connection.close()
+        await asyncio.gather(*(one.lost for one in self._connections.values()))
+
+    # Routes.
+
+    async def route(self, topic: str) -> Route:
+        """Where a topic is; of a topic that does not exist, where it would be made."""
+        known = self._routes.get(topic)
+        if known is not None and asyncio.get_running_loop().time() < known.until:
+            return known
+        finding = self._finding.get(topic)
+        if finding is None:
+            finding = asyncio.ensure_future(self._find(topic))
+            self._finding[topic] = finding
+            finding.add_done_callback(lambda _: self._finding.pop(topic, None))
+        try:
+            return await asyncio.shield(finding)
+        except (Unavailable, OutcomeUnknown):
+            if known is None:
+                raise
+            # No name server answers: the old route is still the best guess.
+            return known
+
+    def forget(self, topic: str) -> None:
+        """The route proved wrong: ask again before it is used."""
+        self._routes.pop(topic, None)
+
+    async def _find(self, topic: str) -> Route:
+        answer = await self.ask_name_servers(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic=topic)
+        )
+        is_borrowed = answer.code == ResponseCode.TOPIC_NOT_EXIST
+        if is_borrowed:
+            answer = await self.ask_name_servers(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic=DEFAULT_TOPIC)
+            )
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise RequestRefused("topic_unknown", "create the topic first", topic=topic)
+        refuse_unless_done(answer)
+        found = read_body(TopicRoute, answer.body)
+        route = _route(topic, found, is_borrowed=is_borrowed)
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        if not is_borrowed:
+            self._routes[topic] = route
+        return route
+
+    async def ask_name_servers(self, code: int, header: Header) -> Frame:
+        """The answer of the first name server that gives one."""
+        failure: EscrowError | None = None
+        for address in self.name_servers:
+            try:
+                return await self.ask(address, code, header)
+            except (Unavailable, OutcomeUnknown) as error:
+                failure = error
+        assert failure is not None
+        raise Unavailable(
+            "name_server_unreachable",
+            "is it running, and is the address right?",
+            addresses=list(self.name_servers),
+            cause=str(failure),
+        )
+
+
+def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:
+    addresses = {
+        broker.broker_name: broker.addresses[MASTER_ID]
+        for broker in found.brokers
+        if MASTER_ID in broker.addresses
+    }
+    writable: list[Place] = []
+    readable: list[Place] = []
+    for queues in sorted(found.queues, key=lambda one: one.broker_name):
+        name = queues.broker_name
+        if name not in addresses:
+            continue
+        places = [
+            Place(topic, name, queue_id, addresses[name])
+            for queue_id in range(max(queues.write_queue_count, queues.read_queue_count))
+        ]
+        if queues.permissions & PERMISSION_WRITE:
+            # A topic that is made gets as many queues as the one that lends: keys stay in theirs.
+            writable += places[: queues.write_queue_count]
+        if queues.permissions & PERMISSION_READ and not is_borrowed:
+            readable += places[: queues.read_queue_count]
+    return Route(
+        topic=topic,
+        writable=tuple(writable),
+        readable=tuple(readable),
+        is_borrowed=is_borrowed,
+        until=asyncio.get_running_loop().time() + ROUTE_S,
+    )
+
+
+_RETRIABLE = (
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.FLOW_CONTROL,
+    ResponseCode.GO_AWAY,
+)
+
+
+def refuse_unless_done(answer: Frame) -> Frame:
+    """Raise what the broker refused, as the kind of error that says who must act.
+
+    Our own broker begins its remark with the error's code; Apache's says what it likes.
+    """
+    if answer.code == ResponseCode.SUCCESS:
+        return answer
+    kind = Unavailable if answer.code in _RETRIABLE else RequestRefused
+    code, _, text = answer.remark.partition(": ")
+    if code.isidentifier() and code.islower():
+        raise kind(code, text, response_code=answer.code)
+    if kind is Unavailable:
+        raise Unavailable("broker_busy", answer.remark, response_code=answer.code)
+    raise RequestRefused("broker_refused", answer.remark, response_code=answer.code)

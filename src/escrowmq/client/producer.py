@@ -1,0 +1,311 @@
+"""Producers: messages out, alone or in transactions; plain and async.
+
+    producer = Producer("127.0.0.1:9876", group="orders", ledger=SqlLedger(engine))
+
+    with producer.transaction(Session(engine)) as tx:
+        tx.db.add(Order(id=42, paid=True))
+        tx.send("order-paid", b"42", key="42")
+
+A producer starts when it is first used and may be shared by threads, or by tasks of one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import logging
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from escrowmq.client.background import background
+from escrowmq.client.config import ProducerConfig
+from escrowmq.client.listener import Executed, TransactionListener, resolution_of
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    Sent,
+    message_of,
+    new_transaction_id,
+)
+from escrowmq.client.outgoing import Decided, Held, Resolution
+from escrowmq.client.producer_core import ProducerCore, config_of
+from escrowmq.client.transaction import AsyncTransaction, Transaction
+from escrowmq.client.transaction_begun import AsyncBegunTransaction, BegunTransaction
+from escrowmq.model.errors import EscrowError, RequestRefused
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Unpack
+
+    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.producer_checks import Ask
+
+log = logging.getLogger(__name__)
+
+#: How long a program's end waits for producers that were not closed.
+EXIT_S = 3.0
+
+DatabaseT = TypeVar("DatabaseT")
+
+
+class _Producer:
+    """What both kinds share.
+
+    ``ledger`` makes ``transaction`` work and answers its checks.  ``listener`` is for
+    ``send_in_transaction``; ``checker`` answers checks of half messages that were sent with
+    ``begin`` or ``send_half``.  ``config`` or its single settings say how long things may take.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        group: str,
+        *,
+        ledger: SqlLedger | None = None,
+        listener: TransactionListener | None = None,
+        checker: Ask | None = None,
+        config: ProducerConfig | None = None,
+        **settings: Any,  # noqa: ANN401 - fields of ProducerConfig, which checks them
+    ) -> None:
+        if listener is not None and checker is not None:
+            raise RequestRefused(
+                "bad_config", "a listener has its own check", key="producer.checker"
+            )
+        self._listener = listener
+        self._core = ProducerCore(
+            name_servers,
+            group,
+            ledger=ledger,
+            ask=checker if listener is None else listener.check_local_transaction,
+            config=config_of(config, settings),
+        )
+        self._made()
+
+    def _made(self) -> None:
+        """See to what needs an end."""
+
+    @property
+    def group(self) -> str:
+        """The producer group: its members answer each other's checks."""
+        return self._core.group
+
+    @property
+    def config(self) -> ProducerConfig:
+        """How it works."""
+        return self._core.config
+
+    def __repr__(self) -> str:
+        core = self._core
+        what = f"{';'.join(core.servers)}, group={core.group!r}"
+        return f"<{type(self).__name__} {what}{', started' if core.is_started else ''}>"
+
+    def _its_listener(self) -> TransactionListener:
+        if self._listener is None:
+            raise RequestRefused(
+                "producer_without_listener", "make it with listener=…", producer_group=self.group
+            )
+        return self._listener
+
+
+class AsyncProducer(_Producer):
+    """For programs with an event loop; it belongs to the loop it is first used on."""
+
+    async def start(self) -> None:
+        """Make yourself known now, not with the first message; Unavailable if nobody is there."""
+        await self._core.started()
+
+    async def close(self) -> None:
+        """Wait for what was given, and leave."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Sent:
+        """Store a message; it is durable when this returns."""
+        return await self._core.send(message_of(topic, body, fields))
+
+    async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
+        """Store messages, in as few requests as possible.
+
+        Each is tried, and then the first error is raised: the others may have been stored.
+        """
+        return await self._core.send_many(messages)
+
+    def transaction(self, db: DatabaseT) -> AsyncTransaction[DatabaseT]:
+        """Begin a block whose messages go out if, and only if, the database commits."""
+        return AsyncTransaction(self._core, db)
+
+    def begin(self) -> AsyncBegunTransaction:
+        """Begin a transaction whose messages are held at once, and decided by you."""
+        return AsyncBegunTransaction(self._core)
+
+    async def send_half(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Held:
+        """Have one half message held; ``end`` decides it."""
+        return await self._core.hold(new_transaction_id(), [message_of(topic, body, fields)])
+
+    async def end(self, held: Held, resolution: Resolution) -> Decided:
+        """Decide what is held; the first decision stands, whoever made it."""
+        return await self._core.decide(held, resolution)
+
+    async def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
+        """Hold the message, have the listener run the local transaction, and decide as it says."""
+        listener = self._its_listener()
+        held = await self._core.hold(new_transaction_id(), [message])
+        resolution, failure = Resolution.UNKNOWN, None
+        try:
+            answer: Any = listener.execute_local_transaction(message, arg)
+            resolution = resolution_of(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:
+            log.exception("listener_failed", extra={"transaction_id": held.transaction_id})
+            failure = error
+        return await _executed(self._core, held, resolution, failure)
+
+    async def clean_ledger(self) -> int:
+        """Delete the ledger's rows of transactions that are decided for good; how many."""
+        return await self._core.clean_ledger()
+
+
+class Producer(_Producer):
+    """For programs without an event loop.  Threads may share it; a forked child may go on with it.
+
+    The network's work is done in one thread in the background; databases, and a listener's local
+    transaction, are worked with on the caller's thread.
+    """
+
+    def _made(self) -> None:
+        _unclosed.add(self)
+        weakref.finalize(self, _forsake, self._core).atexit = False
+
+    def start(self) -> None:
+        """Make yourself known now, not with the first message; Unavailable if nobody is there."""
+        background().run(self._core.started())
+
+    def close(self) -> None:
+        """Wait for what was given, and leave."""
+        background().run(self._core.close())
+        _unclosed.discard(self)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]) -> Sent:
+        """Store a message; it is durable when this returns."""
+        return background().run(self._core.send(_filled_in(message_of(topic, body, fields))))
+
+    def send_many(self, messages: Iterable[Message]) -> list[Sent]:
+        """Store messages, in as few requests as possible.
+
+        Each is tried, and then the first error is raised: the others may have been stored.
+        """
+        return background().run(self._core.send_many([_filled_in(one) for one in messages]))
+
+    def transaction(self, db: DatabaseT) -> Transaction[DatabaseT]:
+        """Begin a block whose messages go out if, and only if, the database commits."""
+        return Transaction(self._core, db)
+
+    def begin(self) -> BegunTransaction:
+        """Begin a transaction whose messages are held at once, and decided by you."""
+        return BegunTransaction(self._core)
+
+    def send_half(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Held:
+        """Have one half message held; ``end`` decides it."""
+        message = _filled_in(message_of(topic, body, fields))
+        return background().run(self._core.hold(new_transaction_id(), [message]))
+
+    def end(self, held: Held, resolution: Resolution) -> Decided:
+        """Decide what is held; the first decision stands, whoever made it."""
+        return background().run(self._core.decide(held, resolution))
+
+    def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
+        """Hold the message, have the listener run the local transaction, and decide as it says."""
+        listener = self._its_listener()
+        if inspect.iscoroutinefunction(listener.execute_local_transaction):
+            raise RequestRefused("listener_needs_await", "use an AsyncProducer")
+        held = background().run(self._core.hold(new_transaction_id(), [_filled_in(message)]))
+        resolution, failure = Resolution.UNKNOWN, None
+        try:
+            resolution = resolution_of(listener.execute_local_transaction(message, arg))
+        except Exception as error:
+            log.exception("listener_failed", extra={"transaction_id": held.transaction_id})
+            failure = error
+        return background().run(_executed(self._core, held, resolution, failure))
+
+    def clean_ledger(self) -> int:
+        """Delete the ledger's rows of transactions that are decided for good; how many."""
+        return background().run(self._core.clean_ledger())
+
+
+async def _executed(
+    core: ProducerCore, held: Held, resolution: Resolution, failure: Exception | None
+) -> Executed:
+    """Tell the broker what the listener said; if that is lost, a check asks the listener again."""
+    decided = None
+    if resolution is not Resolution.UNKNOWN:
+        try:
+            decided = await core.decide(held, resolution)
+        except EscrowError as error:
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.warning("decision_untold", extra=facts)
+    return Executed(
+        transaction_id=held.transaction_id,
+        message_id=held.message_id,
+        resolution=resolution,
+        decided=decided,
+        error=failure,
+    )
+
+
+def _filled_in(message: Message) -> Message:
+    """Call a body's function on the thread whose it is."""
+    if callable(message.body):
+        message.body = message.payload()
+    return message
+
+
+_unclosed: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _forsake(core: ProducerCore) -> None:
+    """Nobody has the producer any more: leave, without waiting, on whichever thread this is."""
+    if core.is_started:
+        asyncio.run_coroutine_threadsafe(core.close(), background().loop)
+
+
+def _close_all() -> None:
+    for producer in list(_unclosed):
+        if producer._core.is_started:  # noqa: SLF001 - this module's own
+            try:
+                background().run(producer._core.close(), EXIT_S)  # noqa: SLF001
+            except Exception as error:  # noqa: BLE001 - the program ends anyway
+                log.warning("producer_not_closed", extra={"why": str(error)})
+
+
+atexit.register(_close_all)

@@ -1,0 +1,163 @@
+"""How a producer answers back-checks: out of its ledger, or by a function of the user's.
+
+A half message that names a ledger is looked up there and nowhere else; one that names another
+ledger than ours is UNKNOWN and never fenced.  Whatever hangs is not waited for long, and so much of
+it may hang at a time: beyond that, the answer is UNKNOWN at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from escrowmq.client.ledger_checks import Outcome, Question
+from escrowmq.client.listener import resolution_of
+from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
+from escrowmq.client.outgoing import Resolution
+from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
+
+if TYPE_CHECKING:
+    from escrowmq.client.check_answers import Check
+    from escrowmq.client.ledger_table import SqlLedger
+
+log = logging.getLogger(__name__)
+
+#: How long an answer is waited for.
+ANSWER_S = 30.0
+#: Users' functions that run at a time, and look-ups in the ledger.
+ASKED_MAX = 8
+LOOK_UPS_MAX = 4
+
+Ask: TypeAlias = (
+    "Callable[[Received], Resolution | None] | Callable[[Received], Awaitable[Resolution | None]]"
+)
+"""Knows what became of a half message's transaction; None and an error mean UNKNOWN."""
+
+T = TypeVar("T")
+_RESOLUTIONS = {
+    Outcome.COMMITTED: Resolution.COMMIT,
+    Outcome.ROLLED_BACK: Resolution.ROLLBACK,
+    Outcome.UNKNOWN: Resolution.UNKNOWN,
+}
+
+
+class ProducerChecks:
+    """Belongs to one event loop.  It is a Checker."""
+
+    def __init__(self, ledger: SqlLedger | None, ask: Ask | None) -> None:
+        self._ledger = ledger
+        self._ask = ask
+        self._looking = _Patience(LOOK_UPS_MAX)
+        self._asking = _Patience(ASKED_MAX)
+        self._asked: set[str] = set()
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def __call__(self, checks: Sequence[Check]) -> Mapping[str, Resolution]:
+        """What became of each; those that nobody knows are left out."""
+        answers: dict[str, Resolution] = {}
+        work: list[Coroutine[Any, Any, None]] = []
+        with_ledger = [check for check in checks if check.message.properties.get(LEDGER)]
+        if with_ledger and self._ledger is not None:
+            work.append(self._looking.wait(self._look_up(self._ledger, with_ledger, answers)))
+        if self._ask is not None:
+            work += [
+                self._asking.wait(self._call(self._ask, check, answers))
+                for check in checks
+                if not check.message.properties.get(LEDGER)
+                # One that hangs is not asked again meanwhile.
+                and check.transaction_id not in self._asked
+            ]
+        await asyncio.gather(*work)
+        return answers
+
+    async def _look_up(
+        self, ledger: SqlLedger, checks: Sequence[Check], answers: dict[str, Resolution]
+    ) -> None:
+        ours = await ledger.uuid_async()
+        questions = [
+            Question(check.transaction_id, check.held.group, deadline_at_ms(check.message))
+            for check in checks
+            if check.message.properties[LEDGER] == ours
+        ]
+        if not questions:
+            return
+        # The deadline counts from the broker's clock, "now" is ours.  If ours is ahead, a slow
+        # transaction is fenced early: its row cannot be written then, and it rolls back, as the
+        # broker is told.  If ours is behind, the fence comes late.  Neither breaks anything,
+        # because the fence and the row are the same row of the same table.
+        found = await ledger.settle_async(
+            questions, ledger_uuid=ours, now_ms=int(time.time() * 1_000)
+        )
+        for transaction_id, answer in found.items():
+            answers[transaction_id] = _RESOLUTIONS[answer.outcome]
+            if answer.outcome is Outcome.UNKNOWN:
+                facts = {"transaction_id": transaction_id, "reason": answer.reason}
+                log.info("check_unknown", extra=facts)
+
+    async def _call(self, ask: Ask, check: Check, answers: dict[str, Resolution]) -> None:
+        self._asked.add(check.transaction_id)
+        try:
+            if inspect.iscoroutinefunction(ask):
+                answer = await ask(check.message)
+            else:
+                loop = asyncio.get_running_loop()
+                answer = await loop.run_in_executor(self._pool(), ask, check.message)
+        finally:
+            self._asked.discard(check.transaction_id)
+        answers[check.transaction_id] = resolution_of(answer)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(ASKED_MAX, thread_name_prefix="escrowmq-check")
+        return self._threads
+
+
+class _Patience:
+    """Waits for work that may hang, and lets only so much of it hang."""
+
+    def __init__(self, running_max: int) -> None:
+        self._running_max = running_max
+        self._running: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(running_max)
+
+    async def wait(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for it; an error is logged here, and what is late goes on without us."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._slots.acquire()
+        except TimeoutError:
+            work.close()
+            log.warning("checks_hang", extra={"running": self._running_max})
+            return
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.wait((task,), timeout=ANSWER_S)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._slots.release()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("check_failed", exc_info=error)
+
+
+def deadline_at_ms(half: Received) -> int:
+    """Until when its sender may commit: what is absent then can be fenced off."""
+    since_ms = half.visible_at_ms
+    if half.properties.get(TRANSACTION_CHECK_TIMES, "1") != "1":
+        # Apache's broker stores a half message anew with each check; only its birth stays.
+        since_ms = min(since_ms, half.born_at_ms)
+    allowed = half.properties.get(ALLOWED_MS, "")
+    if not allowed.isdecimal():
+        # Nobody of ours wrote it.
+        return NEVER_MS
+    return since_ms + int(allowed)
+
+
+NEVER_MS = 2**62

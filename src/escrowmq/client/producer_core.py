@@ -1,0 +1,180 @@
+"""What the plain and the async producer share: started when it is first used, on one event loop.
+
+A process that was forked, and a program that runs a second event loop, get connections of their
+own: those that were open belong to the parent, or to a loop that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.client.config import ProducerConfig, check_group
+from escrowmq.client.messages import Message, Sent
+from escrowmq.client.outgoing import Decided, Held, Resolution
+from escrowmq.model.errors import RequestRefused, Unavailable
+
+if TYPE_CHECKING:
+    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.producer_checks import Ask
+    from escrowmq.client.producer_janitor import Janitor
+    from escrowmq.client.producing import Producing
+
+
+class ProducerCore:
+    """One producer, whichever loop it runs on at the time."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        *,
+        ledger: SqlLedger | None,
+        ask: Ask | None,
+        config: ProducerConfig,
+    ) -> None:
+        # Here and below: what a program needs only when it has a producer is loaded then.
+        from escrowmq.client.network import name_servers
+
+        check_group(group)
+        self.servers = name_servers(servers)
+        self.group = group
+        self.ledger = ledger
+        self.config = config
+        self._ask = ask
+        self._is_closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[Producing] | None = None
+        self._janitor: Janitor | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether brokers know this process."""
+        return self._is_mine and _value_of(self._starting) is not None
+
+    @property
+    def _is_mine(self) -> bool:
+        return self._process == os.getpid()
+
+    async def started(self) -> Producing:
+        """The producer on this loop; Unavailable if nobody is there in time."""
+        if self._is_closed:
+            raise Unavailable("client_closed", "make a new one")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or not self._is_mine:
+            self._check_loop()
+            self._forget()
+            self._loop = loop
+        known = _value_of(self._starting)
+        if known is not None:
+            return known
+        if self._starting is None or self._starting.done():
+            self._starting = loop.create_task(self._start())
+        # Many may wait for it; one that is cancelled must not take it from the others.
+        return await asyncio.shield(self._starting)
+
+    def _check_loop(self) -> None:
+        is_elsewhere = self._loop is not None and not self._loop.is_closed()
+        if is_elsewhere and self._is_mine:
+            raise RequestRefused(
+                "other_loop", "an async producer belongs to the event loop it was first used on"
+            )
+
+    async def _start(self) -> Producing:
+        from escrowmq.client.producing import Producing
+        from escrowmq.client.trying import until_done
+
+        checks = None
+        if self.ledger is not None or self._ask is not None:
+            from escrowmq.client.producer_checks import ProducerChecks
+
+            checks = ProducerChecks(self.ledger, self._ask)
+        producing = Producing(self.servers, self.group, self.config, checks)
+        until = asyncio.get_running_loop().time() + self.config.timeout_s
+        try:
+            await until_done(producing.start, until, is_repeatable=True)
+        except BaseException:
+            await producing.close()
+            raise
+        if self.ledger is not None:
+            from escrowmq.client.producer_janitor import Janitor
+
+            self._janitor = Janitor(producing, self.ledger)
+            self._janitor.start(self.config.clean_ledger_every_s)
+        return producing
+
+    async def close(self) -> None:
+        """Wait for what was given, and leave."""
+        self._is_closed = True
+        starting, janitor = self._starting, self._janitor
+        if starting is None or not self._is_mine:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            self._check_loop()
+            # That loop is gone, and took its connections with it.
+            return
+        self._forget()
+        if janitor is not None:
+            await janitor.close()
+        await asyncio.wait((starting,))
+        known = _value_of(starting)
+        if known is not None:
+            await known.close()
+
+    # Messages and transactions.
+
+    async def send(self, message: Message) -> Sent:
+        """Store an ordinary message."""
+        return await (await self.started()).send(message)
+
+    async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
+        """Store ordinary messages."""
+        return await (await self.started()).send_many(messages)
+
+    async def hold(
+        self,
+        transaction_id: str,
+        messages: Sequence[Message],
+        **where: Any,  # noqa: ANN401
+    ) -> Held:
+        """Hold half messages of a transaction."""
+        return await (await self.started()).hold(transaction_id, messages, **where)
+
+    async def decide(self, held: Held, resolution: Resolution) -> Decided:
+        """Commit or roll back."""
+        return await (await self.started()).decide(held, resolution)
+
+    async def roll_back_soon(self, held: Held) -> None:
+        """Roll back without waiting."""
+        (await self.started()).roll_back_soon(held)
+
+    async def clean_ledger(self) -> int:
+        """Delete the ledger's old rows; how many."""
+        await self.started()
+        if self._janitor is None:
+            raise RequestRefused(
+                "producer_without_ledger", "there is nothing to clean", producer_group=self.group
+            )
+        return await self._janitor.clean()
+
+
+def config_of(config: ProducerConfig | None, settings: dict[str, Any]) -> ProducerConfig:
+    """A config with single settings changed."""
+    try:
+        return replace(config or ProducerConfig(), **settings)
+    except TypeError as error:
+        raise RequestRefused("bad_config", str(error), key="producer") from None
+
+
+def _value_of(task: asyncio.Task[Producing] | None) -> Producing | None:
+    """What a task has come to; None if that is nothing, or not yet."""
+    if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+        return None
+    return task.result()

@@ -1,0 +1,309 @@
+"""A producer, on the event loop it belongs to: messages out, transactions held and decided.
+
+Which broker and queue a message goes to is chosen here: by its key, so that messages with one key
+stay in order, else in turns.  All messages of a transaction go to one broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from escrowmq.client.config import ProducerConfig, check_group
+from escrowmq.client.member import Member
+from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent
+from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
+from escrowmq.client.trying import until_done
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from escrowmq.client.check_answers import CheckAnswers, Checker
+    from escrowmq.client.network import Place, Route
+
+log = logging.getLogger(__name__)
+
+#: Of many messages, so many are prepared before the first leave.
+BEGUN_MAX = 256
+
+
+class Producing:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        group: str,
+        config: ProducerConfig,
+        checker: Checker | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.config = config
+        self.member = Member(servers)
+        self.network = self.member.network
+        self._brokers: dict[str, Broker] = {}
+        self._asking: dict[str, asyncio.Task[Broker]] = {}
+        self._turn = count()
+        self._deciding: set[asyncio.Future[Decided]] = set()
+        self._answers: CheckAnswers | None = None
+        if checker is not None:
+            # Whoever cannot answer is no member: a broker would ask it in vain instead of others.
+            self.member.producer_groups.add(group)
+            from escrowmq.client.check_answers import CheckAnswers
+
+            self._answers = CheckAnswers(group, checker)
+            self.member.handlers[RequestCode.CHECK_TRANSACTION_STATE] = self._answers.asked
+
+    async def start(self) -> None:
+        """Make yourself known; Unavailable if there is nobody."""
+        await self.member.start()
+
+    async def close(self) -> None:
+        """Wait for what was given, and leave."""
+        if self._deciding:
+            await asyncio.wait(self._deciding)
+        for broker in self._brokers.values():
+            await broker.close()
+        if self._answers is not None:
+            await self._answers.close()
+        await self.member.close()
+
+    # Messages.
+
+    async def send(self, message: Message) -> Sent:
+        """Store an ordinary message."""
+        until = self._until()
+        route = await self._route(message.topic, until)
+        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        try:
+            broker = await self._broker(outgoing.place.address, until)
+            return await broker.send(outgoing, until)
+        except RequestRefused:
+            # The topic may have changed since the route was asked for.
+            self.network.forget(message.topic)
+            raise
+
+    async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
+        """Store ordinary messages, in as few requests as possible; in order where keys are.
+
+        Each is tried, and then the first error is raised: the others may have been stored.
+        """
+        until = self._until()
+        routes: dict[str, Route] = {}
+        sending: list[asyncio.Future[Sent]] = []
+        errors: list[EscrowError] = []
+        sent: list[Sent] = []
+        try:
+            for number, message in enumerate(messages, 1):
+                try:
+                    sending.append(await self._begin(message, routes, until))
+                except EscrowError as error:
+                    errors.append(error)
+                if number % BEGUN_MAX == 0:
+                    # The broker has something to do while we prepare the rest.
+                    await asyncio.sleep(0)
+            # One after the other: they come together, and most are there when they are looked at.
+            for future in sending:
+                try:
+                    sent.append(await future)
+                except EscrowError as error:
+                    errors.append(error)
+        except BaseException:
+            for future in sending:
+                future.cancel()
+            raise
+        if errors:
+            for topic in routes:
+                # The topics may have changed since the routes were asked for.
+                self.network.forget(topic)
+            raise errors[0]
+        return sent
+
+    async def _begin(
+        self, message: Message, routes: dict[str, Route], until: float
+    ) -> asyncio.Future[Sent]:
+        """Give a message to its broker, and do not wait."""
+        route = routes.get(message.topic)
+        if route is None:
+            route = routes[message.topic] = await self._route(message.topic, until)
+        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        broker = await self._broker(outgoing.place.address, until)
+        return asyncio.ensure_future(broker.send(outgoing, until))
+
+    # Transactions.
+
+    async def hold(
+        self,
+        transaction_id: str,
+        messages: Sequence[Message],
+        *,
+        ledger: str = "",
+        number: int = 0,
+        address: str = "",
+    ) -> Held:
+        """Hold half messages of a transaction; they are durable when this returns.
+
+        The first request has number 0; further ones go to the same broker's address.
+        """
+        if not messages:
+            raise RequestRefused("no_messages", "a transaction holds at least one message")
+        until = self._until()
+        places = await self._places(messages, until, address)
+        allowed_ms = int(self.config.max_duration_s * 1_000)
+        marks = {LEDGER: ledger, ALLOWED_MS: str(allowed_ms)} if ledger else None
+        holding = Holding(
+            transaction_id=transaction_id,
+            group=self.group,
+            messages=tuple(
+                self._outgoing(message, place, marks)
+                for message, place in zip(messages, places, strict=True)
+            ),
+            ledger=ledger,
+            allowed_ms=allowed_ms,
+            check_after_ms=self._check_after_ms,
+            number=number,
+        )
+        broker = await self._broker(places[0].address, until)
+        return await broker.hold(holding, until)
+
+    async def decide(self, held: Held, resolution: Resolution) -> Decided:
+        """Commit or roll back; the first decision stands, whoever made it.
+
+        It goes on if whoever waits for it is cancelled: the local transaction has ended already.
+        """
+        return await asyncio.shield(self._decide_soon(held, resolution))
+
+    def roll_back_soon(self, held: Held) -> None:
+        """Tell the broker without waiting; if it does not hear that, a check finds out."""
+
+        def note(deciding: asyncio.Future[Decided]) -> None:
+            error = None if deciding.cancelled() else deciding.exception()
+            if error is not None:
+                facts = {"transaction_id": held.transaction_id, "why": str(error)}
+                log.warning("rollback_untold", extra=facts)
+
+        self._decide_soon(held, Resolution.ROLLBACK).add_done_callback(note)
+
+    def _decide_soon(self, held: Held, resolution: Resolution) -> asyncio.Future[Decided]:
+        deciding = asyncio.ensure_future(self._decide(held, resolution))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
+        return deciding
+
+    async def _decide(self, held: Held, resolution: Resolution) -> Decided:
+        until = self._until()
+        broker = await self._broker(held.address, until)
+        return await broker.decide(held, resolution, until)
+
+    @property
+    def _check_after_ms(self) -> int | None:
+        after_s = self.config.check_after_s
+        return None if after_s is None else int(after_s * 1_000)
+
+    # Where to.
+
+    def _until(self) -> float:
+        return asyncio.get_running_loop().time() + self.config.timeout_s
+
+    async def _route(self, topic: str, until: float) -> Route:
+        route = await until_done(lambda: self.network.route(topic), until, is_repeatable=True)
+        if not route.writable:
+            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=topic)
+        return route
+
+    async def _places(
+        self, messages: Sequence[Message], until: float, address: str = ""
+    ) -> list[Place]:
+        """A queue for each message, all of one broker: that at the address, if there is one."""
+        routes = {
+            topic: await self._route(topic, until) for topic in {one.topic for one in messages}
+        }
+        if address:
+            routes = {topic: _at(route, address) for topic, route in routes.items()}
+        names = [{place.broker_name for place in route.writable} for route in routes.values()]
+        shared = sorted(set.intersection(*names))
+        if not shared:
+            raise RequestRefused(
+                "topics_on_two_brokers",
+                "the topics of a transaction must be on one broker",
+                topics=sorted(routes),
+            )
+        first = self._place(
+            [one for one in routes[messages[0].topic].writable if one.broker_name in shared],
+            messages[0].key,
+        )
+        places = [first]
+        for message in messages[1:]:
+            there = [
+                one
+                for one in routes[message.topic].writable
+                if one.broker_name == first.broker_name
+            ]
+            places.append(self._place(there, message.key))
+        return places
+
+    def _place(self, places: Sequence[Place], key: str) -> Place:
+        turn = crc32(key.encode()) if key else next(self._turn)
+        return places[turn % len(places)]
+
+    def _outgoing(
+        self, message: Message, place: Place, marks: Mapping[str, str] | None = None
+    ) -> Outgoing:
+        return Outgoing(
+            place=place,
+            body=message.payload(),
+            properties=message.property_bytes(marks),
+            message_id=message.message_id,
+            born_at_ms=int(time.time() * 1_000),
+            is_keyed=bool(message.key),
+            is_delayed=bool(message.delay_ms or message.deliver_at_ms),
+        )
+
+    async def _broker(self, address: str, until: float) -> Broker:
+        known = self._brokers.get(address)
+        if known is not None:
+            return known
+        return await until_done(lambda: self.broker(address), until, is_repeatable=True)
+
+    async def broker(self, address: str) -> Broker:
+        """The broker at an address, ours or Apache's: it is asked once which."""
+        known = self._brokers.get(address)
+        if known is not None:
+            return known
+        asking = self._asking.get(address)
+        if asking is None:
+            asking = asyncio.ensure_future(self._ask_which(address))
+            self._asking[address] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(address, None))
+        # Many may wait for it; one that is cancelled must not take it from the others.
+        return await asyncio.shield(asking)
+
+    async def _ask_which(self, address: str) -> Broker:
+        # Here, because a program that imports us may never get so far.
+        from escrowmq.client.apache_broker import ApacheBroker
+        from escrowmq.client.own_broker import OwnBroker
+        from escrowmq.protocol.own import OwnCode
+
+        answer = await self.network.ask(address, OwnCode.STATUS)
+        broker: Broker
+        if answer.code == ResponseCode.SUCCESS:
+            broker = OwnBroker(self.network, address)
+        elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            broker = ApacheBroker(self.network, address)
+        else:
+            raise Unavailable("broker_busy", answer.remark, address=address)
+        self._brokers[address] = broker
+        return broker
+
+
+def _at(route: Route, address: str) -> Route:
+    return replace(
+        route, writable=tuple(place for place in route.writable if place.address == address)
+    )

@@ -1,0 +1,163 @@
+"""One queue of a consumer: messages are pulled, handed on, and done in any order.
+
+At most one pull's worth of messages waits here.  What is stored as the group's offset is the first
+message that is not done, so a crash brings back what was open and nothing else is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING
+
+from escrowmq.client.messages import received
+from escrowmq.client.network import refuse_unless_done
+from escrowmq.client.sharing import Progress
+from escrowmq.model.errors import EscrowError
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import PullHeader, PullResponseHeader, UpdateOffsetHeader
+from escrowmq.protocol.headers import read_header
+from escrowmq.protocol.stored_message import decode_many
+
+if TYPE_CHECKING:
+    from escrowmq.client.messages import Received
+    from escrowmq.client.network import Network, Place
+
+log = logging.getLogger(__name__)
+
+PULLED_MAX = 32
+#: How long the broker may keep a pull that finds nothing, and how long its answer is waited for.
+WAIT_MS = 15_000
+ANSWER_S = 30.0
+RETRY_S = 1.0
+#: Messages of one queue that were taken and are not done.
+OPEN_MAX = 1_000
+
+_MAY_WAIT = 0x2
+_HAS_SUBSCRIPTION = 0x4
+
+Deliver = Callable[["QueueReader", "Received"], Awaitable[None]]
+"""Takes a message; returns when the next may be taken."""
+
+
+class QueueReader:
+    """From ``start`` to ``stop``."""
+
+    def __init__(self, network: Network, group: str, place: Place, expression: str) -> None:
+        self._network = network
+        self._group = group
+        self.place = place
+        self._expression = expression
+        self._tags = _tags_of(expression)
+        self.progress = Progress(0)
+        self._stored = -1
+        self._task: asyncio.Task[None] | None = None
+        #: Messages that are with their handlers.
+        self._handling: set[asyncio.Task[None]] = set()
+        #: Its offset was set from outside: what it knows must not be stored.
+        self.is_discarded = False
+
+    def start(self, offset: int, deliver: Deliver) -> None:
+        """Read from here on."""
+        self.progress = Progress(offset)
+        self._task = asyncio.ensure_future(self._run(deliver))
+
+    def begin(self, handling: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Handle a message beside the others; ``stop`` waits for it."""
+        task = asyncio.ensure_future(handling)
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
+        return task
+
+    async def stop(self, wait_s: float) -> None:
+        """Take nothing more; wait for the handlers, but not for ever."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._handling:
+            # What is not done by then comes again.
+            _, late = await asyncio.wait(self._handling, timeout=wait_s)
+            for task in late:
+                task.cancel()
+
+    async def _run(self, deliver: Deliver) -> None:
+        while True:
+            if self.progress.open >= OPEN_MAX:
+                # Nobody takes them: more would only be kept here.
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                messages, next_offset = await self._pull()
+            except EscrowError as error:
+                log.warning("pull_failed", extra={**self._facts(), "why": str(error)})
+                self._network.forget(self.place.topic)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for message in messages:
+                self.progress.next_offset = message.queue_offset + 1
+                if self._tags and message.tag not in self._tags:
+                    continue
+                self.progress.take(message.queue_offset)
+                await deliver(self, message)
+            self.progress.next_offset = next_offset
+
+    async def _pull(self) -> tuple[list[Received], int]:
+        header = PullHeader(
+            consumer_group=self._group,
+            topic=self.place.topic,
+            queue_id=self.place.queue_id,
+            queue_offset=self.progress.next_offset,
+            messages_max=PULLED_MAX,
+            sys_flag=_MAY_WAIT | _HAS_SUBSCRIPTION,
+            commit_offset=0,
+            wait_ms=WAIT_MS,
+            subscription=self._expression,
+            subscription_version=0,
+        )
+        connection = await self._network.connection(self.place.address)
+        answer = await connection.ask(RequestCode.PULL_MESSAGE, header, timeout_s=ANSWER_S)
+        if answer.code not in _PULLED:
+            refuse_unless_done(answer)
+        next_offset = read_header(PullResponseHeader, answer.ext).next_offset
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning("offset_moved", extra={**self._facts(), "to": next_offset})
+        stored = decode_many(answer.body) if answer.code == ResponseCode.SUCCESS else []
+        return [received(one, self.place.broker_name) for one in stored], next_offset
+
+    def finish(self, message: Received) -> None:
+        """A message is done."""
+        self.progress.finish(message.queue_offset)
+
+    async def store_offset(self) -> None:
+        """Tell the broker how far the group is, if that is news."""
+        offset = self.progress.committed
+        if offset == self._stored or self.is_discarded:
+            return
+        header = UpdateOffsetHeader(
+            consumer_group=self._group,
+            topic=self.place.topic,
+            queue_id=self.place.queue_id,
+            commit_offset=offset,
+        )
+        connection = await self._network.connection(self.place.address)
+        refuse_unless_done(await connection.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header))
+        self._stored = offset
+
+    def _facts(self) -> dict[str, object]:
+        return {"topic": self.place.topic, "queue_id": self.place.queue_id, "group": self._group}
+
+
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+def _tags_of(expression: str) -> frozenset[str]:
+    """The tags themselves: brokers filter by a number that two of them may share."""
+    if expression in ("", "*"):
+        return frozenset()
+    return frozenset(part.strip() for part in expression.split("||"))

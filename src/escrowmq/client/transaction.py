@@ -1,0 +1,262 @@
+"""Transactions as a ``with`` block: messages go out if, and only if, the database commits.
+
+    with producer.transaction(Session(engine)) as tx:
+        tx.db.add(Order(id=42, paid=True))
+        tx.send("order-paid", b"42", key="42")
+
+``transaction_order`` has the order of things; here it is done, in the plain and the async way.  The
+database is always worked with where the caller is: on its thread, or on its loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from escrowmq.client.background import background
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    message_of,
+    new_transaction_id,
+)
+from escrowmq.client.outgoing import Resolution
+from escrowmq.client.transaction_order import (
+    Order,
+    Step,
+    Steps,
+    TransactionState,
+    follow,
+    follow_async,
+)
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Unpack
+
+    from escrowmq.client.database_transactions import (
+        AsyncDatabaseTransaction,
+        DatabaseTransaction,
+        Ending,
+    )
+    from escrowmq.client.outgoing import Held
+    from escrowmq.client.producer_core import ProducerCore
+
+DatabaseT = TypeVar("DatabaseT")
+
+
+class _Block(Generic[DatabaseT]):
+    """What both kinds share."""
+
+    _database: DatabaseTransaction | AsyncDatabaseTransaction
+
+    def __init__(self, core: ProducerCore, db: DatabaseT) -> None:
+        if core.ledger is None:
+            raise RequestRefused(
+                "producer_without_ledger",
+                "make it with ledger=SqlLedger(…)",
+                producer_group=core.group,
+            )
+        #: The session or connection, as it was given.
+        self.db = db
+        self._core = core
+        self._ledger = core.ledger
+        self._order = Order(new_transaction_id())
+        self._is_begun = False
+
+    @property
+    def transaction_id(self) -> str:
+        """What the broker and the ledger know it by."""
+        return self._order.transaction_id
+
+    @property
+    def state(self) -> TransactionState:
+        """How it stands; ``committed_untold`` if the broker's last answer was lost."""
+        return self._order.state
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was given so far."""
+        return tuple(self._order.messages)
+
+    def send(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Message:
+        """Send a message when, and only when, the database commits.
+
+        It leaves at the end of the block and may be changed until then; a body that is a function
+        is called there, after the session's flush.
+        """
+        if not self._is_begun:
+            raise RequestRefused("transaction_not_begun", "send within its with block")
+        self._database.check_outermost()
+        message = message_of(topic, body, fields)
+        self._order.put(message)
+        return message
+
+    def __repr__(self) -> str:
+        count = len(self._order.messages)
+        return f"<{type(self).__name__} {self.transaction_id} {self.state}, {count} messages>"
+
+    def _check_new(self) -> None:
+        if self._is_begun:
+            raise RequestRefused("transaction_over", "a block can be entered once")
+
+    def _steps(self, error: BaseException | None) -> Steps:
+        """What follows the block's end."""
+        order = self._order
+        if self._database.is_commit_owned_by_caller:
+            return order.leave() if error is None else order.leave_failed()
+        return order.end() if error is None else order.fail()
+
+    def _held(self) -> Held:
+        held = self._order.held
+        assert held is not None
+        return held
+
+
+class Transaction(_Block[DatabaseT]):
+    """A block that is waited for; ``Producer.transaction`` makes it."""
+
+    _database: DatabaseTransaction
+
+    def __enter__(self) -> Self:
+        self._check_new()
+        self._database = self._ledger.transaction(
+            self.db, transaction_id=self.transaction_id, producer_group=self._core.group
+        )
+        self._database.begin(_now_ms())
+        self._is_begun = True
+        self._database.on_before_commit(lambda: self._follow(self._order.before_commit()))
+        self._database.on_ended(self._ended)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._follow(self._steps(error))
+
+    def _ended(self, ending: Ending) -> None:
+        self._follow(self._order.ended(ending))
+
+    def _follow(self, steps: Steps) -> None:
+        database = self._database
+        follow(
+            steps,
+            {
+                Step.FLUSH: _flush_of(self.db),
+                Step.INSERT_ROW: lambda: database.insert_row(_now_ms()),
+                Step.COMMIT: database.commit,
+                Step.ROLLBACK: database.rollback,
+                Step.POISON: database.poison,
+                Step.RELEASE: database.release,
+                Step.COMMIT_ALONE: self._commit_alone,
+                Step.HOLD: self._hold,
+                Step.DECIDE: lambda: background().run(
+                    self._core.decide(self._held(), Resolution.COMMIT)
+                ),
+                Step.TELL_ROLLBACK: lambda: background().run(
+                    self._core.roll_back_soon(self._held())
+                ),
+            },
+        )
+
+    def _hold(self) -> Held:
+        order = self._order
+        return background().run(
+            self._core.hold(order.transaction_id, order.messages, ledger=self._ledger.uuid())
+        )
+
+    def _commit_alone(self) -> None:
+        database: Any = self.db
+        self._database.release()
+        try:
+            database.commit()
+        except BaseException:
+            with suppress(Exception):
+                database.rollback()
+            raise
+
+
+class AsyncTransaction(_Block[DatabaseT]):
+    """A block that is awaited; ``AsyncProducer.transaction`` makes it."""
+
+    _database: AsyncDatabaseTransaction
+
+    async def __aenter__(self) -> Self:
+        self._check_new()
+        self._database = await self._ledger.transaction_async(
+            self.db, transaction_id=self.transaction_id, producer_group=self._core.group
+        )
+        await self._database.begin(_now_ms())
+        self._is_begun = True
+        self._database.on_before_commit(lambda: self._follow(self._order.before_commit()))
+        self._database.on_ended(self._ended)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._follow(self._steps(error))
+
+    async def _ended(self, ending: Ending) -> None:
+        await self._follow(self._order.ended(ending))
+
+    async def _follow(self, steps: Steps) -> None:
+        database = self._database
+        await follow_async(
+            steps,
+            {
+                Step.FLUSH: self._flush,
+                Step.INSERT_ROW: lambda: database.insert_row(_now_ms()),
+                Step.COMMIT: database.commit,
+                Step.ROLLBACK: database.rollback,
+                Step.POISON: database.poison,
+                Step.RELEASE: database.release,
+                Step.COMMIT_ALONE: self._commit_alone,
+                Step.HOLD: self._hold,
+                Step.DECIDE: lambda: self._core.decide(self._held(), Resolution.COMMIT),
+                Step.TELL_ROLLBACK: lambda: self._core.roll_back_soon(self._held()),
+            },
+        )
+
+    async def _flush(self) -> None:
+        flushed = _flush_of(self.db)()
+        if flushed is not None:
+            await flushed
+
+    async def _hold(self) -> Held:
+        order = self._order
+        return await self._core.hold(
+            order.transaction_id, order.messages, ledger=await self._ledger.uuid_async()
+        )
+
+    async def _commit_alone(self) -> None:
+        database: Any = self.db
+        await self._database.release()
+        try:
+            await database.commit()
+        except BaseException:
+            with suppress(Exception):
+                await database.rollback()
+            raise
+
+
+def _flush_of(database: object) -> Callable[[], Any]:
+    """A session writes what it has kept back; a connection keeps nothing back."""
+    flush: Callable[[], Any] | None = getattr(database, "flush", None)
+    return flush or (lambda: None)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)

@@ -1,0 +1,124 @@
+"""Transactions in RocketMQ 5's way: begin, send half messages at once, then commit or roll back.
+
+Nothing ties them to a database: what a check is to be answered is up to the producer's ``checker``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from escrowmq.client.background import background
+from escrowmq.client.messages import (
+    Body,
+    Message,
+    MessageFields,
+    message_of,
+    new_transaction_id,
+)
+from escrowmq.client.outgoing import Decided, Held, Resolution
+from escrowmq.client.transaction_order import MESSAGES_MAX
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Unpack
+
+    from escrowmq.client.producer_core import ProducerCore
+
+
+class _Begun:
+    """What both kinds share."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self.transaction_id = new_transaction_id()
+        self._core = core
+        self._held: Held | None = None
+        self._number = 0
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        over = "over" if self._is_over else "open"
+        return f"<{type(self).__name__} {self.transaction_id} {over}, {self._number} messages>"
+
+    async def _send(self, message: Message) -> Held:
+        if self._is_over:
+            raise RequestRefused(
+                "transaction_over", "begin another one", transaction_id=self.transaction_id
+            )
+        if self._number >= MESSAGES_MAX:
+            raise RequestRefused(
+                "too_many_messages", "use several transactions", messages_max=MESSAGES_MAX
+            )
+        address = self._held.address if self._held is not None else ""
+        held = await self._core.hold(
+            self.transaction_id, [message], number=self._number, address=address
+        )
+        # A request that failed keeps its number: the broker takes it again, or answers as before.
+        self._number += 1
+        self._held = self._held or held
+        return held
+
+    async def _end(self, resolution: Resolution) -> Decided | None:
+        """None if there was nothing to decide."""
+        self._is_over = True
+        if self._held is None:
+            return None
+        return await self._core.decide(self._held, resolution)
+
+
+class BegunTransaction(_Begun):
+    """A transaction that is waited for; ``Producer.begin`` makes it.  One thread uses it."""
+
+    def send(self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]) -> Held:
+        """Have a half message held, now."""
+        return background().run(self._send(message_of(topic, body, fields)))
+
+    def commit(self) -> Decided | None:
+        """Make the messages visible, all at once."""
+        return background().run(self._end(Resolution.COMMIT))
+
+    def rollback(self) -> Decided | None:
+        """Drop the messages."""
+        return background().run(self._end(Resolution.ROLLBACK))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_over:
+            background().run(self._end(Resolution.ROLLBACK if error else Resolution.COMMIT))
+
+
+class AsyncBegunTransaction(_Begun):
+    """A transaction that is awaited; ``AsyncProducer.begin`` makes it."""
+
+    async def send(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Held:
+        """Have a half message held, now."""
+        return await self._send(message_of(topic, body, fields))
+
+    async def commit(self) -> Decided | None:
+        """Make the messages visible, all at once."""
+        return await self._end(Resolution.COMMIT)
+
+    async def rollback(self) -> Decided | None:
+        """Drop the messages."""
+        return await self._end(Resolution.ROLLBACK)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_over:
+            await self._end(Resolution.ROLLBACK if error else Resolution.COMMIT)

@@ -1,0 +1,230 @@
+"""The order of a transaction block: who is told what, and when; without I/O.
+
+All half messages acknowledged as durable, then the ledger's row, then the database's COMMIT, then
+the decision.  The broker is told ROLLBACK only while COMMIT was never issued.  The steps are
+generators that name what is to be done next, so that the order is written once for programs that
+wait and programs that await.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from escrowmq.client.messages import Message
+from escrowmq.client.outgoing import Held
+from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+
+if TYPE_CHECKING:
+    from escrowmq.client.database_transactions import Ending
+
+log = logging.getLogger(__name__)
+
+#: As many as a broker takes in one transaction.
+MESSAGES_MAX = 4_096
+
+
+class Step(Enum):
+    """What is to be done next."""
+
+    # In the user's database.
+    FLUSH = auto()
+    INSERT_ROW = auto()
+    COMMIT = auto()
+    ROLLBACK = auto()
+    POISON = auto()
+    RELEASE = auto()
+    #: There is nothing to send: the user's own commit, without us.
+    COMMIT_ALONE = auto()
+
+    # At the broker.
+    HOLD = auto()
+    DECIDE = auto()
+    #: Told, not waited for.
+    TELL_ROLLBACK = auto()
+
+
+Steps: TypeAlias = Generator[Step, Any, None]
+
+
+class TransactionState(StrEnum):
+    """How a block ended."""
+
+    OPEN = "open"
+    #: The database has committed, and the messages are visible.
+    COMMITTED = "committed"
+    #: The database has committed, but the broker did not answer: a check will make the messages
+    #: visible.
+    COMMITTED_UNTOLD = "committed_untold"
+    ROLLED_BACK = "rolled_back"
+    #: COMMIT was interrupted.  The ledger's row tells what became of it, and a check reads it.
+    UNKNOWN = "unknown"
+
+
+class Order:
+    """One block's messages, and how far it has come."""
+
+    def __init__(self, transaction_id: str) -> None:
+        self.transaction_id = transaction_id
+        self.messages: list[Message] = []
+        self.held: Held | None = None
+        self.state = TransactionState.OPEN
+        #: Whether the ``with`` block is still running.
+        self.is_inside = True
+        self._is_full = False
+
+    def put(self, message: Message) -> None:
+        """Keep a message until the end."""
+        if self.state is not TransactionState.OPEN or self._is_full:
+            raise RequestRefused(
+                "transaction_over",
+                "its messages have left: begin another one",
+                transaction_id=self.transaction_id,
+            )
+        if len(self.messages) >= MESSAGES_MAX:
+            raise RequestRefused(
+                "too_many_messages", "use several transactions", messages_max=MESSAGES_MAX
+            )
+        self.messages.append(message)
+
+    # The block commits.
+
+    def end(self) -> Steps:
+        """The block has come to its end without an error, and the commit is ours."""
+        self.is_inside = False
+        if not self.messages:
+            yield Step.COMMIT_ALONE
+            self.state = TransactionState.COMMITTED
+            return
+        try:
+            yield from self._hold()
+        except BaseException:
+            yield from self._roll_back()
+            raise
+        try:
+            yield Step.INSERT_ROW
+        except BaseException:
+            # It has rolled back, so that nothing can commit any more.
+            yield from self._rolled_back()
+            raise
+        # From here on, nobody but the database knows.
+        self.state = TransactionState.UNKNOWN
+        yield Step.COMMIT
+        yield from self._committed()
+
+    def fail(self) -> Steps:
+        """The block has raised, and the commit would have been ours."""
+        self.is_inside = False
+        yield from self._roll_back()
+
+    # The caller commits, later.
+
+    def leave(self) -> Steps:
+        """The block has come to its end without an error; the caller goes on and will commit."""
+        self.is_inside = False
+        if not self.messages:
+            yield Step.RELEASE
+
+    def leave_failed(self) -> Steps:
+        """The block has raised: whoever catches that must not commit half of the work."""
+        self.is_inside = False
+        yield Step.POISON
+
+    def before_commit(self) -> Steps:
+        """The caller is about to commit.  An error here stops that, and the hook rolls back."""
+        if self.is_inside:
+            raise RequestRefused(
+                "transaction_ended_inside",
+                "the block must end before its transaction",
+                transaction_id=self.transaction_id,
+            )
+        yield from self._hold()
+        yield Step.INSERT_ROW
+
+    def ended(self, ending: Ending) -> Steps:
+        """The caller's transaction is over."""
+        # Here, so that programs without a database do not load what is for one.
+        from escrowmq.client.database_transactions import Ending
+
+        if ending is Ending.COMMITTED:
+            yield from self._committed()
+        elif ending is Ending.ROLLED_BACK:
+            yield from self._rolled_back()
+        else:
+            self.state = TransactionState.UNKNOWN
+
+    # Both.
+
+    def _hold(self) -> Steps:
+        yield Step.FLUSH
+        # The loop also finds what a body's function sends.
+        for message in self.messages:
+            message.body = message.payload()
+        self._is_full = True
+        try:
+            self.held = yield Step.HOLD
+        except OutcomeUnknown as error:
+            raise Unavailable(
+                "hold_unanswered",
+                "everything was rolled back: a check finds no row for what the broker may hold",
+                transaction_id=self.transaction_id,
+                cause=str(error),
+            ) from error
+
+    def _roll_back(self) -> Steps:
+        # If this is interrupted, the broker is told nothing: a check finds no row.
+        yield Step.ROLLBACK
+        yield from self._rolled_back()
+
+    def _rolled_back(self) -> Steps:
+        self.state = TransactionState.ROLLED_BACK
+        if self.held is not None:
+            yield Step.TELL_ROLLBACK
+
+    def _committed(self) -> Steps:
+        # Whatever the broker says now, the database has committed: that is no error of the block.
+        self.state = TransactionState.COMMITTED_UNTOLD
+        try:
+            yield Step.DECIDE
+        except RequestRefused as refused:
+            # Somebody settled it by hand, against the ledger.
+            log.error("decision_refused", extra=self._facts(refused))  # noqa: TRY400 - no bug here
+        except Exception as error:  # noqa: BLE001 - the check makes up for it, whatever it was
+            log.warning("commit_untold", extra=self._facts(error))
+        else:
+            self.state = TransactionState.COMMITTED
+
+    def _facts(self, error: Exception) -> dict[str, str]:
+        return {"transaction_id": self.transaction_id, "why": str(error)}
+
+
+def follow(steps: Steps, doing: Mapping[Step, Callable[[], object]]) -> None:
+    """Do the steps, one after the other."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = doing[step]()
+            except BaseException as error:  # noqa: BLE001 - the steps say what follows
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration:
+        return
+
+
+async def follow_async(steps: Steps, doing: Mapping[Step, Callable[[], Awaitable[object]]]) -> None:
+    """Do the steps, one after the other."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await doing[step]()
+            except BaseException as error:  # noqa: BLE001 - as above
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration:
+        return

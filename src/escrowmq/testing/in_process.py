@@ -1,0 +1,325 @@
+"""A broker inside a test: real sockets, a store in a temporary folder, a clock moved by hand.
+
+with InProcessBroker() as broker:
+    producer = Producer(broker.address, group="orders")
+    ...
+    broker.advance(seconds=60)
+    broker.run_checks()
+
+Time passes when the test says so, and when a call returns, what was due has happened.  The broker
+runs in a thread of its own, so a test may block, and may have an event loop or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.client.background import Background
+from escrowmq.client.ledger_checks import Outcome, Question
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.meta import Topic
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.settler import Round, Settler, Undecided
+from escrowmq.testing.settler_process import BrokerPort
+from escrowmq.testing.watched_server import WatchedServer
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import Resolution
+
+if TYPE_CHECKING:
+    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.messages import Received
+    from escrowmq.model.verdict_outcome import VerdictOutcome
+    from escrowmq.transaction.commands import Verdict
+
+START_S_MAX = 30.0
+T = TypeVar("T")
+ArgumentT = TypeVar("ArgumentT")
+_RESOLUTIONS = {
+    Outcome.COMMITTED: Resolution.COMMIT,
+    Outcome.ROLLED_BACK: Resolution.ROLLBACK,
+    Outcome.UNKNOWN: Resolution.UNKNOWN,
+}
+
+
+class InProcessBroker:
+    """Use it in a ``with`` block.
+
+    ``data`` is a folder to keep; ``ledgers`` are those that ``run_checks`` reads, as the pipeline
+    would: transactions of other ledgers, and of none, are asked about at their producers.
+    ``policy`` and ``queue_count`` are what an operator would set.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock | None = None,
+        data: Path | None = None,
+        ledgers: Iterable[SqlLedger] = (),
+        policy: CheckPolicy | None = None,
+        queue_count: int = 8,
+    ) -> None:
+        # Clients' clocks are real: it begins where they are.
+        self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
+        self._data = data
+        #: Those that ``run_checks`` reads.
+        self.ledgers = list(ledgers)
+        self._policy = policy or CheckPolicy()
+        self._topics = TopicsConfig(queue_count=queue_count)
+        self._broker_config = BrokerConfig(port=0, name_port=0)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._thread: Background | None = None
+        self._server: WatchedServer | None = None
+
+    # Its life.
+
+    def start(self) -> None:
+        """Serve; after a ``stop``, what was there is there again, at the same address."""
+        if self._server is not None:
+            return
+        if self._thread is None:
+            self._thread = Background()
+        if self._data is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="escrowmq-")
+            self._data = Path(self._folder.name)
+        self._server = self._thread.run(self._started(self._data), START_S_MAX)
+        _, _, name_port = self._server.name_address.rpartition(":")
+        _, _, port = self._server.broker_address.rpartition(":")
+        self._broker_config = replace(self._broker_config, name_port=int(name_port), port=int(port))
+
+    async def _started(self, data: Path) -> WatchedServer:
+        server = WatchedServer(
+            data,
+            self.clock,
+            broker=self._broker_config,
+            # A test's machine keeps its power, and flushes are slow.
+            store=StoreConfig(durability="os"),
+            policy=self._policy,
+            topics=self._topics,
+            writer=WriterConfig(),
+        )
+        await server.start()
+        return server
+
+    def stop(self) -> None:
+        """Be away: nobody can connect.  What is stored stays until the ``with`` block ends."""
+        server, self._server = self._server, None
+        if server is not None and self._thread is not None:
+            self._thread.run(server.stop())
+
+    def restart(self) -> None:
+        """Stop and start again."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and leave nothing behind."""
+        self.stop()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            self._data = None
+            folder.cleanup()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Where it is.
+
+    @property
+    def address(self) -> str:
+        """The name server: what producers and consumers are given."""
+        return self._running.name_address
+
+    @property
+    def broker_address(self) -> str:
+        """The broker itself, for tools."""
+        return self._running.broker_address
+
+    # What a test does.
+
+    def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+        """Let time pass.  Delayed messages and retries that were due are visible afterwards."""
+        self.clock.advance(ms=ms, seconds=seconds)
+        self._run(self._running.catch_up())
+
+    def run_checks(self, *, timeout_s: float = 10.0) -> Round:
+        """Settle what is undecided and due, once, by the rules that the pipeline has.
+
+        Returns when the producers that were asked have answered and the broker has taken it in.
+        """
+        server = self._running
+        server.answered.clear()
+        with OwnCalls(server.broker_address) as calls:
+            port = _Port(calls, self._known_ledgers(), self.clock)
+            done = Settler(port, self._policy, port.look_up).run_once()
+        try:
+            self._run(asyncio.wait_for(server.until_answered(done.asked), timeout_s))
+        except TimeoutError:
+            raise Unavailable(
+                "checks_unanswered",
+                "a producer was asked and said nothing",
+                half_offsets=sorted(set(done.asked) - server.answered),
+            ) from None
+        return done
+
+    def messages(self, topic: str) -> list[Received]:
+        """Return what consumers can see, in the order in which it became visible."""
+        return self._run(_called(self._running.visible, topic))
+
+    def dead_letters(self, group: str) -> list[Received]:
+        """Return what a consumer group has given up."""
+        return self.messages(f"%DLQ%{group}")
+
+    def lag(self, topic: str, group: str) -> int:
+        """Return how many messages a group has not acknowledged; it tells when it stops."""
+        return self._run(_called(lambda name: self._running.lag(name, group), topic))
+
+    def undecided(self) -> Sequence[Undecided]:
+        """Return the transactions that nobody has decided yet."""
+        with OwnCalls(self._running.broker_address) as calls:
+            return BrokerPort(calls).undecided()
+
+    def create_topic(self, name: str, *, queues: int = 1) -> None:
+        """Make a topic; without this, the first message to it does."""
+        topic = Topic(
+            name=name,
+            read_queue_count=queues,
+            write_queue_count=queues,
+            created_at_ms=self.clock.now_ms(),
+        )
+        self._run(_called(self._running.broker.topics.put, topic))
+
+    # Inside.
+
+    @property
+    def _running(self) -> WatchedServer:
+        if self._server is None:
+            raise RequestRefused("broker_not_started", "use it in a with block")
+        return self._server
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._thread is not None
+        return self._thread.run(work)
+
+    def _known_ledgers(self) -> dict[str, SqlLedger]:
+        return {ledger.uuid(): ledger for ledger in self.ledgers}
+
+
+async def _called(function: Callable[[ArgumentT], T], argument: ArgumentT) -> T:
+    """Call a plain function on the broker's loop, where nothing else runs meanwhile."""
+    return function(argument)
+
+
+class _Port:
+    """A broker as the settler sees it, and the ledgers that it may read."""
+
+    def __init__(self, calls: OwnCalls, ledgers: dict[str, SqlLedger], clock: ManualClock) -> None:
+        self._port = BrokerPort(calls)
+        self._ledgers = ledgers
+        self._clock = clock
+
+    def undecided(self) -> Sequence[Undecided]:
+        """Every transaction that may be checked; a ledger that nobody can read here is none."""
+        return [
+            half if half.ledger in self._ledgers else _without_ledger(half)
+            for half in self._port.undecided()
+        ]
+
+    def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
+        """Have the broker do what they say."""
+        return self._port.obey(verdicts)
+
+    def look_up(self, half: Undecided) -> Resolution:
+        """Read the ledger's row, or fence it off if its time is over."""
+        now_ms = self._clock.now_ms()
+        question = Question(half.transaction_id, half.group, now_ms - half.age_ms + half.allowed_ms)
+        answers = self._ledgers[half.ledger].settle(
+            [question], ledger_uuid=half.ledger, now_ms=now_ms
+        )
+        return _RESOLUTIONS[answers[half.transaction_id].outcome]
+
+
+def _without_ledger(half: Undecided) -> Undecided:
+    return msgspec.structs.replace(half, ledger="")
+
+
+class AsyncInProcessBroker:
+    """The same for tests with an event loop: each call is awaited, and the loop goes on."""
+
+    def __init__(self, plain: InProcessBroker | None = None, **settings: Any) -> None:  # noqa: ANN401 - those of InProcessBroker
+        self.plain = plain or InProcessBroker(**settings)
+        self.clock = self.plain.clock
+
+    async def start(self) -> None:
+        """Serve."""
+        await asyncio.to_thread(self.plain.start)
+
+    async def stop(self) -> None:
+        """Be away."""
+        await asyncio.to_thread(self.plain.stop)
+
+    async def restart(self) -> None:
+        """Stop and start again."""
+        await asyncio.to_thread(self.plain.restart)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.plain.close)
+
+    @property
+    def address(self) -> str:
+        """The name server: what producers and consumers are given."""
+        return self.plain.address
+
+    @property
+    def broker_address(self) -> str:
+        """The broker itself, for tools."""
+        return self.plain.broker_address
+
+    async def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+        """Let time pass."""
+        await asyncio.to_thread(self.plain.advance, seconds=seconds, ms=ms)
+
+    async def run_checks(self, *, timeout_s: float = 10.0) -> Round:
+        """Settle what is undecided and due, once."""
+        return await asyncio.to_thread(self.plain.run_checks, timeout_s=timeout_s)
+
+    async def messages(self, topic: str) -> list[Received]:
+        """Return what consumers can see."""
+        return await asyncio.to_thread(self.plain.messages, topic)
+
+    async def dead_letters(self, group: str) -> list[Received]:
+        """Return what a consumer group has given up."""
+        return await asyncio.to_thread(self.plain.dead_letters, group)
+
+    async def lag(self, topic: str, group: str) -> int:
+        """Return how many messages a group has not acknowledged."""
+        return await asyncio.to_thread(self.plain.lag, topic, group)
+
+    async def undecided(self) -> Sequence[Undecided]:
+        """Return the transactions that nobody has decided yet."""
+        return await asyncio.to_thread(self.plain.undecided)
+
+    async def create_topic(self, name: str, *, queues: int = 1) -> None:
+        """Make a topic."""
+        await asyncio.to_thread(self.plain.create_topic, name, queues=queues)

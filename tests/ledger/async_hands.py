@@ -1,0 +1,49 @@
+"""The hands of a shop that are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import aiosqlite
+import psycopg
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tests.ledger.shops import Shop
+
+
+@asynccontextmanager
+async def session(shop: Shop) -> AsyncIterator[Any]:
+    async with AsyncSession(shop.async_engine()) as found:
+        yield found
+
+
+@asynccontextmanager
+async def connection(shop: Shop) -> AsyncIterator[Any]:
+    async with shop.async_engine().connect() as found:
+        yield found
+
+
+@asynccontextmanager
+async def driver(shop: Shop) -> AsyncIterator[Any]:
+    if shop.kind == "sqlite":
+        async with aiosqlite.connect(shop.path) as found:
+            yield found
+    else:
+        opened = await psycopg.AsyncConnection.connect(shop.url)
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+
+Opened = Callable[[Shop], AbstractAsyncContextManager[Any]]
+ASYNC_HANDS: dict[str, Opened] = {"session": session, "connection": connection, "driver": driver}
+
+
+async def place(db: Any, number: int) -> None:
+    sql = f"INSERT INTO orders VALUES ({number})"
+    is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
+    await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)

@@ -1,0 +1,221 @@
+"""Producers killed with SIGKILL at each step of a block, with a real broker and a real database.
+
+    python -m tests.ledger.kill --lives 500 --seed 7
+
+Afterwards everything that is undecided is checked, which a producer that has survived answers out
+of the ledger; then consumers must be able to see exactly the orders that are in the database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.producer import Producer
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ListQueuesHeader, ReadMessagesHeader
+from escrowmq.testing.settler_process import BrokerPort, settle_once
+from tests.ledger.conftest import postgres_server
+from tests.ledger.kill_victim import POINTS
+from tests.ledger.market import PAID
+from tests.ledger.shops import GROUP, Shop, sqlite_shop
+
+WAYS = ("session", "caller", "driver", "async")
+READY = re.compile(r"ready name=(\S+) broker=(\S+) ")
+#: Checks are due at once, and again soon.
+POLICY = ("check_after_ms=0", "check_interval_ms=100", "checks_max=255")
+SETTLED_WITHIN_S = 60
+PAUSE_S = 0.02
+_pause = threading.Event()
+
+
+class Wrong(AssertionError):
+    """Orders and messages do not agree."""
+
+
+@contextmanager
+def broker(data: Path) -> Iterator[tuple[str, str]]:
+    """A broker's process: the addresses of its name server and its own."""
+    command = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
+    command += ["--port", "0", "--name-port", "0"]
+    for setting in POLICY:
+        command += ["--set", f"transaction.{setting}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = READY.match(process.stdout.readline())
+            assert ready is not None
+            yield ready[1], ready[2]
+        finally:
+            process.kill()
+
+
+class Nursery:
+    """The process that victims are forked from."""
+
+    def __init__(self, name_server: str, shop: Shop) -> None:
+        words = [sys.executable, "-m", "tests.ledger.kill_victim", name_server, shop.kind, shop.url]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def live(self, way: str, point: str, number: int) -> None:
+        """Until it kills itself."""
+        self._bear(way, point, number)
+        assert self._line() == "dead", (way, point)
+
+    def live_for(self, seconds: float, way: str, number: int) -> None:
+        """Until it is killed."""
+        victim = self._bear(way, "never", number)
+        assert self._process.stdout is not None
+        # A victim that dies by itself is told below.
+        select.select([self._process.stdout], [], [], seconds)
+        os.kill(victim, signal.SIGKILL)
+        assert self._line() == "dead", way
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _bear(self, way: str, point: str, number: int) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{way} {point} {number}\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@dataclass
+class Scene:
+    """A broker, a database, victims, and a survivor."""
+
+    shop: Shop
+    broker_address: str
+    nursery: Nursery
+    survivor: Producer
+    lives: Counter[str] = field(default_factory=Counter)
+
+    def settle(self) -> None:
+        """Check until nothing is undecided."""
+        until_s = time.monotonic() + SETTLED_WITHIN_S
+        with OwnCalls(self.broker_address) as calls:
+            port = BrokerPort(calls)
+            while port.undecided():
+                if time.monotonic() > until_s:
+                    raise Wrong(f"still undecided: {port.undecided()}")
+                settle_once(port)
+                _pause.wait(PAUSE_S)
+
+    def judge(self) -> None:
+        """Whoever is in the database is heard of, once, and nobody else."""
+        orders, heard = self.shop.orders(), Counter(self.heard())
+        if set(heard) != orders or any(times != 1 for times in heard.values()):
+            twice = [number for number, times in heard.items() if times > 1]
+            raise Wrong(f"lost {orders - set(heard)}, wrong {set(heard) - orders}, twice {twice}")
+
+    def heard(self) -> list[int]:
+        """The orders that consumers can hear of."""
+        with OwnCalls(self.broker_address) as calls:
+            queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=PAID)))
+            return [
+                int(row.body)
+                for queue in queues
+                for row in calls.rows(
+                    OwnCode.READ_MESSAGES,
+                    ReadMessagesHeader(topic=PAID, queue_id=queue.queue_id),
+                )
+            ]
+
+
+@contextmanager
+def scene(shop: Shop, folder: Path) -> Iterator[Scene]:
+    """Set up."""
+    with broker(folder / "broker") as (name_server, address):
+        nursery = Nursery(name_server, shop)
+        try:
+            with Producer(name_server, GROUP, ledger=shop.ledger()) as survivor:
+                yield Scene(shop, address, nursery, survivor)
+        finally:
+            nursery.close()
+
+
+def is_in(point: str) -> bool:
+    """Whether an order whose seller dies at this point is in the database."""
+    return POINTS.index(point) > POINTS.index("before-COMMIT")
+
+
+def points_of(way: str) -> list[str]:
+    """Where a block of this kind can die: if the caller commits, there is no step of ours."""
+    return [point for point in POINTS if way != "caller" or "COMMIT" not in point]
+
+
+def kill_everywhere(there: Scene, ways: tuple[str, ...] = WAYS) -> None:
+    """Die once at every point."""
+    expected = set()
+    lives = [(way, point) for way in ways for point in points_of(way)]
+    for number, (way, point) in enumerate(lives, 1):
+        there.nursery.live(way, point, number)
+        if is_in(point):
+            expected.add(number)
+    there.settle()
+    there.judge()
+    assert there.shop.orders() == expected
+
+
+def kill_anywhere(there: Scene, rng: Random, lives: int) -> None:
+    """Die at any time, from outside."""
+    first = 1_000_000
+    for life in range(lives):
+        way = rng.choice(WAYS)
+        there.nursery.live_for(rng.uniform(0.05, 0.6), way, first + 10_000 * life)
+        there.lives[way] += 1
+        if life % 10 == 9:
+            there.settle()
+            there.judge()
+    there.settle()
+    there.judge()
+
+
+def main() -> None:
+    """Kill for long."""
+    parser = argparse.ArgumentParser(description="Kill producers; orders and messages must agree.")
+    parser.add_argument("--lives", type=int, default=200, metavar="N", help="per database")
+    parser.add_argument("--seed", type=int, default=None)
+    given = parser.parse_args()
+    seed = given.seed if given.seed is not None else Random().randrange(10**6)
+    for kind in ("sqlite", "postgresql"):
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="escrowmq-kill-")))
+            if kind == "sqlite":
+                shop = sqlite_shop(folder)
+            else:
+                shop = Shop(kind=kind, url=stack.enter_context(postgres_server()).get_uri())
+                shop.set_up()
+            there = stack.enter_context(scene(shop, folder))
+            kill_everywhere(there)
+            kill_anywhere(there, Random(seed), given.lives)
+            facts = f"orders={len(shop.orders())} lives={dict(there.lives)} seed={seed}"
+            sys.stdout.write(f"{kind}: {facts}: they agree\n")
+            shop.close()
+
+
+if __name__ == "__main__":
+    main()

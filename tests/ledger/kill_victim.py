@@ -1,0 +1,134 @@
+"""Sells orders and dies: a process that forks a child for each life, so that dying is cheap.
+
+Each line on stdin is a life: ``kind point number``.  The child runs a transaction block of that
+kind and kills itself at that point; at ``never`` it sells one order after the other until it is
+killed from outside.  The child's process id is printed when it is born, and ``dead`` when it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from escrowmq.client import transaction as blocks
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.client.transaction_order import Step, follow, follow_async
+from tests.ledger.market import PAID, pay
+from tests.ledger.shops import GROUP, Shop
+
+#: In their order; a block whose commit is the caller's has no COMMIT of ours.
+STEPS = (Step.FLUSH, Step.HOLD, Step.INSERT_ROW, Step.COMMIT, Step.DECIDE)
+POINTS = tuple(f"{side}-{step.name}" for step in STEPS for side in ("before", "after"))
+MAX_DURATION_S = 0.2
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(point: str, doing: Mapping[Step, Callable[[], Any]]) -> dict[Step, Callable[[], Any]]:
+    """The same steps, up to a point."""
+    side, _, name = point.partition("-")
+    if name not in Step.__members__:
+        return dict(doing)
+    step = Step[name]
+    act = doing[step]
+
+    def last() -> Any:
+        if side == "before":
+            die()
+        done = act()
+        if not isinstance(done, Awaitable):
+            die()
+        return die_after(done)
+
+    async def die_after(done: Awaitable[Any]) -> None:
+        await done
+        die()
+
+    return {**doing, step: last}
+
+
+class Victim:
+    """One life."""
+
+    def __init__(self, name_server: str, shop: Shop) -> None:
+        self.name_server = name_server
+        self.shop = shop
+
+    def live(self, kind: str, point: str, number: int) -> None:
+        vars(blocks).update(
+            follow=lambda steps, doing: follow(steps, dying(point, doing)),
+            follow_async=lambda steps, doing: follow_async(steps, dying(point, doing)),
+        )
+        numbers = count(number) if point == "never" else iter((number,))
+        if kind == "async":
+            asyncio.run(self._sell_async(numbers))
+        else:
+            self._sell(kind, numbers)
+
+    def _sell(self, kind: str, numbers: Iterator[int]) -> None:
+        engine = self.shop.engine()
+        producer = Producer(
+            self.name_server, GROUP, ledger=self.shop.ledger(), max_duration_s=MAX_DURATION_S
+        )
+        for number in numbers:
+            if kind == "session":
+                with producer.transaction(Session(engine)) as tx:
+                    pay(tx, number)
+            elif kind == "caller":
+                with Session(engine) as session, session.begin():
+                    with producer.transaction(session) as tx:
+                        pay(tx, number)
+                    session.execute(sqlalchemy.text("SELECT 1"))
+            else:
+                connection = self.shop.connect()
+                with producer.transaction(connection) as plain:
+                    connection.execute(f"INSERT INTO orders (number) VALUES ({number})")
+                    plain.send(PAID, b"%d" % number)
+                connection.close()
+
+    async def _sell_async(self, numbers: Iterator[int]) -> None:
+        engine = self.shop.async_engine()
+        producer = AsyncProducer(
+            self.name_server, GROUP, ledger=SqlLedger(engine), max_duration_s=MAX_DURATION_S
+        )
+        for number in numbers:
+            async with producer.transaction(AsyncSession(engine)) as tx:
+                pay(tx, number)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    name_server, kind, url = sys.argv[1:]
+    shop = Shop(kind=kind, url=url)
+    for line in sys.stdin:
+        way, point, number = line.split()
+        child = os.fork()
+        if child == 0:
+            # Whatever goes wrong in it, this process must not go on as a second parent.
+            try:
+                Victim(name_server, shop).live(way, point, int(number))
+            finally:
+                os._exit(1)
+        say(str(child))
+        _, status = os.waitpid(child, 0)
+        say("dead" if os.WIFSIGNALED(status) else "alive")
+
+
+if __name__ == "__main__":
+    main()

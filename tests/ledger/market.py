@@ -1,0 +1,165 @@
+"""A shop, a broker, and a producer between them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from escrowmq.broker.connection import Connection
+from escrowmq.broker.server import Server
+from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.protocol.remoting import Frame
+from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.commands import Verdict, VerdictKind
+from escrowmq.transaction.states import State
+from tests.ledger.shops import GROUP, Order, Shop
+from tests.unit.broker.wire import eventually, serving, visible
+
+T = TypeVar("T")
+
+PAID = "order-paid"
+
+
+@asynccontextmanager
+async def market(
+    shop: Shop, path: Path, *, is_on_time: bool = False, **sections: Any
+) -> AsyncIterator[Market]:
+    """Unless it is on time, the broker's clock is years behind: all deadlines are past."""
+    clock = ManualClock(int(time.time() * 1_000)) if is_on_time else None
+    async with serving(path / "broker", clock, **sections) as server:
+        made = Market(shop, server)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+class Market:
+    """The broker is in this loop: plain producers are used in threads."""
+
+    def __init__(self, shop: Shop, server: Server) -> None:
+        self.shop = shop
+        self.server = server
+        self.engine = shop.engine()
+        self._opened: list[Producer | AsyncProducer] = []
+
+    def producer(self, **settings: Any) -> Producer:
+        settings.setdefault("ledger", self.shop.ledger())
+        made = Producer(self.server.name_address, GROUP, **settings)
+        self._opened.append(made)
+        return made
+
+    def async_producer(self, **settings: Any) -> AsyncProducer:
+        settings.setdefault("ledger", self.shop.ledger())
+        made = AsyncProducer(self.server.name_address, GROUP, **settings)
+        self._opened.append(made)
+        return made
+
+    def session(self) -> Session:
+        return Session(self.engine)
+
+    async def close(self) -> None:
+        for one in self._opened:
+            await (asyncio.to_thread(one.close) if isinstance(one, Producer) else one.close())
+        self.engine.dispose()
+
+    def paid(self, topic: str = PAID) -> set[int]:
+        """The orders that consumers hear of."""
+        return {int(one.body) for queue in range(16) for one in visible(self.server, topic, queue)}
+
+    def undecided(self) -> list[int]:
+        """The first half message of each such transaction."""
+        core = self.server.broker.store.core
+        halves = filter(None, map(core.half, range(core.table.end)))
+        return [
+            half.half_offset
+            for half in halves
+            if half.state is State.PREPARED and half.first == half.half_offset
+        ]
+
+    def states(self) -> list[State]:
+        """Of all half messages there are."""
+        core = self.server.broker.store.core
+        return [half.state for half in filter(None, map(core.half, range(core.table.end)))]
+
+    @contextmanager
+    def unanswered(self, code: int) -> Iterator[None]:
+        """The broker does not hear such requests."""
+        handle = self.server.broker.handle
+
+        def heard(connection: Connection, frame: Frame) -> None:
+            if frame.code != code:
+                handle(connection, frame)
+
+        self.server.broker.handle = heard  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.server.broker.handle = handle  # type: ignore[method-assign]
+
+    @contextmanager
+    def listening(self) -> Iterator[list[int]]:
+        """The codes of what the broker hears."""
+        handle, codes = self.server.broker.handle, []
+
+        def heard(connection: Connection, frame: Frame) -> None:
+            codes.append(frame.code)
+            handle(connection, frame)
+
+        self.server.broker.handle = heard  # type: ignore[method-assign]
+        try:
+            yield codes
+        finally:
+            self.server.broker.handle = handle  # type: ignore[method-assign]
+
+    def check_all(self) -> None:
+        """Have the producers asked about everything that is undecided, as the pipeline does."""
+        for half_offset in self.undecided():
+            half = self.server.broker.store.core.half(half_offset)
+            assert half is not None
+            verdict = Verdict(
+                half_offset=half_offset,
+                kind=VerdictKind.ASK,
+                state=State.PREPARED,
+                checks_sent=half.checks_sent,
+            )
+            self.server.broker.checking.obey(verdict, lambda _outcome: None)
+
+    async def settled(self) -> None:
+        """Check until nothing is undecided."""
+        await eventually(lambda: self.server.broker.clients.producers(GROUP))
+
+        def is_settled() -> bool:
+            self.check_all()
+            return not self.undecided()
+
+        await eventually(is_settled)
+
+    async def agrees(self, numbers: set[int]) -> None:
+        """Once everything is decided, consumers hear of the orders that are in, and no others."""
+        await self.settled()
+        await eventually(lambda: self.paid() == numbers)
+        assert self.shop.orders() == numbers
+
+
+def pay(tx: Any, number: int) -> None:
+    """An order in the database, and the message that tells of it."""
+    tx.db.add(Order(number=number))
+    tx.send(PAID, b"%d" % number, key=str(number))
+
+
+def id_of(order: Order) -> str:
+    """What the database has written; there is none before the session's flush."""
+    (number,) = sqlalchemy.inspect(order).identity or ("none",)
+    return str(number)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)

@@ -1,0 +1,18 @@
+"""A short part of ``kill``: once at every step, and a few times in the middle of something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+from tests.ledger.kill import kill_anywhere, kill_everywhere, scene
+from tests.ledger.shops import Shop
+
+
+def test_wherever_a_producer_is_killed_orders_and_messages_agree(
+    shop: Shop, tmp_path: Path
+) -> None:
+    with scene(shop, tmp_path) as there:
+        kill_everywhere(there)
+        kill_anywhere(there, Random(1), lives=3)
+        assert len(there.heard()) > 3

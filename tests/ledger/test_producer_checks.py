@@ -1,0 +1,215 @@
+"""Back-checks that the ledger answers, and the janitor: no code of the user's, no message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escrowmq.client.ledger_checks import settle
+from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Received
+from escrowmq.client.outgoing import Resolution
+from escrowmq.client.producer_checks import NEVER_MS, deadline_at_ms
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
+from escrowmq.transaction.states import State
+from tests.ledger.market import PAID, Market, in_thread, market, pay
+from tests.ledger.shops import GROUP, Shop, new_id, sqlite_shop
+from tests.unit.broker.wire import eventually
+
+
+async def hold(there: Market, shop: Shop, number: int, transaction_id: str = "") -> str:
+    """What a producer leaves behind that dies before COMMIT."""
+    producer = there.async_producer(ledger=None)
+    transaction_id = transaction_id or new_id()
+    message = Message(topic=PAID, body=b"%d" % number)
+    await producer._core.hold(transaction_id, [message], ledger=shop.ledger().uuid())
+    await producer.close()
+    return transaction_id
+
+
+def commit(shop: Shop, transaction_id: str, number: int) -> None:
+    """What it leaves behind if it dies after COMMIT."""
+    shop.run(f"INSERT INTO orders VALUES ({number})")
+    shop.run(f"INSERT INTO escrowmq_ledger VALUES ('{transaction_id}', '{GROUP}', 'committed', 1)")
+
+
+async def test_any_producer_of_the_group_answers_out_of_the_ledger(
+    shop: Shop, tmp_path: Path
+) -> None:
+    async with market(shop, tmp_path) as there:
+        for number in range(6):
+            key = await hold(there, shop, number)
+            if number % 2:
+                commit(shop, key, number)
+        await there.async_producer().start()
+        await there.agrees({1, 3, 5})
+        assert sorted(shop.outcomes().values()) == ["committed"] * 3 + ["rolled_back"] * 3
+
+
+async def test_checks_that_come_together_are_answered_as_a_set(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets: list[int] = []
+
+    def counted(opener: Any, questions: Any, **rest: Any) -> Any:
+        sets.append(len(questions))
+        return settle(opener, questions, **rest)
+
+    monkeypatch.setattr("escrowmq.client.ledger_table.ledger_checks.settle", counted)
+    async with market(shop, tmp_path) as there:
+        holder = there.async_producer(ledger=None)
+        uuid = shop.ledger().uuid()
+        messages = [Message(topic=PAID, body=b"1")]
+        await asyncio.gather(
+            *(holder._core.hold(new_id(), messages, ledger=uuid) for _ in range(300))
+        )
+        await holder.close()
+        await there.async_producer().start()
+        await eventually(lambda: there.server.broker.clients.producers(GROUP))
+        there.check_all()
+        await eventually(lambda: not there.undecided())
+        assert sum(sets) == 300
+        assert len(sets) < 30
+        assert there.paid() == set()
+
+
+async def test_what_is_not_overdue_is_not_fenced(shop: Shop, tmp_path: Path) -> None:
+    async with market(shop, tmp_path, is_on_time=True) as there:
+        key = await hold(there, shop, 1)
+        await there.async_producer().start()
+        await eventually(lambda: there.server.broker.clients.producers(GROUP))
+        written = there.server.broker.store.log.end
+        there.check_all()
+        # Both the question and the answer are recorded.
+        await eventually(lambda: there.server.broker.store.log.end > written)
+        await asyncio.to_thread(lambda: None)
+        assert there.states() == [State.PREPARED]
+        assert shop.outcomes() == {}
+        commit(shop, key, 1)
+        await there.agrees({1})
+
+
+async def test_another_ledgers_half_is_unknown_and_never_fenced(shop: Shop, tmp_path: Path) -> None:
+    other = sqlite_shop(tmp_path, "other.db")
+    async with market(shop, tmp_path) as there:
+        await hold(there, shop, 1)
+        await there.async_producer(ledger=other.ledger()).start()
+        await eventually(lambda: there.server.broker.clients.producers(GROUP))
+        asked = there.server.broker.checking
+        there.check_all()
+        await eventually(lambda: asked.asked_count == 1)
+        there.check_all()
+        await eventually(lambda: asked.asked_count == 2)
+        assert there.states() == [State.PREPARED]
+        assert (shop.outcomes(), other.outcomes()) == ({}, {})
+    other.close()
+
+
+async def test_a_ledger_that_cannot_be_read_answers_nothing(tmp_path: Path) -> None:
+    shop = sqlite_shop(tmp_path)
+    async with market(shop, tmp_path) as there:
+        await hold(there, shop, 1)
+        await there.async_producer().start()
+        await eventually(lambda: there.server.broker.clients.producers(GROUP))
+        shop.run("DROP TABLE escrowmq_ledger")
+        there.check_all()
+        await eventually(lambda: there.server.broker.checking.asked_count == 1)
+        there.check_all()
+        await eventually(lambda: there.server.broker.checking.asked_count == 2)
+        assert there.states() == [State.PREPARED]
+    shop.close()
+
+
+async def test_a_producer_with_ledger_and_listener_asks_each_for_its_own(
+    shop: Shop, tmp_path: Path
+) -> None:
+    def ask(message: Received) -> Resolution:
+        assert LEDGER not in message.properties
+        return Resolution.COMMIT
+
+    async with market(shop, tmp_path) as there:
+        await hold(there, shop, 1)
+        await there.async_producer(ledger=None).send_half(PAID, b"2")
+        await there.async_producer(checker=ask).start()
+        await there.settled()
+        await eventually(lambda: there.paid() == {2})
+
+
+async def test_the_janitor_deletes_what_is_decided_and_nothing_else(
+    shop: Shop, tmp_path: Path
+) -> None:
+    async with market(shop, tmp_path) as there:
+
+        def sell() -> int:
+            producer = there.producer()
+            for number in range(5):
+                with producer.transaction(there.session()) as tx:
+                    pay(tx, number)
+            return producer.clean_ledger()
+
+        undecided = await hold(there, shop, 7)
+        commit(shop, undecided, 7)
+        commit(shop, "nobody-knows-me", 8)
+        assert await in_thread(sell) == 5
+        assert set(shop.outcomes()) == {undecided, "nobody-knows-me"}
+
+
+async def test_the_janitor_works_by_itself(shop: Shop, tmp_path: Path) -> None:
+    async with market(shop, tmp_path) as there:
+        producer = there.producer(clean_ledger_every_s=0.01)
+
+        def sell() -> None:
+            with producer.transaction(there.session()) as tx:
+                pay(tx, 1)
+
+        await in_thread(sell)
+        await eventually(lambda: not shop.outcomes())
+
+
+async def test_without_the_broker_the_janitor_deletes_nothing(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with market(shop, tmp_path) as there:
+        producer = there.async_producer()
+        await producer.start()
+        commit(shop, new_id(), 1)
+        monkeypatch.setattr("escrowmq.client.producer_janitor.ANSWERS_S", 0.1)
+        with there.unanswered(OwnCode.LIFE_LINE), pytest.raises(TimeoutError):
+            await producer.clean_ledger()
+        assert len(shop.outcomes()) == 1
+
+
+def half(**properties: str) -> Received:
+    return Received(
+        topic=PAID,
+        body=b"",
+        key="",
+        keys=(),
+        tag="",
+        properties=properties,
+        message_id="",
+        transaction_id="",
+        broker_name="",
+        queue_id=0,
+        queue_offset=0,
+        retries=0,
+        born_at_ms=1_000,
+        visible_at_ms=5_000,
+        log_offset=0,
+        queue_topic=PAID,
+    )
+
+
+def test_a_deadline_counts_from_when_the_half_was_first_stored() -> None:
+    assert deadline_at_ms(half(**{ALLOWED_MS: "70"})) == 5_070
+    first = {ALLOWED_MS: "70", TRANSACTION_CHECK_TIMES: "1"}
+    assert deadline_at_ms(half(**first)) == 5_070
+    # Apache's broker has stored it anew.
+    assert deadline_at_ms(half(**{**first, TRANSACTION_CHECK_TIMES: "2"})) == 1_070
+    # Nobody of ours wrote that: it is never overdue.
+    for odd in ({}, {ALLOWED_MS: ""}, {ALLOWED_MS: "-1"}, {ALLOWED_MS: "soon"}):
+        assert deadline_at_ms(half(**odd)) == NEVER_MS > time.time() * 1_000

@@ -1,0 +1,145 @@
+"""Many threads, or many tasks, that share one producer: nothing is lost, doubled or out of order.
+
+    python -m tests.unit.client.soak --seconds 600
+
+Each sender has a key of its own and numbers its messages, which it sends alone, in bulk and in
+transactions; the messages of a key must then stand in their queue in this order, each once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from escrowmq.client.messages import Message
+from escrowmq.client.outgoing import Resolution
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ListQueuesHeader, ReadMessagesHeader
+from tests.ledger.kill import broker
+
+THREADS = 50
+TASKS = 1_000
+TOPIC = "soak"
+#: A machine may be busy with other things.
+TIMEOUT_S = 60.0
+#: Messages of one round of a sender.
+ROUND = 6
+
+
+def numbered(key: str, number: int) -> Message:
+    return Message(topic=TOPIC, body=f"{key}:{number}", key=key)
+
+
+def soak_threads(name_server: str, is_over: Callable[[int], bool], prefix: str = "t") -> int:
+    """So many threads send until it is over; how many messages each key has."""
+    failures: list[BaseException] = []
+    rounds: dict[str, int] = {}
+
+    with Producer(name_server, "soak", timeout_s=TIMEOUT_S) as producer:
+
+        def work(key: str) -> None:
+            try:
+                done = 0
+                while not is_over(done):
+                    send_round(producer, key, done * ROUND)
+                    done += 1
+                rounds[key] = done
+            except BaseException as failure:  # noqa: BLE001 - told below
+                failures.append(failure)
+
+        threads = [
+            threading.Thread(target=work, args=(f"{prefix}{number}",)) for number in range(THREADS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+    return ROUND * sum(rounds.values())
+
+
+def send_round(producer: Producer, key: str, first: int) -> None:
+    producer.send(numbered(key, first))
+    producer.send_many([numbered(key, first + 1), numbered(key, first + 2)])
+    producer.end(producer.send_half(numbered(key, first + 3)), Resolution.COMMIT)
+    with producer.begin() as transaction:
+        transaction.send(numbered(key, first + 4))
+        transaction.send(numbered(key, first + 5))
+    lost = producer.send_half(numbered(key, -1))
+    producer.end(lost, Resolution.ROLLBACK)
+
+
+async def soak_tasks(name_server: str, is_over: Callable[[int], bool], prefix: str = "a") -> int:
+    """So many tasks send until it is over; how many messages that were."""
+    async with AsyncProducer(name_server, "soak", timeout_s=TIMEOUT_S) as producer:
+
+        async def work(key: str) -> int:
+            done = 0
+            while not is_over(done):
+                await send_round_async(producer, key, done * ROUND)
+                done += 1
+            return done
+
+        rounds = await asyncio.gather(*(work(f"{prefix}{number}") for number in range(TASKS)))
+    return ROUND * sum(rounds)
+
+
+async def send_round_async(producer: AsyncProducer, key: str, first: int) -> None:
+    await producer.send(numbered(key, first))
+    await producer.send_many([numbered(key, first + 1), numbered(key, first + 2)])
+    await producer.end(await producer.send_half(numbered(key, first + 3)), Resolution.COMMIT)
+    async with producer.begin() as transaction:
+        await transaction.send(numbered(key, first + 4))
+        await transaction.send(numbered(key, first + 5))
+    lost = await producer.send_half(numbered(key, -1))
+    await producer.end(lost, Resolution.ROLLBACK)
+
+
+def judge(broker_address: str, expected: int) -> None:
+    """Each key's messages are in one queue, in their order, each once."""
+    found: dict[str, list[int]] = defaultdict(list)
+    places: dict[str, set[int]] = defaultdict(set)
+    with OwnCalls(broker_address) as calls:
+        for queue in list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=TOPIC))):
+            wanted = ReadMessagesHeader(topic=TOPIC, queue_id=queue.queue_id)
+            for row in calls.rows(OwnCode.READ_MESSAGES, wanted):
+                key, _, number = row.body.decode().partition(":")
+                found[key].append(int(number))
+                places[key].add(queue.queue_id)
+    for key, numbers in found.items():
+        assert numbers == list(range(len(numbers))), (key, numbers[:50])
+        assert len(places[key]) == 1, (key, places[key])
+    assert sum(map(len, found.values())) == expected
+
+
+def main() -> None:
+    """Soak for long."""
+    parser = argparse.ArgumentParser(description="Share a producer between many.")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="N", help="for each kind")
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="escrowmq-soak-") as folder,
+        broker(Path(folder)) as (name_server, address),
+    ):
+        until_s = time.monotonic() + given.seconds
+        sent = soak_threads(name_server, lambda _done: time.monotonic() > until_s)
+        judge(address, sent)
+        sys.stdout.write(f"{THREADS} threads: {sent} messages, all there and in order\n")
+        until_s = time.monotonic() + given.seconds
+        more = asyncio.run(soak_tasks(name_server, lambda _done: time.monotonic() > until_s))
+        judge(address, sent + more)
+        sys.stdout.write(f"{TASKS} tasks: {more} messages, all there and in order\n")
+
+
+if __name__ == "__main__":
+    main()

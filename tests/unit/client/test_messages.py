@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import zlib
+
+import msgspec
+import pytest
+
+from escrowmq.client.messages import Message, new_message_id, received
+from escrowmq.model import message as model
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.properties import parse_properties
+from escrowmq.protocol.stored_message import SYS_COMPRESSED, StoredMessage, decode, encode
+
+HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
+
+
+def stored(message: Message, *, sys_flag: int = 0, body: bytes | None = None) -> StoredMessage:
+    record = encode(
+        model.Message(
+            topic=message.topic,
+            queue_id=2,
+            body=message.payload() if body is None else body,
+            properties=message.property_bytes(),
+            sys_flag=sys_flag,
+        ),
+        7,
+        1_000,
+        1_700_000_000_000,
+        HOST,
+    )
+    return decode(record)
+
+
+def test_what_is_sent_is_what_is_received() -> None:
+    message = Message(
+        topic="orders",
+        body="paid",
+        key="42",
+        keys=("customer-7",),
+        tag="paid",
+        properties={"shop": "north"},
+    )
+    got = received(stored(message), "broker-a")
+    assert (got.topic, got.body, got.key, got.keys, got.tag) == (
+        "orders",
+        b"paid",
+        "42",
+        ("42", "customer-7"),
+        "paid",
+    )
+    assert got.properties["shop"] == "north"
+    assert got.message_id == message.message_id
+    assert (got.broker_name, got.queue_id, got.queue_offset) == ("broker-a", 2, 7)
+
+
+def test_a_body_can_be_filled_in_late() -> None:
+    ids: list[int] = []
+    message = Message(topic="orders", body=lambda: str(ids[0]))
+    ids.append(42)
+    assert message.payload() == b"42"
+
+
+def test_a_delay_travels_as_a_timer() -> None:
+    later = parse_properties(Message(topic="t", delay_ms=1_500).property_bytes())
+    then = parse_properties(Message(topic="t", deliver_at_ms=99).property_bytes())
+    assert later["TIMER_DELAY_MS"] == "1500"
+    assert then["TIMER_DELIVER_MS"] == "99"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"key": "a b"}, "key_illegal"),
+        ({"tag": "a||b"}, "tag_illegal"),
+        ({"properties": {"UNIQ_KEY": "mine"}}, "property_reserved"),
+        ({"properties": {"name": "\x01"}}, "property_illegal"),
+    ],
+)
+def test_what_would_not_arrive_as_it_was_sent_is_refused(
+    fields: dict[str, object], code: str
+) -> None:
+    with pytest.raises(RequestRefused, match=code):
+        Message(topic="t", **fields).property_bytes()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"), [(42, "body_illegal"), (b"x" * (4 * 1024 * 1024 + 1), "body_too_large")]
+)
+def test_what_is_no_body_is_refused(body: object, code: str) -> None:
+    with pytest.raises(RequestRefused, match=code):
+        Message(topic="t", body=body).payload()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [0, 3])
+def test_a_body_that_another_client_compressed_is_unpacked(kind: int) -> None:
+    packed = zlib.compress(b"paid" * 1_000)
+    message = stored(Message(topic="t"), sys_flag=SYS_COMPRESSED | kind << 8, body=packed)
+    assert received(message, "b").body == b"paid" * 1_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "code"),
+    [
+        (1, b"", "compression_unknown"),
+        (0, b"no zlib", "body_not_compressed"),
+        (0, zlib.compress(b"paid")[:-3], "body_not_compressed"),
+        # A small body must not fill the memory.
+        (0, zlib.compress(b"\0" * (17 * 1024 * 1024)), "body_not_compressed"),
+    ],
+)
+def test_a_body_that_cannot_be_unpacked_is_named_and_left_as_it_is(
+    kind: int, body: bytes, code: str
+) -> None:
+    message = stored(Message(topic="t"), sys_flag=SYS_COMPRESSED | kind << 8, body=body)
+    got = received(message, "b")
+    assert got.body == body
+    assert got.problem.startswith(code)
+
+
+def test_a_retry_shows_the_topic_it_was_sent_to() -> None:
+    message = stored(Message(topic="t", properties={"RETRY_TOPIC": "orders"}))
+    again = msgspec.structs.replace(message, topic="%RETRY%ship", reconsume_times=2)
+    got = received(again, "b")
+    assert (got.topic, got.queue_topic, got.retries) == ("orders", "%RETRY%ship", 2)
+
+
+def test_ids_are_never_made_twice() -> None:
+    assert len({new_message_id() for _ in range(1_000)}) == 1_000
+    assert len(new_message_id()) == 32
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_a_forked_child_makes_ids_of_its_own() -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_message_id().encode())
+        os._exit(0)
+    theirs = os.read(read, 100).decode()
+    os.waitpid(child, 0)
+    assert theirs[:20] != new_message_id()[:20]

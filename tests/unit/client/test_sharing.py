@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from escrowmq.client.sharing import Progress, share
+
+
+@pytest.mark.parametrize(
+    ("queues", "members", "parts"),
+    [
+        (4, 1, [[0, 1, 2, 3]]),
+        (4, 2, [[0, 1], [2, 3]]),
+        # As RocketMQ's clients do it: the first ones get one more.
+        (5, 3, [[0, 1], [2, 3], [4]]),
+        (8, 3, [[0, 1, 2], [3, 4, 5], [6, 7]]),
+        # More members than queues: some have nothing.
+        (2, 3, [[0], [1], []]),
+        (0, 2, [[], []]),
+    ],
+)
+def test_queues_are_shared_evenly(queues: int, members: int, parts: list[list[int]]) -> None:
+    names = [f"client-{number}" for number in range(members)]
+    assert [share(range(queues), names, name) for name in names] == parts
+
+
+def test_who_is_not_known_yet_takes_nothing() -> None:
+    assert share(range(4), ["another"], "me") == []
+
+
+def test_the_first_message_that_is_open_is_where_a_restart_goes_on() -> None:
+    progress = Progress(5)
+    assert progress.committed == 5
+    for offset in (5, 6, 8):
+        progress.take(offset)
+    progress.next_offset = 9
+    progress.finish(6)
+    assert (progress.committed, progress.open) == (5, 2)
+    progress.finish(5)
+    assert progress.committed == 8
+    progress.finish(8)
+    assert (progress.committed, progress.open) == (9, 0)
