@@ -177,8 +177,12 @@ async def abuser(served: Served, random: Random, counts: Counter[str], frames: i
                 )
             elif ending < 0.9:  # Reads what is answered, up to the last.
                 writer.write(LAST)
-                async with asyncio.timeout(patience_s):
-                    await read_to_the_last(reader, counts)
+                try:
+                    async with asyncio.timeout(patience_s):
+                        await read_to_the_last(reader, counts)
+                except TimeoutError:
+                    if patience_s == PATIENCE_S:
+                        raise Found("a connection got no answer") from None
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
+from escrowmq.broker.status import OUR_RELEASE
 from escrowmq.broker.topics import DEFAULT_TOPIC, SYSTEM_TOPICS
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.admin_headers import (
@@ -222,7 +222,7 @@ class Administering:
         table |= dict.fromkeys(_UNMEASURED_RATES, "0.0 0.0 0.0")
         table |= {
             "brokerVersion": str(OUR_VERSION),
-            "brokerVersionDesc": f"EscrowMQ {version('escrowmq')}",
+            "brokerVersionDesc": f"EscrowMQ {OUR_RELEASE}",
             "brokerActive": "true",
             "commitLogMinOffset": str(log.start),
             "commitLogMaxOffset": str(self._broker.store.settled),

@@ -15,6 +15,9 @@ from escrowmq.store.standing import standing
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
+OUR_RELEASE = version("escrowmq")
+"""Read once: the look-up reads files."""
+
 PIPELINE_SILENT_MS_MAX = 120_000
 """A pipeline that sent no verdict for so long is away: several of its rounds were left out."""
 
@@ -91,7 +94,7 @@ def status(broker: Broker) -> Status:
         reason="" if store.failure is None else str(store.finished()),
         broker=broker.config.name,
         cluster=broker.config.cluster,
-        version=version("escrowmq"),
+        version=OUR_RELEASE,
         name_address=vitals.name_address,
         broker_address=broker.address,
         http_address=vitals.http_address,

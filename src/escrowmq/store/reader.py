@@ -35,7 +35,7 @@ RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
 CANDIDATES_MAX = 10_240
 #: Entries that one filtered pull looks at.
 FILTERED_MAX = 4_096
-LOOKED_MAX = 1_024
+LOOKED_MAX = 256
 """Messages that one search by key reads: it holds up everybody else."""
 _PAGE = 64
 #: Where a record states its own log offset.
