@@ -147,10 +147,9 @@ async def test_where_nothing_is_flushed_the_first_are_answered_before_the_last_i
     store = opened(FaultyDisk(), durability="os")
     writer = Writer(store, ManualClock())
     seen: list[int] = []
-    count = 2 * UNFLUSHED_BATCH_MAX
-    for number in range(count):
-        # From several, since one who has much waiting is let in a little at a time.
-        writer.put(prepare(number), lambda _end: seen.append(store.table.end), number % 4)
+    for number in range(count := 2 * UNFLUSHED_BATCH_MAX):
+        # From several: one who has much waiting is let in a little at a time.
+        writer.put(prepare(number), lambda _: seen.append(store.table.end), number % 4)
     await writer.close()
     assert seen == [UNFLUSHED_BATCH_MAX] * UNFLUSHED_BATCH_MAX + [count] * UNFLUSHED_BATCH_MAX
 
