@@ -9,6 +9,7 @@ A pull looks at so much and no more; if it finds nothing there it says where to 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,7 +53,7 @@ class Seen(NamedTuple):
     at_ms: int
 
 
-class _RowsView:
+class _RowsView(ABC):
     """What the views of half messages share."""
 
     topic: str
@@ -61,18 +62,18 @@ class _RowsView:
         self._store = store
 
     @property
+    @abstractmethod
     def start(self) -> int:
         """The lowest offset at which there may be a message."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def end(self) -> int:
         """Where the next message will be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _seen(self, offset: int) -> Seen | None:
         """What is there, if there is anything."""
-        raise NotImplementedError
 
     def _after(self, offset: int) -> int:
         """The next offset at which there may be a message."""
@@ -133,9 +134,9 @@ class _RowsView:
                 high = middle
         return low
 
+    @abstractmethod
     def at_ms(self, offset: int) -> int:
         """When what is at this offset was seen first; 0 if nobody can tell."""
-        raise NotImplementedError
 
 
 class HalfView(_RowsView):
