@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from escrowmq.client.messages import Sent
+from escrowmq.client.messages import OWN_TRANSACTION_ID, Sent
 from escrowmq.client.network import Place, refuse_unless_done
 from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.trying import until_done
@@ -20,7 +20,6 @@ from escrowmq.protocol.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
     TRAN_MSG,
-    TRANSACTION_ID,
     format_properties,
 )
 from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader, SendResponseHeader
@@ -89,8 +88,13 @@ class ApacheBroker:
                 "Apache RocketMQ loses such a message",
                 topic=message.place.topic,
             )
-        # This broker knows of no transaction id; a check brings the properties back.
-        pairs = {TRAN_MSG: "true", PGROUP: holding.group, TRANSACTION_ID: holding.transaction_id}
+        # This broker has no transaction ids but messages' own; a check brings ours back with the
+        # properties.  A ledger that was asked about another id would never find its row.
+        pairs = {
+            TRAN_MSG: "true",
+            PGROUP: holding.group,
+            OWN_TRANSACTION_ID: holding.transaction_id,
+        }
         if holding.check_after_ms is not None:
             pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
         properties = message.properties + format_properties(pairs)
@@ -105,7 +109,7 @@ class ApacheBroker:
         return Held(
             address=self._address,
             group=holding.group,
-            transaction_id=answer.transaction_id or message.message_id,
+            transaction_id=holding.transaction_id,
             half_offset=answer.queue_offset,
             log_offset=log_offset,
             message_id=message.message_id,

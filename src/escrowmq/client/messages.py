@@ -37,11 +37,13 @@ Body: TypeAlias = "Payload | Callable[[], Payload]"
 #: Properties that a half message carries, so that whoever is asked about it knows where to look.
 LEDGER = "ESCROWMQ_LEDGER"
 ALLOWED_MS = "ESCROWMQ_ALLOWED_MS"
+#: Apache's broker writes the message's id where a transaction's id was, so it is here as well.
+OWN_TRANSACTION_ID = "ESCROWMQ_TRANSACTION_ID"
 
 #: Names that the SDK or the broker sets.
 _RESERVED = frozenset(
     {UNIQ_KEY, KEYS, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRANSACTION_ID, LEDGER, ALLOWED_MS}
-    | {"TRAN_MSG", "PGROUP", "WAIT"}
+    | {OWN_TRANSACTION_ID, "TRAN_MSG", "PGROUP", "WAIT"}
 )
 _COMPRESSION_SHIFT = 8
 _COMPRESSION_MASK = 0x7
@@ -196,7 +198,7 @@ def received(stored: StoredMessage, broker_name: str) -> Received:
         tag=properties.get(TAGS, ""),
         properties=properties,
         message_id=properties.get(UNIQ_KEY) or properties.get(ORIGIN_MESSAGE_ID, ""),
-        transaction_id=properties.get(TRANSACTION_ID, ""),
+        transaction_id=properties.get(OWN_TRANSACTION_ID) or properties.get(TRANSACTION_ID, ""),
         broker_name=broker_name,
         queue_id=stored.queue_id,
         queue_offset=stored.queue_offset,
