@@ -31,6 +31,8 @@ BEAT_S = 30.0
 #: The wait before a lost broker is tried again: it doubles from the first to the last.
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
+#: How long a goodbye waits for the heartbeats before it.
+LAST_BEAT_S = 3.0
 
 Handler = Callable[["Connection", "Frame"], None]
 
@@ -52,6 +54,9 @@ class Member:
         self.handlers: dict[int, Handler] = {}
         self._brokers: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        #: Heartbeats that were not answered yet.
+        self._beating: set[asyncio.Future[Frame]] = set()
+        self._is_closing = False
 
     @property
     def brokers(self) -> list[str]:
@@ -81,14 +86,20 @@ class Member:
 
     async def beat(self) -> None:
         """Tell all brokers now what has changed; one that is away is told when it is back."""
+        if self._is_closing:
+            return
         beats = (self._beat(connection) for connection in self._known())
         await asyncio.gather(*beats, return_exceptions=True)
 
     async def close(self) -> None:
         """Say goodbye and hang up."""
+        self._is_closing = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._beating:
+            # Apache's broker may take a goodbye before them, and knows us for two minutes then.
+            await asyncio.wait(self._beating, timeout=LAST_BEAT_S)
         goodbyes = [
             connection.ask(
                 RequestCode.UNREGISTER_CLIENT,
@@ -131,7 +142,11 @@ class Member:
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
 
     async def _beat(self, connection: Connection) -> None:
-        refuse_unless_done(await connection.ask(RequestCode.HEART_BEAT, body=self._heartbeat()))
+        asking = connection.ask(RequestCode.HEART_BEAT, body=self._heartbeat())
+        beating = asyncio.ensure_future(asking)
+        self._beating.add(beating)
+        beating.add_done_callback(self._beating.discard)
+        refuse_unless_done(await asyncio.shield(beating))
 
     def _heartbeat(self) -> bytes:
         beat = Heartbeat(

@@ -100,7 +100,7 @@ class QueueReader:
                     continue
                 self.progress.take(message.queue_offset)
                 await deliver(self, message)
-            self.progress.next_offset = next_offset
+            self.progress.go_on(next_offset)
 
     async def _pull(self) -> tuple[list[Received], int]:
         header = PullHeader(

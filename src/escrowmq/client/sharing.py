@@ -40,6 +40,12 @@ class Progress:
         """It need not come again."""
         self._open.pop(offset, None)
 
+    def go_on(self, offset: int) -> None:
+        """Read on from here.  Back means that the group was sent there: all comes again."""
+        if offset < self.next_offset:
+            self._open.clear()
+        self.next_offset = offset
+
     @property
     def open(self) -> int:
         """How many were taken and are not done."""

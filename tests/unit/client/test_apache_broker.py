@@ -1,4 +1,4 @@
-"""The stock requests that a broker of Apache RocketMQ gets, on ours: it understands them as well."""
+"""The stock requests that a broker of Apache RocketMQ gets, on ours: it understands them too."""
 
 from __future__ import annotations
 

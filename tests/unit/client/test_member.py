@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from escrowmq.broker.connection import Connection as ServedConnection
 from escrowmq.broker.server import Server
 from escrowmq.client import member as members
 from escrowmq.client.connection import Connection
@@ -93,3 +95,30 @@ async def test_brokers_ask_and_only_what_is_understood_is_heard(tmp_path: Path) 
                 encode_request(code, 1, header=header, body=body, is_one_way=True)
             )
         await eventually(lambda: heard == [b"first", b"second"])
+
+
+async def test_goodbye_is_said_after_every_heartbeat_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker with threads may take the goodbye first, and then believe the heartbeat."""
+    async with serving(tmp_path) as server, joined(server) as member:
+        await eventually(lambda: producers(server) == ["me"])
+        handle, heard = server.broker.handle, asyncio.Queue[Frame]()
+        codes: list[int] = []
+
+        def slow(connection: ServedConnection, frame: Frame) -> None:
+            codes.append(frame.code)
+            if frame.code == RequestCode.HEART_BEAT:
+                heard.put_nowait(frame)
+                asyncio.get_running_loop().call_later(0.05, handle, connection, frame)
+            else:
+                handle(connection, frame)
+
+        monkeypatch.setattr(server.broker, "handle", slow)
+        beating = asyncio.ensure_future(member.beat())
+        await heard.get()
+        beating.cancel()
+        await member.close()
+        await member.beat()
+        assert codes == [RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT]
+        assert producers(server) == []

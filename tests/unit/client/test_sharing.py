@@ -39,3 +39,18 @@ def test_the_first_message_that_is_open_is_where_a_restart_goes_on() -> None:
     assert progress.committed == 8
     progress.finish(8)
     assert (progress.committed, progress.open) == (9, 0)
+
+
+def test_a_queue_that_was_sent_back_forgets_what_was_open() -> None:
+    progress = Progress(8)
+    progress.take(8)
+    progress.go_on(9)
+    assert progress.committed == 8
+    progress.go_on(3)
+    for offset in (3, 4):
+        progress.take(offset)
+    progress.go_on(5)
+    assert (progress.committed, progress.open) == (3, 2)
+    # Its handler ends late, and has no say any more.
+    progress.finish(8)
+    assert (progress.committed, progress.open) == (3, 2)
