@@ -16,7 +16,7 @@ from escrowmq.transaction.commands import Command, Decision
 if TYPE_CHECKING:
     from escrowmq.broker.writer import Writer
 
-SLICE_MAX = 1_024
+SLICE_MAX = 256
 AGAIN_S = 0.01
 TRIES_MAX = 500
 """How often a slice finds no room at all before the rest is refused."""

@@ -76,7 +76,8 @@ class Lane:
         batch: list[Waiting] = []
         much = []
         for key, source in list(self._sources.items()):
-            if source.has_much:
+            # What nobody in particular sends is our own, or comes in measured slices.
+            if source.has_much and key is not None:
                 much.append(key)
             elif len(batch) + len(source.waiting) <= room:
                 del self._sources[key]

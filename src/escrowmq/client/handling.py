@@ -15,7 +15,7 @@ from contextvars import ContextVar, copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
     from escrowmq.client.messages import Received
@@ -44,7 +44,7 @@ class Left(Exception):
     """Nobody asked for this message."""
 
 
-class AlreadyConsumed(EscrowError):
+class AlreadyConsumed(RequestRefused):
     """The message was consumed before, in a transaction that committed."""
 
 

@@ -119,4 +119,4 @@ def _unreadable(error: Exception) -> EscrowError:
 
 def missing(error: Exception) -> RequestRefused:
     """Make the refusal of a database that has no ledger."""
-    return RequestRefused("ledger_missing", "make it with ledger_table.create", cause=str(error))
+    return RequestRefused("ledger_missing", "make it with SqlLedger(…).create()", cause=str(error))

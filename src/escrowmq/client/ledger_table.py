@@ -233,5 +233,5 @@ def _read_uuid(opener: Opener) -> str:
 def _uuid_of(link: Link) -> str:
     rows = link.execute(link.dialect.probe).rows
     if len(rows) != 1:
-        raise RequestRefused("ledger_missing", "its UUID is gone; make it with ledger_table.create")
+        raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
     return str(rows[0][0])

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
 """How far ahead a message may be scheduled."""
 
+ORIGINS_MAX = 100_000
+"""Producer groups, with each ledger and time allowed: they are kept for ever."""
+
 PROPERTIES_BYTES_MAX = 32_767
 """What the stored layout has room for."""
 
@@ -85,6 +88,13 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
     records: list[Record] = []
     origin = core.names.origin_of(command.group, command.ledger, command.allowed_ms)
     if isinstance(origin, NamedOrigin):
+        if origin.id >= ORIGINS_MAX:
+            return refuse(
+                "too_many_origins",
+                "use fewer producer groups, ledgers and times allowed",
+                producer_group=command.group,
+                max=ORIGINS_MAX,
+            )
         records.append(origin)
         origin = origin.id
     queues = number_queues(core, command.messages, records)

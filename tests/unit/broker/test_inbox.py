@@ -82,6 +82,12 @@ def test_decisions_can_have_batches_of_their_own() -> None:
     assert inbox.take() == messages
 
 
+def test_what_nobody_in_particular_sends_is_taken_whole() -> None:
+    inbox = inbox_of()
+    bulk = [inbox.put(DECISION, None, nobody) for _ in range(2 * LITTLE)]
+    assert inbox.take() == bulk
+
+
 def test_more_than_a_batch_of_one_sender_is_taken_in_pieces() -> None:
     inbox = inbox_of(batch_max=4)
     messages = put(inbox, "a", 10)

@@ -130,6 +130,14 @@ def test_group_ledger_and_time_allowed_are_kept_with_the_transaction() -> None:
 # Limits.
 
 
+def test_there_is_an_end_to_the_groups_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("escrowmq.transaction.holding.ORIGINS_MAX", 1)
+    engine = MemoryEngine()
+    held(prepare(engine, "t", message(b"a")))
+    held(prepare(engine, "u", message(b"a")))
+    assert refusal(prepare(engine, "v", message(b"a"), group="another")).code == "too_many_origins"
+
+
 def test_a_request_without_messages_is_refused() -> None:
     engine = MemoryEngine()
     assert refusal(prepare(engine, "t")).code == "no_messages"
