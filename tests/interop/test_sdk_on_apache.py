@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +17,10 @@ from escrowmq.client.handling import GiveUp
 from escrowmq.client.messages import Message, Received
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer import AsyncProducer, Producer
-from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.stored_message import StoredMessage, decode_many
 from tests.interop import remoting
 from tests.interop.apache import ApacheRocketMQ
+from tests.interop.hearing import ARRIVE_S, Heard, Listener, OutOfStock, failing, hearing, refused
 from tests.interop.scenario import eventually, fresh
 from tests.interop.selfcheck import quick_apache
 from tests.ledger.market import PAID
@@ -30,7 +28,6 @@ from tests.ledger.shops import GROUP, Order, Shop, sqlite_shop
 
 pytestmark = pytest.mark.xdist_group("sdk_on_apache")
 
-ARRIVE_S = 30.0
 #: What the default topic of that broker lends to a topic that is made by its first message.
 LENT_QUEUES = 8
 
@@ -60,60 +57,6 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     shop = sqlite_shop(tmp_path)
     yield shop
     shop.close()
-
-
-class Heard:
-    """What a consumer's handler was given, in order."""
-
-    def __init__(self) -> None:
-        self.messages: list[Received] = []
-        self._came = threading.Condition()
-
-    def hear(self, message: Received) -> None:
-        with self._came:
-            self.messages.append(message)
-            self._came.notify_all()
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-    def wait(self, is_enough: Callable[[list[bytes]], bool]) -> list[bytes]:
-        with self._came:
-            assert self._came.wait_for(lambda: is_enough(self.bodies), ARRIVE_S), self.bodies
-            return self.bodies
-
-    def until(self, body: bytes) -> list[bytes]:
-        """All that came up to this one."""
-        return self.wait(lambda bodies: body in bodies)
-
-
-@contextmanager
-def hearing(
-    apache: ApacheRocketMQ, topic: str, tag: str = "*", *, is_ordered: bool = False
-) -> Iterator[Heard]:
-    heard = Heard()
-    consumer = Consumer(apache.name_server, fresh("ears"), ordered=is_ordered)
-    consumer.subscribe(topic, tag)(heard.hear)
-    with consumer:
-        yield heard
-
-
-@contextmanager
-def refused(code: str) -> Iterator[None]:
-    with pytest.raises(RequestRefused) as caught:
-        yield
-    assert caught.value.code == code
-
-
-class OutOfStock(Exception):
-    pass
-
-
-@contextmanager
-def failing() -> Iterator[None]:
-    with pytest.raises(OutOfStock):
-        yield
 
 
 # Ordinary messages.
@@ -296,26 +239,6 @@ def test_begin_holds_at_once_and_the_caller_decides(
     assert producer.end(held, Resolution.COMMIT).state == "committed"
     with hearing(apache, topic) as heard:
         assert heard.until(b"half") == [b"begun", b"half"]
-
-
-class Listener:
-    """Knows nothing at first; asked later, it does."""
-
-    def __init__(self) -> None:
-        self.asked: list[Received] = []
-
-    def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
-        assert message.body in (b"yes", b"no", b"at once")
-        return arg if isinstance(arg, Resolution) else None
-
-    def check_local_transaction(self, message: Received) -> Resolution:
-        self.asked.append(message)
-        if self.times_asked(message.body) == 1:
-            return Resolution.UNKNOWN
-        return Resolution.COMMIT if message.body == b"yes" else Resolution.ROLLBACK
-
-    def times_asked(self, body: bytes) -> int:
-        return sum(one.body == body for one in self.asked)
 
 
 def test_a_listener_that_does_not_know_is_asked_until_it_does(

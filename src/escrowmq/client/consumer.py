@@ -15,7 +15,7 @@ import asyncio
 import queue
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -243,7 +243,7 @@ class Consumer(_Subscriptions):
 
     def messages(
         self, topic: str, tag: str = "*", *, timeout_s: float | None = None
-    ) -> Iterator[Received]:
+    ) -> Generator[Received, None, None]:
         """Loop over messages.  One is consumed when the next is asked for.
 
         The one that a loop is left with, by ``break`` or by an error, comes again.  With

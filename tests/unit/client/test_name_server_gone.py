@@ -30,6 +30,7 @@ class Front:
         self._server: asyncio.Server | None = None
         self._port = 0
         self._writers: set[asyncio.StreamWriter] = set()
+        self._relays: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
@@ -39,14 +40,19 @@ class Front:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", self._port)
         self._port = self._server.sockets[0].getsockname()[1]
 
-    def go(self) -> None:
+    async def go(self) -> None:
         assert self._server is not None
         self._server.close()
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
+        await asyncio.gather(*self._relays)
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._relays.add(task)
+        task.add_done_callback(self._relays.discard)
         there_reader, there_writer = await asyncio.open_connection(*self._behind)
         self._writers |= {writer, there_writer}
         await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
@@ -57,6 +63,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65_536):
             writer.write(data)
     writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 class Scene:
@@ -72,7 +80,7 @@ class Scene:
                 await db.execute("INSERT INTO orders VALUES (?)", (number,))
                 tx.send(topic, str(number))
                 if is_leaving:
-                    self.front.go()
+                    await self.front.go()
             return tx.state
 
     async def orders(self) -> list[int]:
@@ -107,7 +115,7 @@ async def fronted(server: Server) -> AsyncIterator[Front]:
     try:
         yield front
     finally:
-        front.go()
+        await front.go()
 
 
 async def test_a_block_commits_to_a_topic_whose_route_is_known(scene: Scene) -> None:
@@ -120,7 +128,7 @@ async def test_a_block_commits_to_a_topic_whose_route_is_known(scene: Scene) -> 
 
 async def test_a_block_rolls_back_if_nobody_can_tell_where_its_topic_is(scene: Scene) -> None:
     await scene.pay(1)
-    scene.front.go()
+    await scene.front.go()
     with pytest.raises(Unavailable, match="name_server_unreachable"):
         await scene.pay(2, "elsewhere")
     assert await scene.orders() == [1]

@@ -1,0 +1,91 @@
+"""What tests of our own SDK hear, on whichever broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from escrowmq.client.consumer import Consumer
+from escrowmq.client.messages import Message, Received
+from escrowmq.client.outgoing import Resolution
+from escrowmq.model.errors import RequestRefused
+from tests.interop.scenario import Broker, fresh
+
+ARRIVE_S = 30.0
+
+
+class Heard:
+    """What a consumer's handler was given, in order."""
+
+    def __init__(self) -> None:
+        self.messages: list[Received] = []
+        self._came = threading.Condition()
+
+    def hear(self, message: Received) -> None:
+        with self._came:
+            self.messages.append(message)
+            self._came.notify_all()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    def wait(self, is_enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+        with self._came:
+            assert self._came.wait_for(lambda: is_enough(self.bodies), ARRIVE_S), self.bodies
+            return self.bodies
+
+    def until(self, body: bytes) -> list[bytes]:
+        """All that came up to this one."""
+        return self.wait(lambda bodies: body in bodies)
+
+
+@contextmanager
+def hearing(
+    broker: Broker, topic: str, tag: str = "*", *, is_ordered: bool = False
+) -> Iterator[Heard]:
+    heard = Heard()
+    consumer = Consumer(broker.name_server, fresh("ears"), ordered=is_ordered)
+    consumer.subscribe(topic, tag)(heard.hear)
+    with consumer:
+        yield heard
+
+
+@contextmanager
+def refused(code: str) -> Iterator[None]:
+    with pytest.raises(RequestRefused) as caught:
+        yield
+    assert caught.value.code == code
+
+
+class OutOfStock(Exception):
+    pass
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    with pytest.raises(OutOfStock):
+        yield
+
+
+class Listener:
+    """Knows nothing at first; asked later, it does."""
+
+    def __init__(self) -> None:
+        self.asked: list[Received] = []
+
+    def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
+        assert message.body in (b"yes", b"no", b"at once")
+        return arg if isinstance(arg, Resolution) else None
+
+    def check_local_transaction(self, message: Received) -> Resolution:
+        self.asked.append(message)
+        if self.times_asked(message.body) == 1:
+            return Resolution.UNKNOWN
+        return Resolution.COMMIT if message.body == b"yes" else Resolution.ROLLBACK
+
+    def times_asked(self, body: bytes) -> int:
+        return sum(one.body == body for one in self.asked)
