@@ -7,6 +7,7 @@ before the store has recovered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import socket
 import sys
@@ -55,6 +56,8 @@ STALLED_S = 1.0
 SPACE_S = 0.2
 RELEASED_MAX = 1_024
 BACKLOG = 4_096
+#: How long peers may take to read what was answered before we stopped.
+HANG_UP_S = 1.0
 #: Open files that are not for connections: of the store, and of whoever connects one too many.
 FILES_RESERVED = 1_024
 
@@ -81,6 +84,8 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._connections: set[Connection] = set()
+        #: Once we stop: set when the last connection is closed.
+        self._all_gone: asyncio.Event | None = None
         #: What connections share, and how often each limit was reached.
         self.limits = Limits(broker)
         self._connections_max = broker.connections_max
@@ -193,20 +198,33 @@ class Server:
             self._broker.checking.close()
         if self._writer is not None:
             await self._writer.close()
-        for connection in list(self._connections):
-            connection.flush()
-            connection.close()
+        await self._hang_up()
         if self._meta is not None:
             with self._offsets_may_wait():
                 self._meta.close()
         if self._lock is not None:
             self._lock.close()
 
+    async def _hang_up(self) -> None:
+        """Close all connections, after what was written; who does not read that is cut."""
+        self._all_gone = asyncio.Event()
+        for connection in list(self._connections):
+            connection.flush()
+            connection.close()
+        if self._connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), HANG_UP_S)
+        for connection in list(self._connections):
+            connection.cut("stopping")
+
     # What connections call.
 
     def opened(self, connection: Connection) -> bool:
         """Somebody connects; False if that is one too many."""
         self._connections.add(connection)
+        if self._all_gone is not None:
+            # It was on its way in when we stopped.
+            connection.close()
         return len(self._connections) <= self._connections_max
 
     def handle(self, connection: Connection, frame: Frame) -> None:
@@ -216,6 +234,8 @@ class Server:
     def closed(self, connection: Connection) -> None:
         """Somebody is gone."""
         self._connections.discard(connection)
+        if self._all_gone is not None and not self._connections:
+            self._all_gone.set()
         self.broker.pulling.drop(connection)
         self.broker.heartbeats.drop(connection)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from escrowmq.broker import server as servers
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import RequestRefused, StoreUnusable
 from escrowmq.protocol.admin_headers import RouteHeader
@@ -19,7 +22,7 @@ from escrowmq.protocol.client_bodies import (
 )
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import ConsumerGroupHeader, UnregisterHeader
-from tests.unit.broker.wire import SEND, Peer, eventually, sending, serving
+from tests.unit.broker.wire import DEADLINE_S, SEND, Peer, eventually, sending, serving
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
@@ -181,3 +184,44 @@ async def test_after_a_failed_write_it_says_so_and_stops(
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert (await peer.ask(SEND, sending(), b"z")).code == ResponseCode.SUCCESS
+
+
+async def test_who_comes_while_it_stops_is_not_left_hanging(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        host, _, port = server.broker_address.rpartition(":")
+        # Connected by the kernel, and not yet taken in.
+        late = await asyncio.to_thread(socket.create_connection, (host, int(port)))
+        known = await Peer.to(server.broker_address)
+        await known.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert not server._connections
+    with late:
+        assert await known.is_cut()
+        assert await asyncio.to_thread(hears_the_end, late)
+
+
+def hears_the_end(connected: socket.socket) -> bool:
+    connected.settimeout(DEADLINE_S)
+    try:
+        return connected.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "HANG_UP_S", 0.05)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(SEND, sending(queue_id=0), b"x" * 1_000_000)
+        peer._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        (connection,) = server._connections
+        connection.send(b"\0" * 50_000_000)
+        connection.flush()
+        await server.stop()
+        assert not connection.is_open
+        monkeypatch.setattr(server, "stop", nothing)
+
+
+async def nothing() -> None:
+    """It is stopped already."""
