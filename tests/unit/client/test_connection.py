@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,14 +23,20 @@ class Other:
     def __init__(self) -> None:
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.writer: asyncio.StreamWriter | None = None
+        self.has_hung_up = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
         splitter = FrameSplitter()
-        while data := await reader.read(65_536):
-            for frame in splitter.feed(data):
-                self.frames.put_nowait(frame)
-        writer.close()
+        try:
+            while data := await reader.read(65_536):
+                for frame in splitter.feed(data):
+                    self.frames.put_nowait(frame)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self.has_hung_up.set()
 
     def write(self, data: bytes) -> None:
         assert self.writer is not None
@@ -50,6 +57,7 @@ async def connected(asked: list[Frame] | None = None) -> AsyncIterator[tuple[Con
     finally:
         connection.close()
         await connection.lost
+        await other.has_hung_up.wait()
         server.close()
         await server.wait_closed()
 
