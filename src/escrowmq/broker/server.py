@@ -58,6 +58,7 @@ RELEASED_MAX = 1_024
 BACKLOG = 4_096
 #: How long peers may take to read what was answered before we stopped.
 HANG_UP_S = 1.0
+ACCEPT_TURNS = 4
 #: Open files that are not for connections: of the store, and of whoever connects one too many.
 FILES_RESERVED = 1_024
 
@@ -208,6 +209,9 @@ class Server:
     async def _hang_up(self) -> None:
         """Close all connections, after what was written; who does not read that is cut."""
         self._all_gone = asyncio.Event()
+        for _ in range(ACCEPT_TURNS):
+            # Who was let in before we closed the door is known to us some turns later.
+            await asyncio.sleep(0)
         for connection in list(self._connections):
             connection.flush()
             connection.close()

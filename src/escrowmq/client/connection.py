@@ -72,6 +72,10 @@ class Connection(asyncio.Protocol):
                 address=address,
                 cause=str(error) or "no answer in time",
             ) from None
+        except BaseException:
+            # It may be connected already, and nobody would ever close it.
+            connection.abort()
+            raise
         return connection
 
     @property
@@ -132,6 +136,11 @@ class Connection(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def _room(self) -> None:
         if not self.is_open:

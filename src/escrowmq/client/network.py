@@ -142,8 +142,10 @@ class Network:
     async def close(self) -> None:
         """Hang up everywhere."""
         self._is_closed = True
-        for task in (*self._opening.values(), *self._finding.values()):
+        tasks = (*self._opening.values(), *self._finding.values())
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         await asyncio.gather(*(one.lost for one in self._connections.values()))

@@ -309,13 +309,17 @@ async def run(program: str, server: Server) -> None:
 async def test_a_producer_that_nobody_has_any_more_leaves(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
 
-        def work() -> None:
+        def make() -> Producer:
             producer = Producer(server.name_address, "pay", checker=lambda _: None)
             producer.start()
+            return producer
 
-        await asyncio.to_thread(work)
+        producer = await asyncio.to_thread(make)
+        await eventually(lambda: server.broker.clients.producers("pay"))
+        del producer
         gc.collect()
         await eventually(lambda: not server.broker.clients.producers("pay"))
+        await eventually(lambda: not server._connections)
 
 
 @contextmanager
