@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import Row
-from escrowmq.protocol.own_frames import Answer, encode_call, read_answer
+from escrowmq.protocol.own_frames import (
+    Answer,
+    ArrowAnswer,
+    encode_arrow_call,
+    encode_call,
+    read_answer,
+    read_arrow_answer,
+)
 from escrowmq.protocol.own_headers import OwnHeader
 from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
 _READ_BYTES = 256 * 1024
+
+PageT = TypeVar("PageT", Answer, ArrowAnswer)
 
 
 class OwnCalls:
@@ -43,19 +52,26 @@ class OwnCalls:
         self, code: OwnCode, header: OwnHeader | None = None, rows: Sequence[Row] = ()
     ) -> Answer:
         """Ask, and wait for the answer; what the broker refuses is raised as it raised it."""
-        self._opaque = self._opaque % OPAQUE_MAX + 1
-        request = encode_call(code, self._opaque, header, rows)
+        request = encode_call(code, self._next_opaque(), header, rows)
         return read_answer(code, self._exchange(code, request))
+
+    def call_arrow(
+        self,
+        code: OwnCode,
+        header: OwnHeader | None = None,
+        batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
+    ) -> ArrowAnswer:
+        """Ask with rows as Arrow has them, and get such rows: no object is made for any of them."""
+        request = encode_arrow_call(code, self._next_opaque(), header, batch)
+        return read_arrow_answer(code, self._exchange(code, request))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
-        asked = OWN_REQUESTS[code].header() if header is None else header
-        while True:
-            answer = self.call(code, asked)
-            yield answer
-            if answer.header.cursor is None:
-                return
-            asked = msgspec.structs.replace(asked, cursor=answer.header.cursor)
+        return _pages(self.call, code, header)
+
+    def arrow_pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[ArrowAnswer]:
+        """The same, with rows as Arrow has them."""
+        return _pages(self.call_arrow, code, header)
 
     def rows(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Any]:
         """The rows of all pages."""
@@ -75,6 +91,10 @@ class OwnCalls:
         self.close()
 
     # The socket.
+
+    def _next_opaque(self) -> int:
+        self._opaque = self._opaque % OPAQUE_MAX + 1
+        return self._opaque
 
     def _exchange(self, code: OwnCode, request: bytes) -> Frame:
         connection = self._connected()
@@ -119,6 +139,18 @@ class OwnCalls:
                 # A broker may also ask, or tell; nobody here can answer.
                 if frame.is_response and frame.opaque == self._opaque:
                     return frame
+
+
+def _pages(
+    call: Callable[[OwnCode, OwnHeader], PageT], code: OwnCode, header: OwnHeader | None
+) -> Iterator[PageT]:
+    asked = OWN_REQUESTS[code].header() if header is None else header
+    while True:
+        answer = call(code, asked)
+        yield answer
+        if answer.header.cursor is None:
+            return
+        asked = msgspec.structs.replace(asked, cursor=answer.header.cursor)
 
 
 def _lost(code: OwnCode, error: Exception) -> EscrowError:

@@ -53,9 +53,19 @@ def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
     ]
     for column, array in zip(columns, arrays, strict=True):
         assert column.is_nullable or not array.null_count, column.name
+    return _stream(pa.record_batch(arrays, schema=schema))
+
+
+def encode_batch(columns: tuple[Column, ...], version: int, batch: pa.RecordBatch) -> bytes:
+    """Columns that are Arrow's already, in any order; columns besides are left out."""
+    schema = schema_of(columns, version)
+    return _stream(batch.select(schema.names).cast(schema))
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.record_batch(arrays, schema=schema))
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
     return bytes(sink.getvalue().to_pybytes())
 
 
@@ -74,16 +84,29 @@ def decode(
     columns: tuple[Column, ...], version: int, body: bytes, *, rows_max: int
 ) -> list[list[Any]]:
     """The values of each column."""
-    held: list[list[Any]] = [[] for _ in columns]
+    held = decode_batch(columns, version, body, rows_max=rows_max)
+    return [array.to_pylist() for array in held.columns]
+
+
+def decode_batch(
+    columns: tuple[Column, ...], version: int, body: bytes, *, rows_max: int
+) -> pa.RecordBatch:
+    """All rows as one batch, which keeps the body's bytes where it can."""
     try:
-        for batch in _batches(columns, version, body, rows_max):
-            for column, values, array in zip(columns, held, batch.columns, strict=True):
-                if array.null_count and not column.is_nullable:
-                    raise rows_malformed("no null may be here", column=column.name)
-                values.extend(array.to_pylist())
+        batches = list(_batches(columns, version, body, rows_max))
+        held = batches[0] if len(batches) == 1 else _joined(batches, schema_of(columns, version))
     except _GARBAGE as error:
         raise rows_malformed(f"Arrow: {error}") from None
+    for column, array in zip(columns, held.columns, strict=True):
+        if array.null_count and not column.is_nullable:
+            raise rows_malformed("no null may be here", column=column.name)
     return held
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if not batches:
+        return pa.record_batch([pa.array([], type=field.type) for field in schema], schema=schema)
+    return pa.concat_batches(batches)
 
 
 def _batches(

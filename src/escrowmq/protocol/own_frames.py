@@ -19,7 +19,7 @@ from escrowmq.model.errors import (
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_forms import Row, decode_rows, encode_rows
+from escrowmq.protocol.own_forms import Form, Row, columns_of, decode_rows, encode_rows
 from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal
 from escrowmq.protocol.remoting import Frame, encode_request
 
@@ -45,6 +45,15 @@ class Answer(msgspec.Struct, frozen=True):
     rows: list[Any]
 
 
+class ArrowAnswer(msgspec.Struct, frozen=True):
+    """What a broker answered, its rows as Arrow has them."""
+
+    #: Of the class that the table names.
+    header: Any
+    #: A pyarrow RecordBatch with the columns that the table names; None if it names none.
+    batch: Any
+
+
 def encode_call(
     code: OwnCode, opaque: int, header: OwnHeader | None = None, rows: Sequence[Row] = ()
 ) -> bytes:
@@ -58,12 +67,49 @@ def encode_call(
     return encode_request(code, opaque, header=asked, body=body)
 
 
+def encode_arrow_call(
+    code: OwnCode,
+    opaque: int,
+    header: OwnHeader | None = None,
+    batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
+) -> bytes:
+    """The frame that asks, with rows as Arrow has them."""
+    from escrowmq.protocol import own_arrow
+
+    spec = OWN_REQUESTS[code]
+    asked = msgspec.structs.replace(spec.header() if header is None else header, form=Form.ARROW)
+    assert type(asked) is spec.header
+    body = b""
+    if spec.rows is not None:
+        body = own_arrow.encode_batch(columns_of(spec.rows), spec.version, batch)
+    return encode_request(code, opaque, header=asked, body=body)
+
+
+def read_arrow_answer(code: OwnCode, frame: Frame) -> ArrowAnswer:
+    """What the frame says that answers ``encode_arrow_call``."""
+    from escrowmq.protocol import own_arrow
+
+    spec = OWN_REQUESTS[code]
+    header = _header_of(code, frame)
+    if spec.answer_rows is None:
+        return ArrowAnswer(header, None)
+    columns = columns_of(spec.answer_rows)
+    return ArrowAnswer(
+        header,
+        own_arrow.decode_batch(columns, spec.version, frame.body, rows_max=spec.answer_rows_max),
+    )
+
+
+def _header_of(code: OwnCode, frame: Frame) -> OwnAnswer:
+    if frame.code != ResponseCode.SUCCESS:
+        raise _refused(frame)
+    return read_header(OWN_REQUESTS[code].answer, frame.ext)
+
+
 def read_answer(code: OwnCode, frame: Frame) -> Answer:
     """What the frame says that answers; a refusal is raised as the broker raised it."""
     spec = OWN_REQUESTS[code]
-    if frame.code != ResponseCode.SUCCESS:
-        raise _refused(frame)
-    header: OwnAnswer = read_header(spec.answer, frame.ext)
+    header = _header_of(code, frame)
     rows: list[Any] = []
     if spec.answer_rows is not None:
         rows = decode_rows(

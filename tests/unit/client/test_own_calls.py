@@ -90,6 +90,16 @@ def test_pages_are_asked_for_up_to_the_last(form: Form) -> None:
         assert rows == [topic("a"), topic("b"), topic("c")]
 
 
+def test_rows_may_stay_as_arrow_has_them() -> None:
+    with (
+        answering(page("a", "1", Form.ARROW), page("b", form=Form.ARROW)) as address,
+        OwnCalls(address) as calls,
+    ):
+        answers = list(calls.arrow_pages(OwnCode.LIST_TOPICS))
+    assert [answer.batch["topic"].to_pylist() for answer in answers] == [["a"], ["b"]]
+    assert answers[0].batch.schema.names == list(TopicRow.__struct_fields__)
+
+
 @pytest.mark.parametrize(
     ("reply", "kind", "code"),
     [

@@ -1,0 +1,80 @@
+"""``format("escrowmq")``: where Spark comes in.  Nothing is done here; each part has its module.
+
+Spark finds the class by itself, through the module ``pyspark_escrowmq`` of our wheel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+MESSAGES = "messages"
+FACTS = ("transactions", "halves", "ops", "checks", "events")
+VIEWS = (MESSAGES, *FACTS)
+
+
+class EscrowSource(DataSource):
+    """Reads messages and the facts about transactions, and writes messages, exactly once."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "escrowmq"
+
+    def _is_of_messages(self) -> bool:
+        from escrowmq.pipeline.options import bad_option
+
+        view = self.options.get("view", MESSAGES).lower()
+        if view not in VIEWS:
+            raise bad_option("view", f"one of {', '.join(VIEWS)}", view)
+        return view == MESSAGES
+
+    def schema(self) -> StructType:
+        """The columns; on the driver, once for each load."""
+        from escrowmq.pipeline import source, views
+
+        if self._is_of_messages():
+            return source.schema(self.options)
+        return views.schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what is there now; on the driver, pickled to the tasks."""
+        from escrowmq.pipeline import source, views
+
+        if self._is_of_messages():
+            return source.reader(self.options, schema)
+        return views.reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """A reader of what is there and comes; on the driver, pickled to the tasks."""
+        from escrowmq.pipeline import stream_source, views
+
+        if self._is_of_messages():
+            return stream_source.stream_reader(self.options, schema)
+        return views.stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
+        """A writer of one batch; on the driver, pickled to the tasks."""
+        from escrowmq.pipeline import sink
+
+        return sink.writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> DataSourceStreamArrowWriter:
+        """A writer of many batches; on the driver, more than once."""
+        from escrowmq.pipeline import stream_sink
+
+        return stream_sink.writer(self.options, schema, overwrite=overwrite)

@@ -1,0 +1,79 @@
+"""Options of ``format("escrowmq")``: read and checked once, on the driver, before anything runs.
+
+Spark hands them over as texts whose names have lost their case.  What is wrong with one is said
+with its name and with what it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from escrowmq.model.errors import RequestRefused
+
+#: What Spark itself, or somebody's session, puts beside ours.
+_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
+
+
+class Options:
+    """The options that a user gave, by the names that we know them by."""
+
+    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        names = {name.lower(): name for name in known}
+        for name in self._given:
+            if name not in names and name not in _SPARK:
+                raise bad_option(name, f"there are {', '.join(sorted(known))}")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A text; without a default it must be given."""
+        value = self._given.get(name.lower(), default)
+        if not value and default is None:
+            raise bad_option(name, "it must be given")
+        assert value is not None
+        return value
+
+    def whole(self, name: str, default: int, *, low: int, high: int) -> int:
+        """A whole number."""
+        given = self._given.get(name.lower())
+        if given is None:
+            return default
+        try:
+            value = int(given)
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise bad_option(name, f"a whole number from {low} to {high}", given)
+        return value
+
+    def choice(self, name: str, default: str, allowed: Collection[str]) -> str:
+        """One of a few words."""
+        value = self._given.get(name.lower(), default).lower()
+        if value not in allowed:
+            raise bad_option(name, f"one of {', '.join(allowed)}", value)
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Yes or no."""
+        return self.choice(name, str(default).lower(), ("true", "false")) == "true"
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Words with commas between them; none if it is not given."""
+        given = self._given.get(name.lower(), "")
+        return tuple(word for word in (one.strip() for one in given.split(",")) if word)
+
+    def brokers(self) -> tuple[str, ...]:
+        """The addresses in ``broker``."""
+        addresses = self.names("broker")
+        if not addresses:
+            raise bad_option("broker", "host:port, several with commas between them")
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+                raise bad_option("broker", "host:port, several with commas between them", address)
+        return addresses
+
+
+def bad_option(name: str, allowed: str, value: str | None = None) -> RequestRefused:
+    """Say which option is wrong, and what it may be."""
+    facts = {} if value is None else {"value": value[:256]}
+    return RequestRefused("bad_option", allowed, option=name, **facts)

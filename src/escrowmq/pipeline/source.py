@@ -1,0 +1,20 @@
+"""Committed messages as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+def schema(options: Mapping[str, str]) -> StructType:
+    """The columns."""
+    raise NotImplementedError(options)
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """A reader of what is there now."""
+    raise NotImplementedError(options, schema)
