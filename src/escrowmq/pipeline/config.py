@@ -174,3 +174,8 @@ def _bad_options(what: str) -> RequestRefused:
         key="pipeline.spark_options",
         value=what,
     )
+
+
+def spark_missing() -> RequestRefused:
+    """The refusal of whoever did not install what the pipeline needs."""
+    return RequestRefused("spark_missing", 'the pipeline needs it: pip install "escrowmq[spark]"')
