@@ -51,7 +51,7 @@ def duration(ms: int | None) -> str | None:
     """How long, in the two largest units."""
     if ms is None:
         return None
-    parts = []
+    parts: list[str] = []
     left = max(ms, 0)
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if left >= size and len(parts) < 2:  # noqa: PLR2004 - two units

@@ -47,11 +47,12 @@ def send(
     from escrowmq.protocol.properties import KEYS, TAGS, UNIQ_KEY, format_properties
 
     named = {UNIQ_KEY: uuid4().hex.upper(), KEYS: keys, TAGS: tag}
+    properties = format_properties({name: value for name, value in named.items() if value})
     row = SentRow(
         topic=topic,
         queue_id=-1,
         body=body.encode(),
-        properties=format_properties({name: value for name, value in named.items() if value}).decode(),
+        properties=properties.decode(),
         flag=0,
         sys_flag=0,
         born_at_ms=time.time_ns() // 1_000_000,

@@ -26,9 +26,7 @@ def raw(told: StatusAnswer) -> dict[str, Any]:
 
     left_out = ("form", "version", "row_count")
     return {
-        name: value
-        for name, value in msgspec.structs.asdict(told).items()
-        if name not in left_out
+        name: value for name, value in msgspec.structs.asdict(told).items() if name not in left_out
     }
 
 

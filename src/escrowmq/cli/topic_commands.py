@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
 from escrowmq.cli.output import Output, OutputOption, show_rows
 from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
 
 app = typer.Typer(help="List, make and remove topics.", no_args_is_help=True)
 
@@ -46,18 +49,25 @@ def show(
 ) -> None:
     """Print the queues of a topic, and who reads them how far."""
     from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import ListQueuesHeader, TopicFilterHeader
+    from escrowmq.protocol.own_headers import TopicFilterHeader
 
     with asking(broker) as calls:
-        queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=name)))
+        queues = _queues(calls, name)
         offsets = list(calls.rows(OwnCode.LIST_OFFSETS, TopicFilterHeader(topic=name)))
-    if not queues:
-        raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=name)
-    lags: dict[int, list[str]] = {}
-    for row in offsets:
-        lags.setdefault(row.queue_id, []).append(f"{row.group}: {row.lag}")
+    lags = {
+        queue.queue_id: ", ".join(
+            f"{row.group}: {row.lag}" for row in offsets if row.queue_id == queue.queue_id
+        )
+        for queue in queues
+    }
     rows = [
-        (row.queue_id, row.start, row.end, row.end - row.start, ", ".join(lags.get(row.queue_id, ())))
+        (
+            row.queue_id,
+            row.start,
+            row.end,
+            row.end - row.start,
+            lags[row.queue_id],
+        )
         for row in queues
     ]
     show_rows(("queue", "start", "end", "messages", "lag by group"), rows, output)
@@ -106,13 +116,9 @@ def delete(
     """Remove a topic; its messages are no longer delivered."""
     from escrowmq.protocol.admin_headers import TopicHeader
     from escrowmq.protocol.codes import RequestCode
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import ListQueuesHeader
 
     with asking(broker) as calls:
-        queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=name)))
-        if not queues:
-            raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=name)
+        queues = _queues(calls, name)
         count = sum(row.end - row.start for row in queues)
         if dry_run:
             typer.echo(f"would remove topic {name}: {len(queues)} queues, {count} messages")
@@ -121,3 +127,13 @@ def delete(
             typer.confirm(f"Remove topic {name} and its {count} messages?", abort=True)
         calls.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name))
     typer.echo(f"topic {name} removed")
+
+
+def _queues(calls: OwnCalls, topic: str) -> list[Any]:
+    """The queues of a topic that exists; those of one that was removed are still in the store."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListQueuesHeader
+
+    if all(row.topic != topic for row in calls.rows(OwnCode.LIST_TOPICS)):
+        raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=topic)
+    return list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))

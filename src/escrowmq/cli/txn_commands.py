@@ -67,10 +67,9 @@ def watch(
     with asking(broker) as calls:
         while True:
             rows = _listed(calls, "prepared,parked", "", limit)
-            typer.clear()
-            show_rows(
-                COLUMNS, [_line(row) for row in rows], Output.TABLE, "nothing is undecided"
-            )
+            # Home, and clear what is below: the same on every terminal that is one.
+            typer.echo("\x1b[H\x1b[J", nl=False)
+            show_rows(COLUMNS, [_line(row) for row in rows], Output.TABLE, "nothing is undecided")
             time.sleep(every)
 
 
@@ -104,9 +103,7 @@ def explain(transaction: TransactionArgument, broker: BrokerOption = DEFAULT_BRO
         typer.echo(line)
 
 
-def explained(
-    head: LifeLineAnswer, events: list[EventRow], told: StatusAnswer
-) -> list[str]:
+def explained(head: LifeLineAnswer, events: list[EventRow], told: StatusAnswer) -> list[str]:
     """The words."""
     held = next((event for event in events if event.event == "held"), None)
     since = "" if held is None else f" It was stored {duration(told.now_ms - held.at_ms)} ago."
@@ -132,7 +129,8 @@ def explained(
     if head.next_check_at_ms is not None:
         wait_ms = head.next_check_at_ms - told.now_ms
         lines.append(
-            f"Its next check is due in {duration(wait_ms)}." if wait_ms > 0
+            f"Its next check is due in {duration(wait_ms)}."
+            if wait_ms > 0
             else f"Its next check has been due for {duration(-wait_ms)}."
         )
     if told.pipeline_away_since_ms:
@@ -188,15 +186,11 @@ def resume(
     typer.echo(f"{transaction} is checked again")
 
 
-def _settle(
-    transaction: str, resolution: str, reason: str, broker: str, *, dry_run: bool
-) -> None:
+def _settle(transaction: str, resolution: str, reason: str, broker: str, *, dry_run: bool) -> None:
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import SettleHeader
 
-    header = SettleHeader(
-        **_named(transaction), by=whoami(), resolution=resolution, reason=reason
-    )
+    header = SettleHeader(**_named(transaction), by=whoami(), resolution=resolution, reason=reason)
     with asking(broker) as calls:
         if dry_run:
             head, _ = _life_line(calls, transaction)
