@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import sqlalchemy
 
 from escrowmq.client import ledger_checks, ledger_table
+from escrowmq.client.databases import opener_of
 from escrowmq.client.ledger_table import Question, SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
@@ -24,6 +27,7 @@ from tests.ledger.shops import (
     driver_hand,
     new_id,
     overdue,
+    refused,
     sqlite_shop,
     unknown,
 )
@@ -209,7 +213,27 @@ def test_a_server_without_the_table_is_unknown(postgres_url: str) -> None:
 def test_a_server_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     ledger = SqlLedger(f"postgresql://nobody@/nothing?host={tmp_path}")
     found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
-    assert found == {"a": unknown("database_failed")}
+    assert found == {"a": unknown("ledger_unreachable")}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:open@sesame@127.0.0.1/orders",
+        "postgresql://shop:open/sesame@127.0.0.1/orders",
+        "postgresql://shop:sesame@127.0.0.1/orders?nonsense=1",
+    ],
+)
+def test_a_url_that_cannot_be_read_gives_its_password_to_nobody(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = SqlLedger(url)
+    found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    assert found == {"a": unknown("bad_ledger_url")}
+    with refused("bad_ledger_url"):
+        ledger.uuid()
+    (line,) = caplog.records
+    assert not re.search("open|sesame", str(vars(line)))
 
 
 def test_a_read_only_database_is_read_and_not_fenced(file_shop: Shop) -> None:
@@ -251,6 +275,20 @@ def test_a_lock_on_one_row_leaves_only_that_one_unknown(postgres_shop: Shop) -> 
     assert postgres_shop.settle(overdue(locked)) == {locked: COMMITTED}
 
 
+def test_what_is_locked_for_long_does_not_hold_up_the_others(
+    postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_checks, "CHUNK_ROWS_MAX", 16)
+    monkeypatch.setattr(ledger_checks, "LOCK_WAITS_MAX", 3)
+    keys = [new_id() for _ in range(64)]
+    with driver_hand(postgres_shop) as hand:
+        for key in keys[:16:4]:
+            hand.execute(f"INSERT INTO escrowmq_ledger VALUES ('{key}', '{GROUP}', 'committed', 1)")
+        found = postgres_shop.settle(*map(overdue, keys))
+    assert {found[key] for key in keys[16:]} == {ROLLED_BACK}
+    assert {found[key] for key in keys[:16:4]} == {unknown("locked")}
+
+
 def test_many_locks_do_not_hold_up_a_round_for_long(
     postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +309,62 @@ def test_a_locked_table_is_unknown(postgres_shop: Shop) -> None:
         ledger = postgres_shop.ledger()
         found = ledger.settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: unknown("locked")}
+
+
+@pytest.fixture
+def slow_url(postgres_shop: Shop) -> Iterator[str]:
+    """A ledger of the shop's UUID, where a look-up takes for ever."""
+    postgres_shop.run("CREATE SCHEMA slow")
+    postgres_shop.run(
+        "CREATE VIEW slow.escrowmq_ledger (transaction_id, producer_group, outcome) AS"
+        " SELECT CAST(pg_sleep(3600) AS text), 'x', 'committed'"
+    )
+    yield f"{postgres_shop.url}&options=-csearch_path%3Dslow,public"
+    postgres_shop.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    )
+    postgres_shop.run("DROP SCHEMA slow CASCADE")
+
+
+def test_a_slow_database_is_unknown_before_long(
+    slow_url: str, postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("escrowmq.client.databases.STATEMENT_MS_MAX", 1)
+    uuid = postgres_shop.ledger().uuid()
+    found = SqlLedger(slow_url).settle([overdue("a")], ledger_uuid=uuid, now_ms=NOW_MS)
+    assert found == {"a": unknown("too_slow")}
+
+
+def test_a_database_that_does_not_answer_is_cut_off(slow_url: str, postgres_shop: Shop) -> None:
+    """Its own timeouts may never be reached: the process is stopped, or the network is gone."""
+    uuid = postgres_shop.ledger().uuid()
+    inquiry = ledger_checks.Inquiry(opener_of(slow_url), uuid, seconds_max=0.2)
+    assert inquiry.settle(["a"], [GROUP], {"a"}, now_ms=NOW_MS) == {"a": unknown("out_of_time")}
+    # It has failed: nobody else waits for it.
+    assert inquiry.settle(["b"], [GROUP], {"b"}, now_ms=NOW_MS) == {"b": unknown("out_of_time")}
+    assert postgres_shop.outcomes() == {}
+
+
+def test_a_file_that_takes_for_ever_is_cut_off(file_shop: Shop) -> None:
+    file_shop.run("DROP TABLE escrowmq_ledger")
+    file_shop.run(
+        "CREATE VIEW escrowmq_ledger AS WITH RECURSIVE count(n) AS"
+        " (SELECT 1 UNION ALL SELECT n + 1 FROM count)"
+        " SELECT n AS transaction_id, 'x' AS producer_group, 'committed' AS outcome FROM count"
+    )
+    uuid = file_shop.ledger().uuid()
+    for database in (file_shop.url, file_shop.engine()):
+        inquiry = ledger_checks.Inquiry(opener_of(database), uuid, seconds_max=0.2)
+        assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}
+
+
+def test_an_inquiry_ends_in_time_between_two_chunks(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid = shop.ledger().uuid()
+    inquiry = ledger_checks.Inquiry(opener_of(shop.url), uuid)
+    monkeypatch.setattr(inquiry, "_until", 0.0)
+    assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}
 
 
 def test_a_prepared_transaction_is_unknown_until_it_is_committed(postgres_shop: Shop) -> None:
