@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,16 @@ from escrowmq.pipeline.session import environment, spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HERE = Path(__file__).parent
 #: Short jobs never earn back what the optimizing compiler costs.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process run all tests here, so that Spark starts once."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -86,13 +86,8 @@ class Call(Generic[HeaderT]):
                     rows=count,
                     bytes=len(body),
                 )
-        header = spec.answer(
-            form=form,
-            version=spec.version,
-            row_count=count,
-            now_ms=self.broker.clock.now_ms(),
-            **fields,
-        )
+        fields.setdefault("now_ms", self.broker.clock.now_ms())
+        header = spec.answer(form=form, version=spec.version, row_count=count, **fields)
         self.request.answer(header=header, body=body)
 
     def answer_rows(self, rows: Iterable[Sequence[object]], **fields: Any) -> None:  # noqa: ANN401
