@@ -31,7 +31,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start Spark once; it takes about ten seconds."""
     scratch = tmp_path_factory.mktemp("spark")
     config = PipelineConfig(master="local[2]", shuffle_partitions=2)
-    folders = {"spark.local.dir": "local", "spark.sql.warehouse.dir": "warehouse"}
     with pytest.MonkeyPatch.context() as variables:
         # The packaged Java, whatever the host has, so that every run is the same.
         variables.delenv("JAVA_HOME", raising=False)
@@ -41,8 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = spark_session(
             config,
             cache=scratch / "cache",
+            scratch=scratch,
             jvm_options=JVM_OPTIONS,
-            further={name: str(scratch / folder) for name, folder in folders.items()},
         )
         yield session
         session.stop()
