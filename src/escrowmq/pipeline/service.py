@@ -32,6 +32,8 @@ TIDY = "tidy"
 
 #: Whether Spark lives is looked at so often.
 LOOK_MS = 5_000
+#: A broker lets nobody wait for longer than 25 seconds; what comes sooner would look like news.
+WAIT_MS_MAX = 20_000
 #: A broker that does not answer is asked again after so long.
 AWAY_MS = 1_000
 #: After so long without work, memory is given back.
@@ -109,14 +111,15 @@ class Service:
     # Asking.
 
     def _ask(self) -> None:
-        interval_ms = min(self._config.settle_interval_ms, self._config.archive_interval_ms)
+        intervals_ms = (self._config.settle_interval_ms, self._config.archive_interval_ms)
+        wait_ms = min(*intervals_ms, WAIT_MS_MAX)
         for address, watch in self._watches.items():
             # While a round runs, what is due is being looked at: everything would be news.
             is_free = not watch.is_asking and not self._pace.settling.is_running
             if is_free and self._ask_at_ms[address] <= _now_ms():
                 # The first answer tells how things are, the others what is new.
                 since_ms = self._since_ms[address]
-                watch.ask(interval_ms if since_ms else 0, since_ms)
+                watch.ask(wait_ms if since_ms else 0, since_ms)
 
     def _next_event(self) -> Event | None:
         at_ms = [self._pace.settle_at_ms(), self._pace.archive_at_ms(), *self._ask_at_ms.values()]
