@@ -19,10 +19,12 @@ from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_frames import (
     Answer,
     ArrowAnswer,
+    BlocksAnswer,
     encode_arrow_call,
     encode_call,
     read_answer,
     read_arrow_answer,
+    read_blocks_answer,
 )
 from escrowmq.protocol.own_headers import OwnHeader
 from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter
@@ -64,6 +66,11 @@ class OwnCalls:
         """Ask with rows as Arrow has them, and get such rows: no object is made for any of them."""
         request = encode_arrow_call(code, self._next_opaque(), header, batch)
         return read_arrow_answer(code, self._exchange(code, request))
+
+    def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
+        """Ask for what is answered with bytes."""
+        request = encode_call(code, self._next_opaque(), header)
+        return read_blocks_answer(code, self._exchange(code, request))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""

@@ -134,6 +134,17 @@ class MessageRow(Row, frozen=True):
     transaction_id: str | None
 
 
+class StoredEntryRow(Row, frozen=True):
+    """What is known of a stored message besides its record."""
+
+    queue_offset: Int64
+    visible_at_ms: Int64
+    #: The CRC-32 of all of the record but its body, which has one of its own inside.
+    crc: Int64
+    #: Bytes of the record.
+    size: Int32
+
+
 class SentRow(Row, frozen=True):
     """A message to be stored."""
 
