@@ -104,12 +104,9 @@ class Call(Generic[HeaderT]):
         self._answer(body, len(columns[0]), fields)
 
     def _answer(self, body: bytes, count: int, fields: dict[str, Any]) -> None:
+        fields.setdefault("now_ms", self.broker.clock.now_ms())
         header = self.spec.answer(
-            form=self.header.form,
-            version=self.spec.version,
-            row_count=count,
-            now_ms=self.broker.clock.now_ms(),
-            **fields,
+            form=self.header.form, version=self.spec.version, row_count=count, **fields
         )
         self.request.answer(header=header, body=body)
 

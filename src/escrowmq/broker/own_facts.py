@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.own_calls import Call, offset_cursor, own_questions
+from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_cursor, own_questions
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
@@ -22,7 +22,13 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import ListTransactionsHeader, OwnHeader, PlanHeader
+    from escrowmq.protocol.own_headers import (
+        ListBatchesHeader,
+        ListTransactionsHeader,
+        OwnHeader,
+        PlanHeader,
+    )
+    from escrowmq.transaction.batches import AppBatches
 
 IDS_MAX = 2_000
 """Transaction ids that one page reads from the log: each is a read of its own."""
@@ -51,6 +57,7 @@ class OwnFacts:
                 OwnCode.STATUS: self.status,
                 OwnCode.PLAN_RANGES: self.plan,
                 OwnCode.LIST_TRANSACTIONS: self.transactions,
+                OwnCode.LIST_BATCHES: self.batches,
             },
         )
 
@@ -127,6 +134,34 @@ class OwnFacts:
             ],
             cursor=None if page.next_start is None else str(page.next_start),
         )
+
+    def batches(self, call: Call[ListBatchesHeader]) -> None:
+        """Decided batches: of each app the numbers by query, then the names."""
+        apps, only = self._broker.store.core.batches.apps, call.header.app_id
+        every = [
+            (app_id, is_named, key)
+            for app_id, app in apps.items()
+            if only in ("", app_id)
+            for is_named, keys in ((False, app.highest), (True, app.named))
+            for key in keys
+        ]
+        keys, cursor = key_cursor(
+            keys_after(every, call.header.cursor, tuple[str, bool, str]), call.limit()
+        )
+        call.answer_rows(
+            [
+                _batch(app_id, apps[app_id], key, is_named=is_named)
+                for app_id, is_named, key in keys
+            ],
+            cursor=cursor,
+        )
+
+
+def _batch(app_id: str, app: AppBatches, key: str, *, is_named: bool) -> tuple[object, ...]:
+    if is_named:
+        batch = app.named[key]
+        return app_id, batch.query_id, None, key, batch.log_offset
+    return app_id, key, app.highest[key], None, None
 
 
 def _states(names: str) -> tuple[State, ...]:

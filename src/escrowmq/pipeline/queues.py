@@ -84,7 +84,7 @@ def known(
         name, spans = patiently(partial(_of_broker, address, topics, asked), patience_s)
         if name in found.addresses:
             raise RequestRefused(
-                "broker_twice",
+                "broker_named_twice",
                 "give each broker once; two brokers have two names",
                 broker=name,
                 addresses=[found.addresses[name], address],

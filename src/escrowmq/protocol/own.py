@@ -33,6 +33,8 @@ class OwnCode(IntEnum):
     LIST_CHECKS = 30_005
     LIST_QUEUES = 30_006
     READ_MESSAGES = 30_007
+    AWAIT_DUE = 30_008
+    LIST_BATCHES = 30_009
     READ_STORED = 30_011
 
     # Writing.
@@ -140,6 +142,20 @@ _TABLE = (
         answer=headers.ReadMessagesAnswer,
         answer_rows=rows.MessageRow,
         answer_rows_max=1_024,
+    ),
+    OwnRequest(
+        code=OwnCode.AWAIT_DUE,
+        about="Wait until a check is due that nobody has heard of.",
+        header=headers.AwaitDueHeader,
+        answer=headers.AwaitDueAnswer,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_BATCHES,
+        about="Batches of Spark sinks that were decided.",
+        header=headers.ListBatchesHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.BatchRow,
+        answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(
         code=OwnCode.READ_STORED,

@@ -80,7 +80,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     checks_sent: Int64
     #: Transactions since the start of which somebody said the opposite of what was decided.
     contradictions: Int64
-    #: When the pipeline last sent verdicts, and since when it is missed: 0 for never.
+    #: When the pipeline last sent verdicts, and since when neither those nor AWAIT_DUE came from
+    #: it: 0 for never.
     last_verdict_at_ms: Int64
     pipeline_away_since_ms: Int64
     connections: Int32
@@ -178,6 +179,39 @@ class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
     #: The queue's offsets: from, and up to.
     queue_start: Int64
     queue_end: Int64
+
+
+class AwaitDueHeader(OwnHeader, frozen=True, kw_only=True):
+    """AWAIT_DUE."""
+
+    #: How long to wait for news, at most 25000; 0 for an answer at once.
+    wait_ms: Int32 = 0
+    #: Only checks that came due later than this are news: what the last answer said as `now_ms`.
+    since_ms: Int64 = 0
+
+
+class AwaitDueAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """AWAIT_DUE: all of it as of `now_ms`."""
+
+    #: Undecided transactions whose next check is due.
+    due: Int64
+    #: When the next one comes due; absent if none does.
+    next_due_at_ms: Int64 | None = None
+    #: Transactions that are neither decided nor parked.
+    undecided: Int64
+    #: Those of them that are attempts of Spark sinks.
+    sink_attempts: Int64
+    #: Another number whenever a batch was decided, or an attempt of a new run was held.
+    batches_decided: Int64
+    #: Up to where the log can be read.
+    log_end: Int64
+
+
+class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_BATCHES."""
+
+    #: Only this app's; empty for all.
+    app_id: str = ""
 
 
 class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
