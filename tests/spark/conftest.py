@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 #: Short jobs never earn back what the optimizing compiler and a parallel collector cost at start.
 JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -38,11 +40,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         environment.setenv("JAVA_HOME", str(java_home(scratch / "cache")))
         # Workers would otherwise take the python of PATH, which lacks our packages.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
+        # They import faults from here.
+        environment.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         environment.setenv("SPARK_LOCAL_DIRS", str(scratch / "local"))
         # A test host's own name may not resolve.
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         session = (
-            SparkSession.builder.master("local[2]")
+            # A task that failed is tried once more, as it would be on a cluster.
+            SparkSession.builder.master("local[2,2]")
             .appName("escrowmq-tests")
             .config("spark.driver.extraJavaOptions", JVM_FLAGS)
             .config("spark.sql.shuffle.partitions", "2")
