@@ -1,7 +1,8 @@
 """The ``escrowmq`` command.
 
 Importing this module must stay cheap: a command imports numpy, pyarrow and what needs them when it
-runs.  Errors made on purpose become one line and an exit code by their kind; a traceback is always our bug.
+runs.  Errors made on purpose become one line and an exit code by their kind; a traceback is always
+our bug.
 """
 
 from __future__ import annotations
