@@ -8,7 +8,7 @@ Functions from DataFrames to DataFrames: no action and no session is here.  What
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.pipeline.facts import (
     BROKER,
+    FACT_COLUMNS,
     HALF_OFFSET,
     LEDGER,
     PRODUCER_GROUP,
     PRODUCERS_ONLINE,
+    TRANSACTION_ID,
     WAIT_MS,
     half_facts,
 )
@@ -40,66 +42,65 @@ from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import DUES, DUES_UNANSWERED, PARK_REASONS, Due
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import Column, DataFrame
 
     from escrowmq.pipeline.settle_tasks import SettleTask, TellTask
     from escrowmq.transaction.rules import LabelT, Table
 
-SEEN = "seen"
-WAITING = "waiting"
-WITHOUT_DUE = "without_due"
 _RANK = "rank"
 #: What something is done about.
 _ACTED_ON = (Due.LOOK_UP.value, Due.PARK.value, Due.ASK.value, ATTEMPT)
+_TEXTS = (TRANSACTION_ID, PRODUCER_GROUP, LEDGER, DUE_UNANSWERED, PARK_REASON)
 
 
-def classified(
-    undecided: DataFrame, policies: Mapping[str, CheckPolicy], ledger_uuids: Collection[str]
-) -> DataFrame:
-    """Add what each is due for, by its own broker's policy.
+def due_columns(
+    policies: Mapping[str, CheckPolicy], ledger_uuids: Collection[str]
+) -> tuple[Column, ...]:
+    """What each transaction is due for, by its own broker's policy; of no DataFrame in particular.
 
     A ledger that nobody here can read is none: the producers are asked, who have theirs.  Attempts
     of the Spark sink have no producer, and no time rule holds for them.
     """
-    known = undecided[LEDGER].isin(list(ledger_uuids))
-    half = replace(half_facts(undecided), has_ledger=known.cast("int"))
+    is_known = F.col(LEDGER).isin(list(ledger_uuids))
+    columns = {name: F.col(name) for name in FACT_COLUMNS}
+    half = replace(half_facts(columns), has_ledger=is_known.cast("int"))
 
     def labelled(table: Table[LabelT]) -> Column:
         return F.coalesce(
             *(
-                F.when(undecided[BROKER] == broker, label_column(half, policy, table))
+                F.when(F.col(BROKER) == broker, label_column(half, policy, table))
                 for broker, policy in policies.items()
             )
         )
 
     due = labelled(DUES)
-    is_attempt = undecided[PRODUCER_GROUP].startswith(GROUP_PREFIX)
-    has_nobody = (due == Due.ASK.value) & (undecided[PRODUCERS_ONLINE] == 0)
+    is_attempt = F.col(PRODUCER_GROUP).startswith(GROUP_PREFIX)
+    has_nobody = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
     special = (F.when(is_attempt, F.lit(ATTEMPT)), F.when(has_nobody, F.lit(NO_PRODUCER)))
-    return undecided.select(
-        "*",
+    return (
         F.coalesce(*special, due).alias(DUE),
         labelled(DUES_UNANSWERED).alias(DUE_UNANSWERED),
         labelled(PARK_REASONS).alias(PARK_REASON),
     )
 
 
-def counted(due: DataFrame, counts: Observation) -> DataFrame:
-    """Count, as the rows pass, what never reaches a task of ours."""
-    waits = F.col(DUE).isin(Due.WAIT.value, Due.NOTHING.value)
-    return due.observe(
-        counts,
-        F.count(F.lit(1)).alias(SEEN),
-        F.count_if(waits).alias(WAITING),
-        F.count_if(F.col(DUE) == NO_PRODUCER).alias(NO_PRODUCER),
-        F.count_if(F.col(DUE).isNull()).alias(WITHOUT_DUE),
+def task_columns() -> tuple[Column, ...]:
+    """The columns that a task needs; of those that it only counts, no texts."""
+    is_acted_on = F.col(DUE).isin(*_ACTED_ON)
+    return tuple(
+        F.when(is_acted_on, F.col(name)).alias(name) if name in _TEXTS else F.col(name)
+        for name in SETTLE_COLUMNS
     )
 
 
-def to_settle(due: DataFrame) -> DataFrame:
-    """Keep those about which something is done now, with the columns that it takes."""
-    is_acted_on = F.col(DUE).isin(*_ACTED_ON)
-    return due.where(is_acted_on).select(*SETTLE_COLUMNS)
+def classified(undecided: DataFrame, due: Sequence[Column]) -> DataFrame:
+    """Add what each is due for."""
+    return undecided.select("*", *due)
+
+
+def to_settle(due: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Keep what a task needs."""
+    return due.select(*columns)
 
 
 def settled(due: DataFrame, task: SettleTask) -> DataFrame:

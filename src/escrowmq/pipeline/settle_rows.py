@@ -90,6 +90,9 @@ _FIELDS = {
 }
 REPORT_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 
+SEEN = "seen"
+WAITING = "waiting"
+WITHOUT_DUE = "without_due"
 UNKNOWN = "unknown"
 ASKS_DUE = "asks_due"
 ASKS_SENT = "asks_sent"

@@ -21,8 +21,12 @@ from escrowmq.pipeline.settle_rows import (
     ATTEMPT,
     DUE,
     KIND,
+    NO_PRODUCER,
     PARK_REASON,
+    SEEN,
     UNKNOWN,
+    WAITING,
+    WITHOUT_DUE,
     Kind,
     Tallies,
     Tally,
@@ -36,6 +40,15 @@ from escrowmq.transaction.rules import Due
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+#: What the rows of a due are counted as; one without a due is a mistake.
+_COUNTED = (
+    (Due.WAIT.value, WAITING),
+    (Due.NOTHING.value, WAITING),
+    (Due.ASK.value, ASKS_DUE),
+    (NO_PRODUCER, NO_PRODUCER),
+    (None, WITHOUT_DUE),
+)
 
 
 @dataclass(frozen=True)
@@ -53,12 +66,13 @@ class SettleTask:
         tallies = Tallies()
         with LookUps(self.ledgers) as look_ups, Verdicts(tallies) as verdicts:
             for batch in batches:
+                _count(tallies, batch, SEEN)
+                for due, what in _COUNTED:
+                    _count(tallies, where(batch, DUE, due), what)
                 for due, kind in ((Due.ASK.value, Kind.ASK), (ATTEMPT, Kind.ATTEMPT)):
                     rows = where(batch, DUE, due)
                     if rows.num_rows:
                         yield passed(rows, kind, origin=f"{origin} {next(numbers)}")
-                        if kind is Kind.ASK:
-                            _count(tallies, rows, ASKS_DUE)
                 verdicts.put_all(
                     where(batch, DUE, Due.PARK.value), VerdictKind.PARK, reason=PARK_REASON
                 )
@@ -100,15 +114,20 @@ class TellTask:
         yield counts(tallies, origin=uuid4().hex)
 
 
-def where(batch: pa.RecordBatch, name: str, value: str, *, is_so: bool = True) -> pa.RecordBatch:
+def where(
+    batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True
+) -> pa.RecordBatch:
     """The rows with this value, or with any other."""
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
-    compare = pc.equal if is_so else pc.not_equal
-    return batch.filter(compare(batch.column(name), value))
+    held = batch.column(name)
+    if value is None:
+        return batch.filter(pc.is_null(held))
+    return batch.filter(pc.equal(held, value) if is_so else pc.not_equal(held, value))
 
 
 def _count(tallies: Tallies, rows: pa.RecordBatch, what: str) -> None:
+    """Count rows, by their brokers."""
     found: list[dict[str, Any]] = rows.column(BROKER).value_counts().to_pylist()
     for one in found:
         tallies[Tally(one["values"], what)] += one["counts"]
