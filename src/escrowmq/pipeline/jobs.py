@@ -61,17 +61,19 @@ class SparkJobs:
         places: Places,
         ledgers: Mapping[str, LedgerConfig],
     ) -> None:
+        from escrowmq.pipeline.ledgers import Ledgers
+        from escrowmq.pipeline.settling import Settling
+
         self._spark = spark
         self._config = config
         self._places = places
-        self._ledgers = ledgers
+        asks_max = config.check_budget_per_group
+        self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
 
     def settle(self) -> Facts:
         """Run one round."""
-        from escrowmq.pipeline.settling import settle_round  # type: ignore[import-not-found]  # to come
-
         self._join(SETTLE)
-        return facts_of(settle_round(self._spark, self._config.broker_addresses, self._ledgers))
+        return facts_of(self._settling.round(self._config.broker_addresses))
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Take what is new into the lake, and these summaries of rounds with it."""

@@ -22,8 +22,8 @@ Facts = Mapping[str, object]
 """A summary as it is shown: names and values."""
 
 ERROR_CHARS_MAX = 2_000
-#: Of a summary, what is the state of one run and no sum over all.
-NOT_SUMMED = {"started_at_ms"}
+#: Of a summary, what is a state and no sum over all runs.
+NOT_SUMMED = {"started_at_ms", "brokers", "lag_ms"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +49,9 @@ class RunFacts:
         self.runs += 1
         self.failures_in_a_row = 0
         self.last = dict(done.result)
-        for name, value in self.last.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and name not in NOT_SUMMED:
-                self.totals[name] = self.totals.get(name, 0) + value  # type: ignore[operator] # it is
-        # Apart from a log record's own attributes, of which there are many.
-        log.info(f"{done.name}_done", extra={"run": self.last})  # noqa: G004 -- an event's name
+        for name, number in _numbers(self.last):
+            if name not in NOT_SUMMED:
+                self.totals[name] = self.totals.get(name, 0) + number
         return [done.result]
 
     def _fail(self, done: Done) -> None:
@@ -103,6 +100,15 @@ class BrokerFacts:
         self.error = why
 
 
+def _numbers(facts: Facts) -> Iterator[tuple[str, float]]:
+    """Every number in a summary, by its name; those of a mapping by its name and theirs."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}_{inner}", number) for inner, number in _numbers(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+
+
 class Telemetry:
     """The facts, and the two forms in which they are shown."""
 
@@ -141,6 +147,9 @@ class Telemetry:
         yield from _metric(f"{name}_failures_in_a_row", "gauge", facts.failures_in_a_row)
         last_s = facts.last_ended_at_ms / 1_000
         yield from _metric(f"{name}_last_ended_timestamp_seconds", "gauge", last_s)
+        for fact, number in _numbers(facts.last):
+            if fact == "lag_ms":
+                yield from _metric(f"{name}_{fact}", "gauge", number)
         for fact, total in sorted(facts.totals.items()):
             yield from _metric(f"{name}_{fact}_total", "counter", total)
 
