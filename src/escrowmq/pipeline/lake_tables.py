@@ -148,20 +148,16 @@ SETTLE_ROUNDS = LakeTable(
 
 QUARANTINE = LakeTable(
     name="quarantine",
-    about="Messages that cannot be told as the others are, as they came.",
+    about="Messages that something is wrong with, as far as they can be told.",
     dated_by="visible_at_ms",
     ranged_by=("queue_id", "queue_offset", "visible_at_ms"),
     columns={
-        "broker": ("string", "The name of the broker that stored it."),
-        "topic": ("string", ""),
-        "queue_id": ("int", ""),
-        "queue_offset": ("bigint", "Its place in the queue."),
-        "log_offset": ("bigint", "Its place in the broker's log."),
-        "visible_at_ms": ("bigint", "When consumers could see it."),
+        **MESSAGES.columns,
+        "body": ("binary", "As it was sent; of a long one, its beginning."),
+        "body_bytes": ("bigint", "How long it is."),
+        "sys_flag": ("int", "RocketMQ's bits; the lowest says that the body is compressed."),
         "problem": ("string", "What is wrong with it."),
-        "raw": ("binary", "Its bytes, as far as they are kept."),
-        "raw_bytes": ("bigint", "How many there were."),
-        "archive_id": ("string", "Which checkpoint, and which batch of it, brought it here."),
+        "archive_id": ("bigint", "The checkpoint, and the batch of it, that brought it here."),
         "batch": ("bigint", ""),
     },
 )
