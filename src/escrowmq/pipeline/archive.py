@@ -23,6 +23,10 @@ from escrowmq.pipeline.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CAUSE_CHARACTERS_MAX = 1_000
+STREAMS = (MessageStream,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,45 @@ def archive_once(
     begun = time.monotonic()
     options = options or ArchiveOptions()
     lake = Lake(lake_uri, options.storage)
-    streams: list[ArchiveStream] = [
-        kind(spark, tuple(brokers), lake, options) for kind in (MessageStream, EventStream)
-    ]
-    # Side by side: what takes time is to begin.
-    queries = [stream.start(checkpoint_uri) for stream in streams]
-    failures = []
-    for stream, query in zip(streams, queries, strict=True):
-        ...
+    streams: list[ArchiveStream] = [kind(spark, tuple(brokers), lake, options) for kind in STREAMS]
+    failures = _run(streams, checkpoint_uri)
+    if failures:
+        raise failures[0]
+    rows: Counter[str] = sum((stream.rows for stream in streams), Counter())
+    oldest = [stream.oldest_at_ms for stream in streams if stream.oldest_at_ms is not None]
+    return ArchiveSummary(
+        rows=dict(rows),
+        lag_ms=max(0, time.time_ns() // 1_000_000 - min(oldest)) if oldest else 0,
+        took_ms=int((time.monotonic() - begun) * 1_000),
+    )
+
+
+def _run(streams: Sequence[ArchiveStream], checkpoints: str) -> list[EscrowError]:
+    """Run them side by side, each to its end, whatever becomes of the others."""
+    from pyspark.errors import StreamingQueryException
+
+    failures: list[EscrowError] = []
+    running: list[tuple[ArchiveStream, StreamingQuery]] = []
+    try:
+        for stream in streams:
+            try:
+                running.append((stream, stream.start(checkpoints)))
+            except EscrowError as error:
+                failures.append(error)
+        for stream, query in running:
+            try:
+                query.awaitTermination()
+            except StreamingQueryException as error:
+                failures.append(_failure(stream, error))
+    finally:
+        # Nothing, unless we are being interrupted.
+        for _, query in running:
+            query.stop()
+    return failures
+
+
+def _failure(stream: ArchiveStream, error: Exception) -> EscrowError:
+    if isinstance(stream.error, EscrowError):
+        return stream.error
+    cause = str(stream.error or error)[:CAUSE_CHARACTERS_MAX]
+    return Unavailable("archive_failed", "see cause", table=stream.table.name, cause=cause)

@@ -24,14 +24,15 @@ from escrowmq.pipeline.archive_tasks import (
     WriteRows,
     written_by,
 )
-from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.facts import BROKER, BROKER_NAME
+from escrowmq.pipeline.lake import Entitlement, Lake
 from escrowmq.pipeline.lake_files import WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
 from escrowmq.pipeline.storage import absolute, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,7 @@ class ArchiveStream:
     def start(self, checkpoints: str) -> StreamingQuery:
         """Begin to archive what is there now."""
         checkpoint = f"{absolute(checkpoints)}/{self.table.name}"
-        owner = claim(
-            self._lake, self.table, checkpoint, self._options.storage, self._take_over
-        )
+        owner = claim(self._lake, self.table, checkpoint, self._options.storage, self._take_over)
         self.rows, self.oldest_at_ms, self.error = Counter(), None, None
 
         def run(frame: DataFrame, batch: int) -> None:
@@ -180,7 +179,8 @@ class EventStream(ArchiveStream):
             "failOnDataLoss": self._options.fails_on_loss,
         }
         events = reader.options(**options).load()
-        return events.withColumn("broker", F.col("broker_name")).select(*TRANSACTIONS.columns)
+        # An address may change; a name stays.
+        return events.withColumn(BROKER, F.col(BROKER_NAME)).select(*TRANSACTIONS.columns)
 
     def _run(self, owner: Claim, frame: DataFrame, batch: int) -> None:
         entitled = owner.entitled(batch)
@@ -190,14 +190,14 @@ class EventStream(ArchiveStream):
         if self._lake.commit(TRANSACTIONS, files, entitled):
             self._count(files)
 
-    def _take_over(self, place: Place) -> str:
+    def _take_over(self, _place: Place) -> str:
         events = self._lake.read(self._spark, TRANSACTIONS)
         ends = events.groupBy("broker").agg(F.max("log_offset").alias("last"))
         # All that happened at one place of the log was in one batch.
         return json.dumps({row.broker: row.last + 1 for row in ends.collect()})
 
 
-def _once(app: str, batch: int):
+def _once(app: str, batch: int) -> Entitlement:
     def ask(delta: DeltaTable) -> list[Transaction] | None:
         last = delta.transaction_version(app)
         return None if last is not None and last >= batch else [Transaction(app, batch)]
