@@ -22,7 +22,7 @@ run: $(VENV)/base.stamp ## Run the escrowmq command: make run ARGS="config show"
 	$(BIN)/escrowmq $(ARGS)
 
 test: check ## Everything a change must pass: check, all tests, the coverage gate
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov --cov-report= $(ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --cov --cov-report= $(ARGS)
 	$(BIN)/coverage report --fail-under=100 \
 	  --include='src/escrowmq/transaction/*,src/escrowmq/store/*'
 

@@ -7,6 +7,7 @@ gives them their types, and remembers where each one came from.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, TypeVar, get_type_hints
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli.convert import from_text, from_toml
 from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.ledger_config import LedgerConfig, expand, masked
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
 
@@ -25,11 +28,16 @@ if TYPE_CHECKING:
 #: A package with settings joins by adding its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "broker": BrokerConfig,
+    "pipeline": PipelineConfig,
     "store": StoreConfig,
     "topics": TopicsConfig,
     "transaction": CheckPolicy,
     "writer": WriterConfig,
 }
+#: Sections of which there may be many, each with a name of its own: ``[ledger.NAME]``.
+LEDGER = "ledger"
+# Not all that TOML allows: a variable's name cannot hold the rest.
+_LEDGER_NAME = re.compile(r"ledger\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 ENV_PREFIX = "ESCROWMQ_"
 ENV_FILE = "ESCROWMQ_CONFIG"
@@ -46,6 +54,7 @@ class Setting:
 
     #: ``section.key``
     name: str
+    #: As it may be shown.
     value: object
     #: ``default``, ``file PATH``, ``env NAME`` or ``flag``.
     origin: str
@@ -57,6 +66,8 @@ class Config:
 
     sections: Mapping[str, object]
     settings: tuple[Setting, ...]
+    #: By name.
+    ledgers: Mapping[str, LedgerConfig]
 
     def section(self, kind: type[Section]) -> Section:
         """The section of that dataclass: ``config.section(StoreConfig)``."""
@@ -77,12 +88,15 @@ def load(
     for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         given.update((setting.name, setting) for setting in source)
     sections = {section: _build(section, given) for section in SECTIONS}
-    settings = tuple(
+    settings = [
         given.get(f"{section}.{key}")
         or Setting(name=f"{section}.{key}", value=getattr(sections[section], key), origin=DEFAULT)
         for section, key in _known()
-    )
-    return Config(sections=sections, settings=settings)
+    ]
+    urls = {name: setting for name, setting in given.items() if name.startswith(f"{LEDGER}.")}
+    ledgers = {name.split(".")[1]: _ledger(urls[name], environ) for name in sorted(urls)}
+    settings += [replace(urls[name], value=masked(str(urls[name].value))) for name in sorted(urls)]
+    return Config(sections=sections, settings=tuple(settings), ledgers=ledgers)
 
 
 def _build(section: str, given: Mapping[str, Setting]) -> object:
@@ -96,6 +110,16 @@ def _build(section: str, given: Mapping[str, Setting]) -> object:
         raise RequestRefused("bad_config", error.message, **error.fields, origin=origin) from None
 
 
+def _ledger(setting: Setting, environ: Mapping[str, str]) -> LedgerConfig:
+    try:
+        return LedgerConfig(url=expand(str(setting.value), environ))
+    except RequestRefused as error:
+        # Without the value: it may hold a password.
+        raise RequestRefused(
+            "bad_config", error.message, key=setting.name, origin=setting.origin
+        ) from None
+
+
 def _from_file(path: Path | None) -> Iterator[Setting]:
     if path is None:
         return
@@ -107,14 +131,27 @@ def _from_file(path: Path | None) -> Iterator[Setting]:
     except ValueError as error:  # Not TOML, or not UTF-8.
         raise RequestRefused("unreadable_config", str(error), path=str(path)) from error
     origin = f"file {path}"
-    for section, table in tables.items():
+    for section, table in _with_ledgers(tables):
         if not isinstance(table, dict):
+            # Without the value: it may be a secret in the wrong place.
             raise RequestRefused(
-                "bad_config", "keys belong in a [section]", key=section, value=table, origin=origin
+                "bad_config", "keys belong in a [section]", key=section, origin=origin
             )
         _check_section(section, origin)  # Here too, since the table may be empty.
         for key, value in table.items():
             yield _setting(section, key, value, from_toml, origin)
+
+
+def _with_ledgers(tables: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Each section of a file, and each ledger as a section of its own."""
+    for section, table in tables.items():
+        if section == LEDGER and isinstance(table, dict):
+            for name, ledger in table.items():
+                # One without a URL is not passed over: the environment may have it.
+                is_table = isinstance(ledger, dict)
+                yield f"{LEDGER}.{name}", {"url": "", **ledger} if is_table else ledger
+        else:
+            yield section, table
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
@@ -125,18 +162,19 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[Setting]:
         if not variable.startswith(ENV_PREFIX):
             continue
         origin = f"env {variable}"
-        section, underscores, key = variable.removeprefix(ENV_PREFIX).lower().partition("__")
+        name = variable.removeprefix(ENV_PREFIX).lower()
+        section, underscores, key = name.replace("__", ".").rpartition(".")
         if underscores:
             yield _setting(section, key, environ[variable], from_text, origin)
-        elif section in slips:
-            meant = f"did you mean {ENV_PREFIX}{slips[section]}?"
+        elif name in slips:
+            meant = f"did you mean {ENV_PREFIX}{slips[name]}?"
             raise RequestRefused("bad_config", meant, key=variable, origin=origin)
 
 
 def _from_flags(flags: Iterable[str]) -> Iterator[Setting]:
     for flag in flags:
         name, equals, text = flag.partition("=")
-        section, dot, key = name.partition(".")
+        section, dot, key = name.rpartition(".")
         if not equals or not dot:
             raise RequestRefused(
                 "bad_config", "write it as section.key=value", key=name, value=text, origin=FLAG
@@ -149,21 +187,24 @@ def _setting(
 ) -> Setting:
     _check_section(section, origin)
     name = f"{section}.{key}"
-    types = get_type_hints(SECTIONS[section])
+    types = get_type_hints(SECTIONS.get(section, LedgerConfig))
     if key not in types:
         hint = _did_you_mean(key, types)
         raise RequestRefused("bad_config", f"no such key{hint}", key=name, origin=origin)
     try:
         return Setting(name=name, value=convert(types[key], given), origin=origin)
     except ValueError as error:
-        raise RequestRefused(
-            "bad_config", str(error), key=name, value=given, origin=origin
-        ) from None
+        facts = {} if section not in SECTIONS else {"value": given}  # A ledger's is a secret.
+        raise RequestRefused("bad_config", str(error), key=name, **facts, origin=origin) from None
 
 
 def _check_section(section: str, origin: str) -> None:
-    if section not in SECTIONS:
-        hint = _did_you_mean(section, SECTIONS)
+    if section == LEDGER or section.startswith(f"{LEDGER}."):
+        if not _LEDGER_NAME.fullmatch(section):
+            hint = "write it as [ledger.NAME], with small letters, digits and underscores"
+            raise RequestRefused("bad_config", hint, key=section, origin=origin)
+    elif section not in SECTIONS:
+        hint = _did_you_mean(section, [*SECTIONS, LEDGER])
         raise RequestRefused("bad_config", f"no such section{hint}", key=section, origin=origin)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from escrowmq.cli.config import ENV_PREFIX, SECTIONS
+from escrowmq.pipeline.ledger_config import LedgerConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -43,7 +44,8 @@ it came from.
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([_HEAD, *(_section(name, kind) for name, kind in SECTIONS.items())])
+    sections = {**SECTIONS, "ledger.NAME": LedgerConfig}
+    return "\n".join([_HEAD, *(_section(name, kind) for name, kind in sections.items())])
 
 
 def _section(name: str, kind: type[DataclassInstance]) -> str:
@@ -63,7 +65,8 @@ def _section(name: str, kind: type[DataclassInstance]) -> str:
         rows.append(
             f"| `{field.name}` | `{field.default}` | {allowed} | {descriptions[field.name]} |"
         )
-    rows += ["", f"In the environment: `{ENV_PREFIX}{name.upper()}__` and the key in capitals.", ""]
+    variable = f"{ENV_PREFIX}{name.upper().replace('.', '__')}__"
+    rows += ["", f"In the environment: `{variable}` and the key in capitals.", ""]
     return "\n".join(rows)
 
 

@@ -1,25 +1,119 @@
-"""Facts about transactions as DataFrames."""
+"""Facts about transactions as DataFrames: what brokers know, and what their logs say.
+
+Rows stay Arrow's from the broker to Spark; none of them becomes an object.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from escrowmq.pipeline.facts import AS_OF_MS, BROKER, BROKER_NAME
+from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.view_options import any_options, batch_options
+from escrowmq.pipeline.view_ranges import Range, pages, plan
+from escrowmq.protocol.own_forms import Kind
+
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-    from pyspark.sql.types import StructType
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+    from escrowmq.pipeline.view_options import View, ViewOptions
+
+_TYPES: dict[Kind, DataType] = {
+    Kind.TEXT: StringType(),
+    Kind.BYTES: BinaryType(),
+    Kind.BOOL: BooleanType(),
+    Kind.INT32: IntegerType(),
+    Kind.INT64: LongType(),
+}
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns."""
-    raise NotImplementedError(options)
+    """The columns: all of the view's, or those in ``columns``, in that order."""
+    read = any_options(options)
+    fields = _fields(read.view)
+    return StructType([fields[name] for name in read.columns or fields])
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """A reader of what is there now."""
-    raise NotImplementedError(options, schema)
+    read = batch_options(options)
+    return ViewReader(read, _checked(read.view, schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """A reader of what comes."""
     raise NotImplementedError(options, schema)
+
+
+class ViewReader(DataSourceReader):
+    """Reads a view by ranges; made on the driver, then pickled to the tasks."""
+
+    def __init__(self, options: ViewOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[Range]:
+        """The ranges; on the driver, once."""
+        return plan(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range; in a task, and again if the task is."""
+        assert isinstance(partition, Range)
+        return read_range(self._options, self._schema, partition)
+
+
+def read_range(options: ViewOptions, schema: StructType, part: Range) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, with these columns."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema)
+    for answer in pages(options, part, wanted.names):
+        batch, count = answer.batch, answer.batch.num_rows
+        first = {
+            BROKER: part.broker,
+            BROKER_NAME: part.broker_name,
+            AS_OF_MS: answer.header.now_ms,
+        }
+        columns = [
+            pa.repeat(pa.scalar(first[field.name], field.type), count)
+            if field.name in first
+            else batch.column(field.name)
+            for field in wanted
+        ]
+        if count:
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _fields(view: View) -> dict[str, StructField]:
+    return {
+        column.name: StructField(column.name, _TYPES[column.kind], column.is_nullable)
+        for column in view.columns
+    }
+
+
+def _checked(view: View, schema: StructType) -> StructType:
+    """A schema that a user gave may leave out columns, and nothing else."""
+    fields = _fields(view)
+    for field in schema:
+        known = fields.get(field.name)
+        if known is None or known.dataType != field.dataType:
+            allowed = ", ".join(
+                f"{one.name} {one.dataType.simpleString()}" for one in fields.values()
+            )
+            raise bad_option("schema", f"some of {allowed}", field.simpleString())
+    return schema

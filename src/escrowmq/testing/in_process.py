@@ -57,7 +57,7 @@ class InProcessBroker:
 
     ``data`` is a folder to keep; ``ledgers`` are those that ``run_checks`` reads, as the pipeline
     would: transactions of other ledgers, and of none, are asked about at their producers.
-    ``policy`` and ``queue_count`` are what an operator would set.
+    ``policy``, ``queue_count`` and ``name`` are what an operator would set.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class InProcessBroker:
         ledgers: Iterable[SqlLedger] = (),
         policy: CheckPolicy | None = None,
         queue_count: int = 8,
+        name: str = "broker-a",
     ) -> None:
         # Clients' clocks are real: it begins where they are.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
@@ -76,7 +77,7 @@ class InProcessBroker:
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
         self._topics = TopicsConfig(queue_count=queue_count)
-        self._broker_config = BrokerConfig(port=0, name_port=0)
+        self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._thread: Background | None = None
         self._server: WatchedServer | None = None

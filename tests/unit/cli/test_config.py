@@ -110,7 +110,7 @@ def test_text_gets_the_type_of_its_key(flag: str, value: object) -> None:
         ("stor.durability=os", "no such section, did you mean store?", "stor"),
         (
             "zzz.durability=os",
-            "no such section, there are broker, store, topics, transaction, writer",
+            f"no such section, there are {', '.join(sorted([*SECTIONS, 'ledger']))}",
             "zzz",
         ),
         # Not a setting at all.
