@@ -22,10 +22,12 @@ from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_frames import (
     Answer,
     ArrowAnswer,
+    BlocksAnswer,
     encode_arrow_call,
     encode_call,
     read_answer,
     read_arrow_answer,
+    read_blocks_answer,
 )
 from escrowmq.protocol.own_headers import OwnHeader
 from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
@@ -72,6 +74,11 @@ class OwnCalls:
         """Ask something in RocketMQ's own words; for what the table of own requests has no row."""
         request = encode_request(code, self._next_opaque(), header=header, body=body)
         return refuse_unless_done(self._exchange(code, request))
+
+    def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
+        """Ask for what is answered with bytes."""
+        request = encode_call(code, self._next_opaque(), header)
+        return read_blocks_answer(code, self._exchange(code, request))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""

@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake_tables import LakeTable
+from escrowmq.pipeline.storage import absolute, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,9 +52,7 @@ class Lake:
     """
 
     def __init__(self, uri: str | Path, storage: Mapping[str, str] | None = None) -> None:
-        text = str(uri)
-        # Delta's paths and Spark's both begin here, whatever directory either of them is in.
-        self.uri = text.rstrip("/") if "://" in text else str(Path(text).absolute())
+        self.uri = absolute(uri)
         self.storage = dict(storage or {})
 
     def uri_of(self, table: LakeTable) -> str:
@@ -134,7 +133,7 @@ class Lake:
         if not paths:
             return spark.createDataFrame([], table.ddl())
         # The schema spares Spark a look into files; below the base path, directories are columns.
-        base = _for_spark(self.uri_of(table))
+        base = for_spark(self.uri_of(table))
         reader = spark.read.schema(table.ddl()).option("basePath", base)
         # Delta's log has them as parts of a URI.
         frame = reader.parquet(*(f"{base}/{unquote(path)}" for path in paths))
@@ -150,11 +149,6 @@ def _addition(file: WrittenFile) -> AddAction:
         data_change=True,
         stats=file.stats,
     )
-
-
-def _for_spark(uri: str) -> str:
-    """A cluster's own file system may be another one than this machine's."""
-    return uri if "://" in uri else f"file://{uri}"
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.config import PipelineConfig, is_local, spark_options_of
+from escrowmq.pipeline.config import PipelineConfig, is_local, spark_missing, spark_options_of
 from escrowmq.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -73,11 +72,6 @@ def spark_session(
     for name, value in {**options, **spark_options_of(config.spark_options)}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def spark_missing() -> RequestRefused:
-    """The refusal of whoever did not install what the pipeline needs."""
-    return RequestRefused("spark_missing", 'the pipeline needs it: pip install "escrowmq[spark]"')
 
 
 def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:

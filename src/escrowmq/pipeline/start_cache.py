@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.config import PipelineConfig, user_cache
+from escrowmq.pipeline.config import PipelineConfig, spark_missing, user_cache
 from escrowmq.pipeline.java import java_home, java_version
-from escrowmq.pipeline.session import JVM_OPTIONS, spark_missing, spark_session
+from escrowmq.pipeline.session import JVM_OPTIONS, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -35,6 +35,7 @@ class OwnCode(IntEnum):
     READ_MESSAGES = 30_007
     AWAIT_DUE = 30_008
     LIST_BATCHES = 30_009
+    READ_STORED = 30_011
 
     # Writing.
     HOLD_HALVES = 30_020
@@ -67,6 +68,9 @@ class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
     answer_rows: type[Row] | None = None
     #: Rows that an answer brings, at most.
     answer_rows_max: int = 0
+    #: The answer's rows are blocks of numbers, and bytes follow them (``own_blocks``): what these
+    #: bytes are.
+    answer_bytes: str = ""
     #: Of the columns, both ways.
     version: int = 1
     #: Whether anything is different afterwards: then a lost answer leaves a doubt.
@@ -152,6 +156,19 @@ _TABLE = (
         answer=headers.PagedAnswer,
         answer_rows=rows.BatchRow,
         answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.READ_STORED,
+        about="Visible messages of a queue, by queue offsets, as they were written.",
+        header=headers.ReadStoredHeader,
+        answer=headers.ReadStoredAnswer,
+        answer_rows=rows.StoredEntryRow,
+        answer_rows_max=16_384,
+        answer_bytes=(
+            "the records, one after the other, in RocketMQ's stored layout. A message that was a "
+            "half message is as it was held: its queue offset and its visible time are the row's, "
+            "and its transaction bits mean committed. Whoever reads a record compares its checksums"
+        ),
     ),
     OwnRequest(
         code=OwnCode.HOLD_HALVES,

@@ -147,8 +147,12 @@ class LogRangeAnswer(PagedAnswer, frozen=True, kw_only=True):
 class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_QUEUES."""
 
-    #: Only this topic's; empty for all.
+    #: Only this topic's, or these topics', with commas between them; empty for all.
     topic: str = ""
+    #: Only the offsets that became visible at this time or later, and before that one; -1 for
+    #: all.  They are searched for: pages are smaller.
+    from_ms: Int64 = -1
+    until_ms: Int64 = -1
 
 
 class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):
@@ -208,6 +212,33 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
 
     #: Only this app's; empty for all.
     app_id: str = ""
+
+
+class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
+    """READ_STORED."""
+
+    topic: str
+    queue_id: Int32
+    #: Queue offsets: from, and up to.  What retention has deleted is passed over.
+    start: Int64
+    end: Int64
+    #: Messages and bytes of messages to answer at most, but for one that is larger; 0 means as
+    #: many as there may be.
+    limit: Int32 = 0
+    bytes_max: Int32 = 0
+    #: Only messages whose tag has one of these codes (Java's hash code), with commas between
+    #: them; empty for all.  Tags may share a code.
+    tag_codes: str = ""
+
+
+class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """READ_STORED."""
+
+    #: Where to read on.
+    next_start: Int64
+    #: The queue's offsets: from, and up to.
+    queue_start: Int64
+    queue_end: Int64
 
 
 # Writing.

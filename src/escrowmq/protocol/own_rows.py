@@ -147,6 +147,17 @@ class BatchRow(Row, frozen=True):
     log_offset: Int64 | None
 
 
+class StoredEntryRow(Row, frozen=True):
+    """What is known of a stored message besides its record."""
+
+    queue_offset: Int64
+    visible_at_ms: Int64
+    #: The CRC-32 of all of the record but its body, which has one of its own inside.
+    crc: Int64
+    #: Bytes of the record.
+    size: Int32
+
+
 class SentRow(Row, frozen=True):
     """A message to be stored."""
 
