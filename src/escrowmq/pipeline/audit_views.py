@@ -1,17 +1,18 @@
-"""The evidence that brokers give, as DataFrames: each up to the pins, and not before the horizon."""
+"""The evidence that brokers give, as DataFrames: up to the pins, and from the horizon on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit_pins import Pin, offsets_option
-from escrowmq.pipeline.facts import BROKER_NAME, FIRST, HALF_OFFSET
+from escrowmq.pipeline.facts import BROKER_NAME, FIRST
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 
 FORMAT = "escrowmq"
 
@@ -44,8 +45,28 @@ class Views:
             reader = reader.option("startOffset", offsets_option(starts))
         return (reader.option("states", states) if states else reader).load()
 
+    def visible(self, *columns: str, since: Sequence[Pin] = ()) -> DataFrame | None:
+        """Messages that consumers see, each with its half offset; None if no topic has any.
+
+        Of pins that were taken before only what came ``since``.
+        """
+        topics = {queue.topic for pin in self._pins for queue in pin.queues if queue.end}
+        if not topics:
+            return None
+        read = (
+            self._spark.read.format(FORMAT)
+            .option("broker", self._addresses())
+            .option("topic", ",".join(sorted(topics)))
+            .option("endingOffsets", _ends(self._pins))
+            .option("failOnDataLoss", "false")
+            .option("columns", ",".join(columns))
+        )
+        if since:
+            read = read.option("startingOffsets", _ends(since))
+        return read.load().withColumnRenamed("broker", BROKER_NAME)
+
     def _of_log(self, view: str, offset: str, columns: Sequence[str]) -> DataFrame:
-        return self._logged(view, columns).where(self._is_within(offset))
+        return self._logged(view, columns).where(self.is_within(offset))
 
     def _logged(self, view: str, columns: Sequence[str]) -> DataFrame:
         starts = {pin.name: pin.log_start for pin in self._pins}
@@ -59,12 +80,15 @@ class Views:
             .load()
         )
 
-    def _reader(self, view: str, columns: Sequence[str]):  # noqa: ANN202
-        addresses = ",".join(pin.address for pin in self._pins)
-        reader = self._spark.read.format(FORMAT).option("view", view).option("broker", addresses)
+    def _reader(self, view: str, columns: Sequence[str]) -> DataFrameReader:
+        reader = self._spark.read.format(FORMAT).option("view", view)
+        reader = reader.option("broker", self._addresses())
         return reader.option("columns", ",".join((BROKER_NAME, *columns))) if columns else reader
 
-    def _is_within(self, offset: str) -> Column:
+    def _addresses(self) -> str:
+        return ",".join(pin.address for pin in self._pins)
+
+    def is_within(self, offset: str) -> Column:
         """Whether it is not older than was asked for; copies of older ones may stand in the log."""
         within = F.lit(True)  # noqa: FBT003 -- a column's value
         for pin in self._pins:
@@ -72,3 +96,13 @@ class Views:
                 is_others = F.col(BROKER_NAME) != pin.name
                 within &= is_others | (F.col(offset) >= pin.known_from)
         return within
+
+
+def _ends(pins: Sequence[Pin]) -> str:
+    """Where the queues end, as the source of messages takes it."""
+    ends: dict[str, dict[str, dict[str, int]]] = {}
+    for pin in pins:
+        for queue in pin.queues:
+            topic = ends.setdefault(pin.name, {}).setdefault(queue.topic, {})
+            topic[str(queue.queue_id)] = queue.end
+    return json.dumps(ends)
