@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -64,8 +65,9 @@ def test_status_says_that_nothing_settles(run: Run) -> None:
 
 
 def test_status_says_when_the_pipeline_was_last_heard() -> None:
+    numbers: dict[str, Any] = dict.fromkeys(NUMBERS, 0)
     away = StatusAnswer(
-        **dict.fromkeys(NUMBERS, 0),
+        **numbers,
         broker="b",
         cluster="c",
         broker_version="1",
