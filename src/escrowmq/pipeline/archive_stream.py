@@ -122,9 +122,7 @@ class ArchiveStream(ABC):
         self._error = None
         self._reader = EscrowSource(options).streamReader(EscrowSource(options).schema())
         batch = owner.place(self._lake.open(self.table)).batch
-        self._position = (
-            self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
-        )
+        self._position = self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
         source = self._spark.readStream.format("escrowmq").options(**options).load()
         self._query = (
             self._rows(source)
