@@ -42,6 +42,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # All that the session sets is gone again after it.
         for name, value in environment(config, scratch / "cache").items():
             variables.setenv(name, value)
+        # Workers import faults from here.
+        variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         session = spark_session(
             config,
             cache=scratch / "cache",
