@@ -22,10 +22,13 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    DecidedMany,
     Moved,
     Parked,
     Prepared,
     Resumed,
+    Span,
+    unpack_rows,
 )
 from escrowmq.transaction.states import State
 
@@ -34,8 +37,9 @@ if TYPE_CHECKING:
     from escrowmq.broker.requests import Handlers
     from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TransactionHeader
     from escrowmq.store.log_scan import Passed
+    from escrowmq.store.store import Store
     from escrowmq.transaction.names import Names
-    from escrowmq.transaction.records import Record, Span
+    from escrowmq.transaction.records import Record
 
 PASSED_BYTES_MAX = 1024 * 1024
 """Bytes of the log that one page passes."""
@@ -116,7 +120,7 @@ class OwnRecords:
             call,
             head.log_offset - HEAD_BYTES,
             end,
-            _LifeLine(head.half_offset, store.core.names).tell,
+            _LifeLine(head.half_offset, store).tell,
             with_messages=True,
         )
         is_due = head.state is State.PREPARED and head.next_at_ms != NEVER
@@ -166,6 +170,9 @@ def _tell_halves(passed: Passed, names: Names) -> Iterator[Told]:
 
 def _tell_ops(passed: Passed) -> Iterator[Told]:
     for record in passed.records:
+        if isinstance(record, DecidedMany):
+            yield from _tell_each_op(passed, record)
+            continue
         if isinstance(record, Decided):
             head, state, batch = record.head, record.state, (None, None)
         elif isinstance(record, BatchDecided):
@@ -176,6 +183,16 @@ def _tell_ops(passed: Passed) -> Iterator[Told]:
         for first, count in record.ranges:
             at = (passed.log_offset, passed.stored_at_ms)
             yield (*at, head, first, count, state, record.by, *batch)
+
+
+def _tell_each_op(passed: Passed, record: DecidedMany) -> Iterator[Told]:
+    for packed, state in (
+        (record.committed, State.COMMITTED),
+        (record.rolled_back, State.ROLLED_BACK),
+    ):
+        for row in unpack_rows(packed):
+            at = (passed.log_offset, passed.stored_at_ms)
+            yield (*at, row, row, 1, int(state), record.by, None, None)
 
 
 def _tell_checks(passed: Passed) -> Iterator[Told]:
@@ -202,9 +219,10 @@ def _check(record: Record) -> tuple[int, str, int | None, str] | None:
 class _LifeLine:
     """What frames say of one transaction."""
 
-    def __init__(self, head: int, names: Names) -> None:
+    def __init__(self, head: int, store: Store) -> None:
         self._head = head
-        self._names = names
+        self._table = store.table
+        self._names = store.core.names
 
     def tell(self, passed: Passed) -> Iterator[Told]:
         for record in passed.records:
@@ -226,9 +244,26 @@ class _LifeLine:
             yield State(record.state).label, record.by, ""
             for span in record.given:
                 yield "visible", "", self._place(span)
+        elif isinstance(record, DecidedMany):
+            yield from self._among_many(record)
         elif isinstance(record, BatchDecided) and head in record.heads:
             batch = f"batch {record.batch_id} of {record.app_id}, query {record.query_id}"
             yield State.COMMITTED.label, record.by, batch
+
+    def _among_many(self, record: DecidedMany) -> Iterator[tuple[str, str, str]]:
+        if self._head in unpack_rows(record.rolled_back):
+            yield State.ROLLED_BACK.label, record.by, ""
+        committed = unpack_rows(record.committed).tolist()
+        if self._head not in committed:
+            return
+        yield State.COMMITTED.label, record.by, ""
+        halves = [self._table.get(row) for row in committed[: committed.index(self._head) + 1]]
+        queues = [half.queue for half in halves if half is not None]
+        if len(queues) < len(halves):
+            # Of what is lost nobody knows which places it took.
+            return
+        (first,) = (span.first for span in record.given if span.queue == queues[-1])
+        yield "visible", "", self._place(Span(queues[-1], first + queues.count(queues[-1]) - 1, 1))
 
     def _place(self, span: Span) -> str:
         queue = self._names.queues[span.queue]

@@ -24,8 +24,10 @@ from escrowmq.cli import (
     txn_commands,
 )
 from escrowmq.cli.demo import demo
+from escrowmq.cli.pipeline_command import pipeline
 from escrowmq.cli.serve import serve
 from escrowmq.cli.status import status
+from escrowmq.cli.up import up
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -69,8 +71,10 @@ app.add_typer(topic_commands.app, name="topic")
 app.add_typer(txn_commands.app, name="txn")
 app.add_typer(store_commands.app, name="store")
 app.command()(demo)
+app.command()(pipeline)
 app.command()(serve)
 app.command()(status)
+app.command()(up)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value

@@ -328,6 +328,8 @@ class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
     #: An offset message id; then topic and key are not looked at.
     message_id: str = ""
     limit: Int32 = 0
+    #: By key also half messages that are not visible, unless they were rolled back.
+    with_undecided: bool = False
 
 
 class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
