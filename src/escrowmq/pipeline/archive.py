@@ -69,7 +69,7 @@ class Archive:
         """Archive what is there now, and let the streams end.
 
         Raises:
-            RequestRefused: ``archive_superseded`` and the like: a checkpoint and the lake are apart.
+            RequestRefused: ``archive_superseded`` and the like: checkpoint and lake are apart.
             Unavailable: ``archive_failed``, or what failed; the next run goes on from there.
         """
 
