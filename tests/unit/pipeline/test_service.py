@@ -2,124 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import queue
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.client import HTTPConnection
-
-import pytest
+from typing import TYPE_CHECKING
 
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer import Producer
-from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline import service as service_module
-from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.pages import Pages
-from escrowmq.pipeline.service import EXIT_SPARK_DIED, Service
-from escrowmq.pipeline.telemetry import Facts, Telemetry
+from escrowmq.pipeline.service import EXIT_SPARK_DIED
 from escrowmq.testing.in_process import InProcessBroker
 from tests.unit.broker.wire import eventually
+from tests.unit.pipeline.conducted import running
 
-DEADLINE_S = 20.0
-#: Long enough that nothing in a test waits for it.
-NEVER_MS = 3_600_000
-
-
-class Stand:
-    """Jobs that tell when they are done, and fail when they are told to."""
-
-    def __init__(self) -> None:
-        self.done: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.failure: Exception | None = None
-        self.may_settle = threading.Event()
-        self.may_settle.set()
-        self.rounds: list[Facts] = []
-        self.read = 0
-        self.lives = True
-
-    def settle(self) -> Facts:
-        self.may_settle.wait(DEADLINE_S)
-        self.done.put("settle")
-        if self.failure is not None:
-            raise self.failure
-        return {"seen": 3, "asked": 2, "took_ms": 5}
-
-    def archive(self, rounds: Sequence[Facts]) -> Facts:
-        self.rounds += rounds
-        self.done.put("archive")
-        return {"rows": 10}
-
-    def progress(self) -> object:
-        return self.read
-
-    def cancel_settle(self) -> None:
-        self.done.put("cancel")
-        self.failure = RuntimeError("cancelled")
-        self.may_settle.set()
-
-    def tidy(self) -> None:
-        self.done.put("tidy")
-
-    def is_alive(self) -> bool:
-        return self.lives
-
-    def next(self) -> str:
-        return self.done.get(timeout=DEADLINE_S)
-
-
-class Running:
-    """A service in a thread of its own."""
-
-    def __init__(self, config: PipelineConfig) -> None:
-        self.jobs = Stand()
-        self.service = Service(config, self.jobs, clock=SystemClock())
-        self.exit_codes: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=lambda: self.exit_codes.put(self.service.run()))
-        self._thread.start()
-
-    @property
-    def facts(self) -> Telemetry:
-        return self.service.telemetry
-
-    def ends(self) -> int:
-        return self.exit_codes.get(timeout=DEADLINE_S)
-
-
-@contextmanager
-def running(
-    broker: InProcessBroker, *, settle_ms: int = NEVER_MS, archive: bool = False, round_ms: int = 0
-) -> Iterator[Running]:
-    config = PipelineConfig(
-        brokers=broker.broker_address,
-        settle_interval_ms=settle_ms,
-        archive=archive,
-        archive_interval_ms=100,
-        round_ms_max=round_ms or NEVER_MS,
-    )
-    one = Running(config)
-    try:
-        yield one
-    finally:
-        one.jobs.may_settle.set()
-        one.service.stop()
-        one._thread.join(DEADLINE_S)
-        assert not one._thread.is_alive()
-
-
-@pytest.fixture
-def broker() -> Iterator[InProcessBroker]:
-    with InProcessBroker() as started:
-        yield started
-
-
-@pytest.fixture
-def producer(broker: InProcessBroker) -> Iterator[Producer]:
-    with Producer(broker.address, group="orders") as started:
-        yield started
+if TYPE_CHECKING:
+    import pytest
 
 
 async def test_with_nothing_due_nothing_is_done(broker: InProcessBroker) -> None:
@@ -252,36 +148,3 @@ def test_memory_is_given_back_when_there_is_nothing_to_do(
     broker.advance(seconds=7)
     with running(broker) as one:
         assert [one.jobs.next(), one.jobs.next()] == ["settle", "tidy"]
-
-
-def read(address: str, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = HTTPConnection(address, timeout=DEADLINE_S)
-    connection.request(method, path)
-    answer = connection.getresponse()
-    try:
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
-
-
-async def test_people_and_prometheus_see_what_was_done(
-    broker: InProcessBroker, producer: Producer
-) -> None:
-    producer.send_half("orders", b"1")
-    broker.advance(seconds=7)
-    with running(broker) as one:
-        await eventually(lambda: one.facts.settle.runs)
-        pages = Pages("127.0.0.1", 0, one.facts)
-        code, text = read(pages.address, "/status")
-        status = json.loads(text)
-        assert (code, status["settle"]["last"]["asked"]) == (200, 2)
-        assert status["brokers"][broker.broker_address]["undecided"] == 1
-        code, text = read(pages.address, "/metrics?x=1")
-        assert code == 200
-        assert "# TYPE escrowmq_pipeline_settle_asked_total counter\n" in text
-        assert "\nescrowmq_pipeline_settle_asked_total 2\n" in text
-        label = f'{{broker="{broker.broker_address}"}}'
-        assert f"\nescrowmq_pipeline_broker_undecided{label} 1\n" in text
-        assert read(pages.address, "/status", "HEAD") == (200, "")
-        assert read(pages.address, "/") == (404, "there are /status /metrics\n")
-        pages.close()

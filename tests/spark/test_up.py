@@ -1,0 +1,66 @@
+"""``escrowmq up`` with a real pipeline: who dies comes back, and nobody stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.unit.broker.wire import eventually
+from tests.unit.cli.family import Family, children_of, family, is_gone
+
+#: A test has nobody to step back for.
+QUICK = "pipeline.niceness=0"
+
+
+@contextmanager
+def up(data: Path) -> Iterator[Family]:
+    flags = ("--data-dir", str(data), "--port", "0", "--name-port", "0", "--set", QUICK)
+    # The packaged Java, whatever the host has.
+    with family("up", *flags, module="escrowmq.cli.main", JAVA_HOME="") as parent:
+        yield parent
+
+
+def java_of(driver: int) -> int | None:
+    """The driver's Java, once it is there."""
+    for pid in children_of(driver):
+        if Path(f"/proc/{pid}/comm").read_text() == "java\n":
+            return pid
+    return None
+
+
+def test_a_pipeline_whose_java_died_is_started_again_and_ctrl_c_ends_all(tmp_path: Path) -> None:
+    with up(tmp_path) as parent:
+        driver = parent.pid("pipeline")
+        parent.line("pipeline  ready")
+        java = java_of(driver)
+        assert java is not None
+        os.kill(java, signal.SIGKILL)
+        parent.line("pipeline  ended, exit code 7")
+        assert is_gone(driver)
+        parent.line("pipeline  ready")
+        parent.pids |= set(children_of(parent.process.pid))
+        parent.process.send_signal(signal.SIGINT)
+        parent.lines("pipeline  ended, exit code 0", "broker    ended, exit code 0")
+        assert parent.ends() == 0
+
+
+@pytest.mark.parametrize("victim", ["parent", "driver"])
+async def test_java_ends_with_its_driver_and_both_with_the_parent(
+    tmp_path: Path, victim: str
+) -> None:
+    with up(tmp_path) as parent:
+        driver = parent.pid("pipeline")
+        await eventually(lambda: java_of(driver))
+        before = set(children_of(driver))
+        parent.pids |= before
+        os.kill(driver if victim == "driver" else parent.process.pid, signal.SIGKILL)
+        assert [pid for pid in before if not is_gone(pid)] == []
+        if victim == "driver":
+            parent.line("pipeline  ended, by SIGKILL")
+            parent.process.terminate()
+            assert parent.ends() == 0

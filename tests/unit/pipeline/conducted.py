@@ -1,0 +1,99 @@
+"""A running service with stand-ins for what it has done, for its tests."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from escrowmq.model.clock import SystemClock
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.service import Service
+from escrowmq.pipeline.telemetry import Facts, Telemetry
+from escrowmq.testing.in_process import InProcessBroker
+
+DEADLINE_S = 20.0
+#: Long enough that nothing in a test waits for it.
+NEVER_MS = 3_600_000
+
+
+class Stand:
+    """Jobs that tell when they are done, and fail when they are told to."""
+
+    def __init__(self) -> None:
+        self.done: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.failure: Exception | None = None
+        self.may_settle = threading.Event()
+        self.may_settle.set()
+        self.rounds: list[Facts] = []
+        self.read = 0
+        self.lives = True
+
+    def settle(self) -> Facts:
+        self.may_settle.wait(DEADLINE_S)
+        self.done.put("settle")
+        if self.failure is not None:
+            raise self.failure
+        return {"seen": 3, "asked": 2, "took_ms": 5}
+
+    def archive(self, rounds: Sequence[Facts]) -> Facts:
+        self.rounds += rounds
+        self.done.put("archive")
+        return {"rows": 10}
+
+    def progress(self) -> object:
+        return self.read
+
+    def cancel_settle(self) -> None:
+        self.done.put("cancel")
+        self.failure = RuntimeError("cancelled")
+        self.may_settle.set()
+
+    def tidy(self) -> None:
+        self.done.put("tidy")
+
+    def is_alive(self) -> bool:
+        return self.lives
+
+    def next(self) -> str:
+        return self.done.get(timeout=DEADLINE_S)
+
+
+class Running:
+    """A service in a thread of its own."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        self.jobs = Stand()
+        self.service = Service(config, self.jobs, clock=SystemClock())
+        self.exit_codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=lambda: self.exit_codes.put(self.service.run()))
+        self._thread.start()
+
+    @property
+    def facts(self) -> Telemetry:
+        return self.service.telemetry
+
+    def ends(self) -> int:
+        return self.exit_codes.get(timeout=DEADLINE_S)
+
+
+@contextmanager
+def running(
+    broker: InProcessBroker, *, settle_ms: int = NEVER_MS, archive: bool = False, round_ms: int = 0
+) -> Iterator[Running]:
+    config = PipelineConfig(
+        brokers=broker.broker_address,
+        settle_interval_ms=settle_ms,
+        archive=archive,
+        archive_interval_ms=100,
+        round_ms_max=round_ms or NEVER_MS,
+    )
+    one = Running(config)
+    try:
+        yield one
+    finally:
+        one.jobs.may_settle.set()
+        one.service.stop()
+        one._thread.join(DEADLINE_S)
+        assert not one._thread.is_alive()

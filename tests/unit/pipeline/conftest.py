@@ -1,0 +1,22 @@
+"""A broker in this process, and a producer that is online there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from escrowmq.client.producer import Producer
+from escrowmq.testing.in_process import InProcessBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as started:
+        yield started
+
+
+@pytest.fixture
+def producer(broker: InProcessBroker) -> Iterator[Producer]:
+    with Producer(broker.address, group="orders") as started:
+        yield started
