@@ -93,9 +93,10 @@ def _spark(config: PipelineConfig, places: Places) -> Iterator[SparkSession]:
 def _end(spark: SparkSession) -> None:
     """Stop Spark and its Java.  Whatever it was doing may be cut short anywhere."""
     java = java_of(spark)
-    stopping = threading.Thread(target=_stop, args=(spark,), daemon=True)
-    stopping.start()
-    stopping.join(STOP_S_MAX)
+    if java.poll() is None:
+        stopping = threading.Thread(target=_stop, args=(spark,), daemon=True)
+        stopping.start()
+        stopping.join(STOP_S_MAX)
     assert java.stdin is not None
     with suppress(OSError):
         java.stdin.close()
