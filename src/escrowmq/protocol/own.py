@@ -33,6 +33,7 @@ class OwnCode(IntEnum):
     LIST_CHECKS = 30_005
     LIST_QUEUES = 30_006
     READ_MESSAGES = 30_007
+    LIST_EVENTS = 30_010
 
     # Writing.
     HOLD_HALVES = 30_020
@@ -136,6 +137,14 @@ _TABLE = (
         answer=headers.ReadMessagesAnswer,
         answer_rows=rows.MessageRow,
         answer_rows_max=1_024,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_EVENTS,
+        about="All that happened to transactions, as the log has it, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.LogEventRow,
+        answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(
         code=OwnCode.HOLD_HALVES,
