@@ -31,6 +31,7 @@ LISTS: dict[str, tuple[OwnCode, OwnHeader]] = {
     "halves": (OwnCode.LIST_HALVES, LogRangeHeader()),
     "ops": (OwnCode.LIST_OPS, LogRangeHeader()),
     "checks": (OwnCode.LIST_CHECKS, LogRangeHeader()),
+    "events": (OwnCode.LIST_EVENTS, LogRangeHeader()),
 }
 
 

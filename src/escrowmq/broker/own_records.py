@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from escrowmq.broker.own_calls import Call, cursor_malformed, own_questions
+from escrowmq.broker.own_calls import PAGE_S_MAX, Call, cursor_malformed, own_questions
 from escrowmq.broker.own_events import Event, Kind
 from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
@@ -38,9 +38,6 @@ FRAMES_MAX = 10_000
 
 FRAMES_MIN = 256
 """Frames that one page of a list reads at least: many tell nothing."""
-
-PAGE_S_MAX = 0.004
-"""How long others wait for a page of a list, about."""
 
 _HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), ("transaction_id",))
 _OPS = List(frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)), ("by", "app_id", "batch_id"))

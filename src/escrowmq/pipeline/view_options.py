@@ -64,6 +64,7 @@ VIEWS = {
         View(name="halves", code=OwnCode.LIST_HALVES),
         View(name="ops", code=OwnCode.LIST_OPS),
         View(name="checks", code=OwnCode.LIST_CHECKS),
+        View(name="events", code=OwnCode.LIST_EVENTS),
     )
 }
 

@@ -123,7 +123,7 @@ class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
     end: Int64 = -1
     #: Names of states, with commas between them.
     states: str = "prepared,parked"
-    #: Whether transaction ids are wanted.  They are read from the log: pages are smaller.
+    #: Whether transaction ids are wanted.  They are read from the log.
     with_ids: bool = False
 
 

@@ -20,9 +20,15 @@ class RangeRow(Row, frozen=True):
 
 
 class TransactionRow(Row, frozen=True):
-    """What the rules need to know of a transaction; one row each, under its first half message."""
+    """What the rules need to know of a transaction: one row each, under its first half message.
+
+    Once it is decided each of its requests is a row, if it came in several.
+    """
 
     half_offset: Int64
+    #: The transaction's first half message: rows with the same one belong together.  Of a decided
+    #: transaction the log knows it: it is null unless ids were asked for.
+    head: Int64 | None
     #: Null unless ids were asked for.
     transaction_id: str | None
     producer_group: str
@@ -39,7 +45,7 @@ class TransactionRow(Row, frozen=True):
     wait_ms: Int64
     #: Back-checks that a live producer was sent.
     checks_sent: Int32
-    #: Of a decided transaction that came in several requests, each is a row with its own count.
+    #: In the row's request, once it is decided.
     message_count: Int64
     #: Producers of its group that are online.
     producers_online: Int32

@@ -180,6 +180,14 @@ def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[V
         room -= length
 
 
+def is_vouched(head: bytes, tail: bytes, log_offset: int, seed: int) -> bool:
+    """Whether these are head and records of the frame at this offset, whatever its messages are."""
+    heads = np.frombuffer(head, dtype=FRAME_HEAD)
+    is_ours = bool(are_ours(heads, np.array([log_offset]))[0])
+    checksum = crc32(tail, crc32(head[:CHECKSUM_AT], seed))
+    return is_ours and checksum == int(heads["checksum"][0])
+
+
 def vouched_heads(data: bytes, log_offset: int, seed: int) -> tuple[Rows, Rows]:
     """Frames that follow each other, up to the first bad one: where each starts, and its head.
 
