@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -24,6 +25,7 @@ from tests.ledger.shops import (
     driver_hand,
     new_id,
     overdue,
+    refused,
     sqlite_shop,
     unknown,
 )
@@ -209,7 +211,27 @@ def test_a_server_without_the_table_is_unknown(postgres_url: str) -> None:
 def test_a_server_that_is_not_there_is_unknown(tmp_path: Path) -> None:
     ledger = SqlLedger(f"postgresql://nobody@/nothing?host={tmp_path}")
     found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
-    assert found == {"a": unknown("database_failed")}
+    assert found == {"a": unknown("ledger_unreachable")}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://shop:open@sesame@127.0.0.1/orders",
+        "postgresql://shop:open/sesame@127.0.0.1/orders",
+        "postgresql://shop:sesame@127.0.0.1/orders?nonsense=1",
+    ],
+)
+def test_a_url_that_cannot_be_read_gives_its_password_to_nobody(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = SqlLedger(url)
+    found = ledger.settle([overdue("a")], ledger_uuid="x", now_ms=NOW_MS)
+    assert found == {"a": unknown("bad_ledger_url")}
+    with refused("bad_ledger_url"):
+        ledger.uuid()
+    (line,) = caplog.records
+    assert not re.search("open|sesame", str(vars(line)))
 
 
 def test_a_read_only_database_is_read_and_not_fenced(file_shop: Shop) -> None:
@@ -236,41 +258,6 @@ def test_a_locked_file_is_unknown(file_shop: Shop) -> None:
         assert found == {there: unknown("locked"), absent: unknown("locked")}
         writer.execute("ROLLBACK")
     assert file_shop.settle(overdue(absent)) == {absent: ROLLED_BACK}
-
-
-def test_a_lock_on_one_row_leaves_only_that_one_unknown(postgres_shop: Shop) -> None:
-    keys = [new_id() for _ in range(50)]
-    locked = keys[17]
-    with driver_hand(postgres_shop) as hand:
-        transaction = begin(postgres_shop, hand.db, locked)
-        transaction.insert_row(NOW_MS)
-        found = postgres_shop.settle(*map(overdue, keys))
-        assert found.pop(locked) == unknown("locked")
-        assert set(found.values()) == {ROLLED_BACK}
-        transaction.commit()
-    assert postgres_shop.settle(overdue(locked)) == {locked: COMMITTED}
-
-
-def test_many_locks_do_not_hold_up_a_round_for_long(
-    postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_checks, "LOCK_WAITS_MAX", 3)
-    keys = [new_id() for _ in range(20)]
-    with driver_hand(postgres_shop) as hand:
-        for key in keys:
-            hand.execute(f"INSERT INTO escrowmq_ledger VALUES ('{key}', '{GROUP}', 'committed', 1)")
-        found = postgres_shop.settle(*map(overdue, keys))
-    assert set(found.values()) == {unknown("locked")}
-
-
-def test_a_locked_table_is_unknown(postgres_shop: Shop) -> None:
-    key = new_id()
-    uuid = postgres_shop.ledger().uuid()
-    with driver_hand(postgres_shop) as hand:
-        hand.execute("LOCK TABLE escrowmq_ledger IN ACCESS EXCLUSIVE MODE")
-        ledger = postgres_shop.ledger()
-        found = ledger.settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
-    assert found == {key: unknown("locked")}
 
 
 def test_a_prepared_transaction_is_unknown_until_it_is_committed(postgres_shop: Shop) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from escrowmq.client import ledger_sql
+from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.ledger_table import Answer, Outcome, SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
@@ -112,8 +112,8 @@ def test_a_row_that_waits_for_a_fence_is_written_when_the_fence_is_given_up(
 
 
 def half_done_fence(fencer: Any, key: str) -> None:
-    sql = ledger_sql.fence_sql(1).replace("?", "%s")
-    fencer.execute(sql, [key, GROUP, str(NOW_MS)])
+    sql = POSTGRESQL.fence.replace("?", "%s")
+    fencer.execute(sql, [str(NOW_MS), *POSTGRESQL.pack_pairs({key: GROUP})])
 
 
 def is_waiting(shop: Shop) -> bool:
@@ -132,8 +132,10 @@ def test_a_fence_that_waits_for_a_row_reads_it_when_it_is_committed(postgres_sho
             eventually(lambda: is_waiting(postgres_shop))
             transaction.commit()
             fence.result()
-        sql = ledger_sql.read_sql(1, ledger_sql.POSTGRESQL.locking).replace("?", "%s")
-        assert fencer.execute(sql, [key]).fetchall() == [(key, GROUP, "committed")]
+        sql = POSTGRESQL.read_locked.replace("?", "%s")
+        assert fencer.execute(sql, [POSTGRESQL.pack([key])]).fetchall() == [
+            (key, GROUP, "committed")
+        ]
 
 
 def test_in_sqlite_a_slow_reader_that_was_fenced_cannot_write_any_more(file_shop: Shop) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from escrowmq.client.janitor import FENCE_KEPT_MS
-from escrowmq.client.ledger_checks import CHUNK_ROWS_MAX
+from escrowmq.client.janitor import FENCE_KEPT_MS, PAGE_ROWS_MAX
 from escrowmq.client.ledger_table import Outcome
 from escrowmq.model.errors import Unavailable
 from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, refused
@@ -61,6 +60,14 @@ def test_an_old_fence_of_an_undecided_transaction_stays(shop: Shop) -> None:
     assert shop.outcomes() == {key: "rolled_back"}
 
 
+def test_a_row_that_nobody_of_ours_wrote_stays(shop: Shop) -> None:
+    good = add(shop, "committed")
+    shop.run(f"INSERT INTO escrowmq_ledger VALUES ('x\n{good[0]}', 'odd', 'committed', 1)")
+    broker = Broker({f"x\n{good[0]}": Outcome.COMMITTED})
+    assert sweep(shop, broker) == 0
+    assert set(shop.outcomes()) == {good[0], f"x\n{good[0]}"}
+
+
 def test_evidence_of_a_contradiction_stays(shop: Shop) -> None:
     committed = add(shop, "committed", age_ms=10 * FENCE_KEPT_MS)
     fenced = add(shop, "rolled_back", age_ms=10 * FENCE_KEPT_MS)
@@ -75,20 +82,20 @@ def test_evidence_of_a_contradiction_stays(shop: Shop) -> None:
 
 
 def test_a_large_ledger_is_swept_in_bounded_steps(shop: Shop) -> None:
-    keys = add(shop, "committed", count=3 * CHUNK_ROWS_MAX + 1)
+    keys = add(shop, "committed", count=3 * PAGE_ROWS_MAX + 1)
     broker = Broker(dict.fromkeys(keys, Outcome.COMMITTED))
     assert sweep(shop, broker) == len(keys)
-    assert broker.asked == [CHUNK_ROWS_MAX] * 3 + [1]
+    assert broker.asked == [PAGE_ROWS_MAX] * 3 + [1]
     assert shop.outcomes() == {}
 
 
 def test_what_a_broker_that_is_gone_did_not_confirm_stays(shop: Shop) -> None:
-    keys = add(shop, "committed", count=2 * CHUNK_ROWS_MAX)
+    keys = add(shop, "committed", count=2 * PAGE_ROWS_MAX)
     broker = Broker(dict.fromkeys(keys, Outcome.COMMITTED))
     broker.chunks_max = 1
     with refused("broker_gone"):
         sweep(shop, broker)
-    assert set(shop.outcomes()) == set(keys[CHUNK_ROWS_MAX:])
+    assert set(shop.outcomes()) == set(keys[PAGE_ROWS_MAX:])
 
 
 def test_a_ledger_that_was_exchanged_is_not_swept(shop: Shop) -> None:

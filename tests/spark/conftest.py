@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.java import java_home
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.session import environment, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
-#: Short jobs never earn back what the optimizing compiler and a parallel collector cost at start.
-JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ROOT = HERE.parent.parent
+#: Short jobs never earn back what the optimizing compiler costs.
+JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,29 +31,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start Spark once; it takes about ten seconds."""
-    from pyspark.sql import SparkSession
-
     scratch = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as environment:
+    # A task that failed is tried once more, as it would be on a cluster.
+    config = PipelineConfig(master="local[2,2]", shuffle_partitions=2)
+    folders = {"spark.local.dir": "local", "spark.sql.warehouse.dir": "warehouse"}
+    with pytest.MonkeyPatch.context() as variables:
         # The packaged Java, whatever the host has, so that every run is the same.
-        environment.delenv("JAVA_HOME", raising=False)
-        environment.setenv("JAVA_HOME", str(java_home(scratch / "cache")))
-        # Workers would otherwise take the python of PATH, which lacks our packages.
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("SPARK_LOCAL_DIRS", str(scratch / "local"))
-        # A test host's own name may not resolve.
-        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("escrowmq-tests")
-            .config("spark.driver.extraJavaOptions", JVM_FLAGS)
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.ansi.enabled", "true")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .getOrCreate()
+        variables.delenv("JAVA_HOME", raising=False)
+        # Workers import faults from here.
+        variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        # All that the session sets is gone again after it.
+        for name, value in environment(config, scratch / "cache").items():
+            variables.setenv(name, value)
+        session = spark_session(
+            config,
+            cache=scratch / "cache",
+            jvm_options=JVM_OPTIONS,
+            further={name: str(scratch / folder) for name, folder in folders.items()},
         )
         yield session
         session.stop()

@@ -7,6 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.administering import Administering
+from escrowmq.broker.awaiting import Awaiting
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
@@ -88,6 +89,7 @@ class Broker:
         self._handlers: dict[int, Handler] = {}
         self.contradictions = Contradictions()
         self.checking = Checking(self)
+        self.awaiting = Awaiting(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
@@ -107,6 +109,7 @@ class Broker:
             OwnWriting(self),
             OwnVerdicts(self),
             OwnFacts(self),
+            self.awaiting,
             OwnRecords(self),
             OwnReading(self),
             OwnAdmin(self),

@@ -13,6 +13,7 @@ from escrowmq.broker.requests import Handler, Request
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
+from escrowmq.protocol.own_blocks import Block, encode_blocks
 from escrowmq.protocol.own_forms import (
     Columns,
     RowT,
@@ -89,12 +90,26 @@ class Call(Generic[HeaderT]):
                     rows=count,
                     bytes=len(body),
                 )
-        header = spec.answer(
-            form=form,
-            version=spec.version,
-            row_count=count,
-            now_ms=self.broker.clock.now_ms(),
-            **fields,
+        self._answer(body, count, fields)
+
+    def answer_blocks(
+        self,
+        columns: Sequence[Block],
+        pieces: Sequence[bytes | memoryview],
+        **fields: Any,  # noqa: ANN401 - of the answer's header
+    ) -> None:
+        """Answer with these numbers, and these bytes after them."""
+        spec = self.spec
+        assert spec.answer_bytes
+        assert spec.answer_rows is not None
+        body = encode_blocks(spec.answer_rows, columns, pieces)
+        assert len(body) <= ANSWER_BYTES_MAX
+        self._answer(body, len(columns[0]), fields)
+
+    def _answer(self, body: bytes, count: int, fields: dict[str, Any]) -> None:
+        fields.setdefault("now_ms", self.broker.clock.now_ms())
+        header = self.spec.answer(
+            form=self.header.form, version=self.spec.version, row_count=count, **fields
         )
         self.request.answer(header=header, body=body)
 

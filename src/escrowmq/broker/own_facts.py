@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from escrowmq.broker.own_calls import PAGE_S_MAX, Call, offset_cursor, own_questions
+from escrowmq.broker.own_calls import (
+    PAGE_S_MAX,
+    Call,
+    key_cursor,
+    keys_after,
+    offset_cursor,
+    own_questions,
+)
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
@@ -26,9 +33,15 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import ListTransactionsHeader, OwnHeader, PlanHeader
+    from escrowmq.protocol.own_headers import (
+        ListBatchesHeader,
+        ListTransactionsHeader,
+        OwnHeader,
+        PlanHeader,
+    )
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
+    from escrowmq.transaction.batches import AppBatches
 
 IDS_MAX = 4_000
 """Rows of a page with transaction ids: hardly more than there is time for."""
@@ -61,6 +74,7 @@ class OwnFacts:
                 OwnCode.STATUS: self.status,
                 OwnCode.PLAN_RANGES: self.plan,
                 OwnCode.LIST_TRANSACTIONS: self.transactions,
+                OwnCode.LIST_BATCHES: self.batches,
             },
         )
 
@@ -138,6 +152,34 @@ class OwnFacts:
             ],
             cursor=None if next_start is None else str(next_start),
         )
+
+    def batches(self, call: Call[ListBatchesHeader]) -> None:
+        """Decided batches: of each app the numbers by query, then the names."""
+        apps, only = self._broker.store.core.batches.apps, call.header.app_id
+        every = [
+            (app_id, is_named, key)
+            for app_id, app in apps.items()
+            if only in ("", app_id)
+            for is_named, keys in ((False, app.highest), (True, app.named))
+            for key in keys
+        ]
+        keys, cursor = key_cursor(
+            keys_after(every, call.header.cursor, tuple[str, bool, str]), call.limit()
+        )
+        call.answer_rows(
+            [
+                _batch(app_id, apps[app_id], key, is_named=is_named)
+                for app_id, is_named, key in keys
+            ],
+            cursor=cursor,
+        )
+
+
+def _batch(app_id: str, app: AppBatches, key: str, *, is_named: bool) -> tuple[object, ...]:
+    if is_named:
+        batch = app.named[key]
+        return app_id, batch.query_id, None, key, batch.log_offset
+    return app_id, key, app.highest[key], None, None
 
 
 def _undecided_heads(heads: Rows) -> Rows:

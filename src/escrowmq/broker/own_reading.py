@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_cursor, own_questions
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.protocol.filter import TAGS_MAX
 from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.stored_message import decode
+from escrowmq.store.bulk_reading import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,12 +26,18 @@ if TYPE_CHECKING:
         FindMessagesHeader,
         ListQueuesHeader,
         ReadMessagesHeader,
+        ReadStoredHeader,
     )
     from escrowmq.store.reader import Located
+
+SEARCHED_MAX = 256
+"""Queues of a page whose offsets are searched for by time: each takes some reads."""
 
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Stored bytes of the messages in one page, but for one that is larger."""
 
+#: As many digits as a code can have.
+_CODE = re.compile(r"-?[0-9]{1,10}")
 _TRANSACTION_ID = TRANSACTION_ID.encode()
 
 
@@ -43,26 +54,38 @@ class OwnReading:
             {
                 OwnCode.LIST_QUEUES: self.queues,
                 OwnCode.READ_MESSAGES: self.read,
+                OwnCode.READ_STORED: self.read_stored,
                 OwnCode.FIND_MESSAGES: self.find,
             },
         )
 
     def queues(self, call: Call[ListQueuesHeader]) -> None:
         """Queues and their offsets."""
-        broker, topic = self._broker, call.header.topic
+        broker, header = self._broker, call.header
+        topics = set(header.topic.split(",")) - {""}
         named = {(queue.topic, queue.queue_id) for queue in broker.store.queues}
         for one in broker.meta.topics.values():
             count = max(one.read_queue_count, one.write_queue_count)
             named.update((one.name, queue_id) for queue_id in range(count))
-        wanted = (key for key in named if topic in ("", key[0]))
+        wanted = (key for key in named if not topics or key[0] in topics)
+        is_by_time = max(header.from_ms, header.until_ms) >= 0
         keys, cursor = key_cursor(
-            keys_after(wanted, call.header.cursor, tuple[str, int]), call.limit()
+            keys_after(wanted, header.cursor, tuple[str, int]),
+            call.limit(SEARCHED_MAX) if is_by_time else call.limit(),
         )
-        call.answer_rows(map(self._queue, keys), cursor=cursor, log_end=broker.store.settled)
+        rows = [self._queue(key, header) for key in keys]
+        call.answer_rows(rows, cursor=cursor, log_end=broker.store.settled)
 
-    def _queue(self, key: tuple[str, int]) -> tuple[object, ...]:
+    def _queue(self, key: tuple[str, int], header: ListQueuesHeader) -> tuple[object, ...]:
         queue = self._broker.reader.queue(*key)
-        return (*key, queue.start, queue.end) if queue is not None else (*key, 0, 0)
+        if queue is None:
+            return (*key, 0, 0)
+        start, end = queue.start, queue.end
+        if header.from_ms >= 0:
+            start = queue.offset_at(header.from_ms)
+        if header.until_ms >= 0:
+            end = max(queue.offset_at(header.until_ms), start)
+        return (*key, start, end)
 
     def read(self, call: Call[ReadMessagesHeader]) -> None:
         """Visible messages of a queue."""
@@ -91,6 +114,34 @@ class OwnReading:
             queue_end=queue.end,
         )
 
+    def read_stored(self, call: Call[ReadStoredHeader]) -> None:
+        """Visible messages of a queue, as they were written."""
+        header, broker = call.header, self._broker
+        broker.topics.named(header.topic)
+        queue = broker.reader.queue(header.topic, header.queue_id)
+        if queue is None:
+            none = np.zeros(0, dtype=np.int64)
+            call.answer_blocks([none] * 4, [], next_start=0, queue_start=0, queue_end=0)
+            return
+        rows_max = call.spec.answer_rows_max
+        found = read_stored(
+            broker.store,
+            queue,
+            max(header.start, queue.start),
+            min(header.end, queue.end),
+            count_max=min(header.limit, rows_max) if header.limit > 0 else rows_max,
+            bytes_max=min(header.bytes_max or READ_BYTES_MAX, READ_BYTES_MAX),
+            codes=_codes(header.tag_codes),
+        )
+        entries = found.entries
+        call.answer_blocks(
+            [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
+            found.pieces,
+            next_start=found.next_offset,
+            queue_start=queue.start,
+            queue_end=queue.end,
+        )
+
     def find(self, call: Call[FindMessagesHeader]) -> None:
         """Messages by key or id."""
         header, reader = call.header, self._broker.reader
@@ -112,6 +163,15 @@ class OwnReading:
                 left_bytes -= len(located.message)
                 rows.append(_located(located))
         call.answer_rows(rows)
+
+
+def _codes(text: str) -> list[int] | None:
+    if not text:
+        return None
+    codes = text.split(",", TAGS_MAX)
+    if not all(_CODE.fullmatch(code) for code in codes):
+        raise ProtocolViolation("filter_malformed", "codes are whole numbers", codes=text[:128])
+    return [int(code) for code in codes]
 
 
 def _located(located: Located) -> tuple[object, ...]:

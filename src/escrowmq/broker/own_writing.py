@@ -92,6 +92,8 @@ class OwnWriting:
             reply = decision.reply
             assert isinstance(reply, Held)
             first = reply.half_offset
+            if not (header.number or reply.repeated):
+                self._broker.awaiting.note_held(header.producer_group)
             call.answer(
                 [
                     [message.queue_id for message in messages],
@@ -256,6 +258,7 @@ class OwnWriting:
         def decided(decision: Decision) -> None:
             reply = decision.reply
             assert isinstance(reply, BatchReply)
+            self._broker.awaiting.note_batch()
             call.answer(outcome=reply.outcome, messages=reply.rows)
 
         self._broker.submit(call.request, command, decided)

@@ -197,6 +197,7 @@ class Server:
         self._http.close()
         if self._broker is not None:
             self._broker.checking.close()
+            self._broker.awaiting.close()
         if self._writer is not None:
             await self._writer.close()
         await self._hang_up()
@@ -241,6 +242,7 @@ class Server:
         if self._all_gone is not None and not self._connections:
             self._all_gone.set()
         self.broker.pulling.drop(connection)
+        self.broker.awaiting.drop(connection)
         self.broker.heartbeats.drop(connection)
 
     # What happens by itself.
@@ -248,6 +250,7 @@ class Server:
     async def _end_pulls(self) -> None:
         self.broker.pulling.look_at_views()
         self.broker.pulling.give_up()
+        self.broker.awaiting.tick()
         self.broker.relaying.give_up()
 
     async def _release(self) -> None:

@@ -19,7 +19,7 @@ OUR_RELEASE = version("escrowmq")
 """Read once: the look-up reads files."""
 
 PIPELINE_SILENT_MS_MAX = 120_000
-"""A pipeline that sent no verdict for so long is away: several of its rounds were left out."""
+"""A pipeline that neither sent verdicts nor asked for news for so long is away."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +30,9 @@ class Vitals:
     background: Background
     name_address: str = ""
     http_address: str = ""
-    #: When the pipeline last sent a verdict; 0 if it never did.
+    #: When the pipeline last sent a verdict, and when it last asked for news; 0 if it never did.
     verdict_at_ms: int = 0
+    awaited_at_ms: int = 0
     connections: Callable[[], int] = int
     #: How often each limit of connections was reached.
     limits_reached: Mapping[str, int] = field(default_factory=dict)
@@ -86,8 +87,8 @@ def status(broker: Broker) -> Status:
     now_ms = broker.clock.now_ms()
     stands = standing(store)
     oldest_at_ms = stands.oldest_undecided_at_ms
-    heard_at_ms = vitals.verdict_at_ms or vitals.started_at_ms
-    is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX or not vitals.verdict_at_ms
+    heard_at_ms = max(vitals.verdict_at_ms, vitals.awaited_at_ms)
+    is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
     consumers = map(clients.consumers, clients.consumer_groups())
     return Status(
         is_ready=store.failure is None,
@@ -115,7 +116,7 @@ def status(broker: Broker) -> Status:
         log_flushed=store.log.flushed,
         durability=store.config.durability,
         last_verdict_at_ms=vitals.verdict_at_ms,
-        pipeline_away_since_ms=heard_at_ms if is_away else 0,
+        pipeline_away_since_ms=(heard_at_ms or vitals.started_at_ms) if is_away else 0,
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,

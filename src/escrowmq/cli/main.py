@@ -1,7 +1,8 @@
 """The ``escrowmq`` command.
 
 Importing this module must stay cheap: a command imports numpy, pyarrow and what needs them when it
-runs.  Errors made on purpose become one line and exit code 2; a traceback is always our bug.
+runs.  Errors made on purpose become one line and an exit code by their kind; a traceback is always
+our bug.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ from typing import Annotated
 
 import typer
 
-from escrowmq.cli import config_commands, store_commands
+from escrowmq.cli import (
+    config_commands,
+    group_commands,
+    message_commands,
+    store_commands,
+    topic_commands,
+    txn_commands,
+)
 from escrowmq.cli.demo import demo
 from escrowmq.cli.serve import serve
+from escrowmq.cli.status import status
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -27,7 +36,15 @@ from escrowmq.model.errors import (
     Unavailable,
 )
 
-EXIT_REFUSED = 2
+#: By the error's class: who must act.  Bad arguments end with 2 too.
+EXITS: dict[type[EscrowError], int] = {
+    RequestRefused: 2,
+    Unavailable: 3,
+    OutcomeUnknown: 4,
+    StoreCorrupt: 5,
+    StoreUnusable: 5,
+    ProtocolViolation: 6,
+}
 
 #: Who must act is the error's class, so the class says what to do; the error itself says where.
 REMEDIES: dict[type[EscrowError], str] = {
@@ -46,9 +63,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(config_commands.app, name="config")
+app.add_typer(group_commands.app, name="group")
+app.add_typer(message_commands.app, name="message")
+app.add_typer(topic_commands.app, name="topic")
+app.add_typer(txn_commands.app, name="txn")
 app.add_typer(store_commands.app, name="store")
 app.command()(demo)
 app.command()(serve)
+app.command()(status)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value
@@ -89,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(arguments, prog_name="escrowmq")
     except EscrowError as error:
         print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print
-        sys.exit(EXIT_REFUSED)
+        sys.exit(next(EXITS[kind] for kind in type(error).__mro__ if kind in EXITS))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ here; rows are in the body.
   rows, each an array in the order of the columns. `arrow`: an Arrow IPC stream, not compressed,
   with exactly these columns, no dictionaries, and the version under `escrowmq.version` in the
   schema's metadata.
+- **Blocks**, where a request says so, whatever its form: the answer's columns stand one after the
+  other, each as the little-endian values of all rows, and bytes follow them.
 - **One version** for the columns of a request and its answer. Another one is refused with
   `schema_version_unknown`.
 - **Pages.** An answer with a `cursor` is not the last: ask again with it, the rest as before.
@@ -94,6 +96,8 @@ def _request(request: OwnRequest) -> Iterator[str]:
         per = "page" if request.is_paged else "answer"
         yield f"Rows of the answer, at most {request.answer_rows_max} to a {per}:\n"
         yield from _columns(request.answer_rows)
+    if request.answer_bytes:
+        yield f"They are in blocks. The bytes after them are {request.answer_bytes}.\n"
 
 
 def _fields(kind: type[msgspec.Struct], base: type[msgspec.Struct] | None) -> Iterator[str]:

@@ -41,7 +41,7 @@ def check(
 ) -> None:
     """Tell what is in a store and whether it is damaged; changes nothing.
 
-    Exit code 0: no damage.  1: damage found.  2: it could not be looked at.
+    Exit code 0: no damage.  1: damage found.  5: it could not be looked at.
     """
     import msgspec
 
@@ -79,7 +79,7 @@ def repair(
 ) -> None:
     """Take the damage out of a store: copy it aside, never delete it.
 
-    Exit code 0: no damage is left.  1: there is.  2: nothing could be done.
+    Exit code 0: no damage is left.  1: there is.  5: nothing could be done.
     """
     from escrowmq.cli import store_repair
     from escrowmq.store.lock import DirectoryLock

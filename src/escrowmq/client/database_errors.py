@@ -11,7 +11,10 @@ class Failure(StrEnum):
 
     DUPLICATE = "duplicate"
     LOCKED = "locked"
+    #: It took longer than a statement of ours may.
+    SLOW = "too_slow"
     READ_ONLY = "read_only"
+    UNREACHABLE = "ledger_unreachable"
     NO_TABLE = "ledger_missing"
     OTHER = "database_failed"
 
@@ -19,10 +22,13 @@ class Failure(StrEnum):
 _BY_SQLSTATE = {
     "23505": Failure.DUPLICATE,
     "55P03": Failure.LOCKED,  # lock_not_available: lock_timeout
-    "57014": Failure.LOCKED,  # query_canceled: statement_timeout
+    "57014": Failure.SLOW,  # query_canceled: statement_timeout
     "40P01": Failure.LOCKED,  # deadlock_detected
     "25006": Failure.READ_ONLY,
     "42P01": Failure.NO_TABLE,
+    "57P01": Failure.UNREACHABLE,  # admin_shutdown
+    "57P02": Failure.UNREACHABLE,  # crash_shutdown
+    "57P03": Failure.UNREACHABLE,  # cannot_connect_now
 }
 
 _BY_SQLITE_NAME = {
@@ -33,6 +39,8 @@ _BY_SQLITE_NAME = {
     "SQLITE_BUSY_TIMEOUT": Failure.LOCKED,
     "SQLITE_LOCKED": Failure.LOCKED,
     "SQLITE_LOCKED_SHAREDCACHE": Failure.LOCKED,
+    "SQLITE_CANTOPEN": Failure.UNREACHABLE,
+    "SQLITE_INTERRUPT": Failure.SLOW,
 }
 
 
@@ -42,6 +50,8 @@ def failure_of(error: BaseException) -> Failure:
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if state in _BY_SQLSTATE:
             return _BY_SQLSTATE[state]
+        if state is None and _is_lost(cause):
+            return Failure.UNREACHABLE
         name = getattr(cause, "sqlite_errorname", None)
         if name is None:
             continue
@@ -54,6 +64,12 @@ def failure_of(error: BaseException) -> Failure:
         if str(cause).startswith("no such table"):
             return Failure.NO_TABLE
     return Failure.OTHER
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether psycopg has no connection; while there is one, the server says what is wrong."""
+    kind = type(error)
+    return kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCK_WAIT_MS = 100
 CONNECT_TIMEOUT_S = 5
+#: How long one statement of ours may take, once it has its locks.
+STATEMENT_MS_MAX = 10_000
 
 Opener = Callable[[], AbstractContextManager[Link]]
 """Gives a link for as long as the ``with`` block lasts."""
@@ -90,9 +94,22 @@ def _open_file(path: str, mode: str) -> sqlite3.Connection:
 def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without importing it above
     import psycopg
 
-    if "connect_timeout=" in url:
+    try:
+        stated = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise _bad_url() from None
+    port = str(stated.get("port") or "0").replace(",", "")
+    if url.partition("?")[0].count("@") > 1 or not port.isdecimal():
+        # A piece of the password would be taken for a host or a port, and shown in an error.
+        raise _bad_url()
+    if "connect_timeout" in stated:
         return psycopg.connect(url)
     return psycopg.connect(url, connect_timeout=CONNECT_TIMEOUT_S)
+
+
+def _bad_url() -> RequestRefused:
+    # What is wrong with it may be the password: nothing of it is repeated.
+    return RequestRefused("bad_ledger_url", "quote what is special in a URL: %40 for @ and so on")
 
 
 @contextmanager
@@ -134,6 +151,23 @@ def _check_file(engine: sqlalchemy.Engine) -> None:
 
 
 @contextmanager
+def cutting(link: Link, until_s: float) -> Iterator[None]:
+    """Break the connection if this lasts longer: whoever waits for the database gets an error.
+
+    Timeouts of the database's own help as long as it can be heard.  `until_s` is monotonic time.
+    """
+    timer = threading.Timer(max(until_s - time.monotonic(), 0), link.cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        # Whoever has the connection next must not be cut off.
+        timer.join()
+
+
+@contextmanager
 def reading(link: Link, lock_wait_ms: int = LOCK_WAIT_MS) -> Iterator[None]:
     """Run one short transaction of our own that only reads."""
     with _transaction(link, link.dialect.begin_read, lock_wait_ms):
@@ -157,6 +191,7 @@ def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
                 link.execute(begin)
             if not is_sqlite:
                 link.execute(link.dialect.wait.format(lock_wait_ms))
+                link.execute(link.dialect.patience.format(lock_wait_ms + STATEMENT_MS_MAX))
             _check_transaction(link)
             yield
             link.commit()

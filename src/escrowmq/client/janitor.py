@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.databases import Opener, reading, writing
-from escrowmq.client.ledger_checks import CHUNK_ROWS_MAX, Outcome
+from escrowmq.client.ledger_checks import Outcome
+from escrowmq.client.ledger_sql import is_name
 from escrowmq.client.links import Link, Row
 from escrowmq.model.errors import RequestRefused
 
 FENCE_KEPT_MS = 7 * 24 * 3_600_000
+#: Rows that the broker is asked about at a time.
+PAGE_ROWS_MAX = 256
 
 Decided = Callable[[Sequence[str]], Mapping[str, Outcome]]
 """Asks the broker: which of these are durably decided, and how.  Raises if it cannot be asked."""
@@ -51,7 +54,10 @@ def forget_consumed(opener: Opener, before_ms: int) -> int:
 
 
 def _is_kept(row: Row, now_ms: int) -> bool:
-    _, outcome, written_at_ms = row
+    transaction_id, outcome, written_at_ms = row
+    if not is_name(transaction_id):
+        # Nobody of ours wrote it.
+        return True
     return bool(outcome == Outcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)
 
 
@@ -65,7 +71,7 @@ def _pages(link: Link, ledger_uuid: str) -> Iterator[Sequence[Row]]:
                 raise RequestRefused(
                     "ledger_differs", "this is another ledger", expected=ledger_uuid
                 )
-            page = link.execute(ledger_sql.PAGE_SQL.format(limit=CHUNK_ROWS_MAX), [last]).rows
+            page = link.execute(ledger_sql.PAGE_SQL.format(limit=PAGE_ROWS_MAX), [last]).rows
         if not page:
             return
         yield page
@@ -76,4 +82,4 @@ def _delete(link: Link, ids: Sequence[str], outcome: Outcome) -> int:
     if not ids:
         return 0
     with writing(link):
-        return link.execute(ledger_sql.delete_sql(len(ids)), [outcome, *ids]).row_count
+        return link.execute(link.dialect.delete, [outcome, link.dialect.pack(ids)]).row_count

@@ -9,21 +9,29 @@ makes a table or a file.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_errors import Failure, failure_of
-from escrowmq.client.databases import Opener, reading, writing
-from escrowmq.client.ledger_sql import SQLITE, is_name
-from escrowmq.client.links import Link
+from escrowmq.client.databases import Opener, cutting, reading, writing
+from escrowmq.client.ledger_sql import SQLITE, are_names, is_name
+from escrowmq.client.links import Link, Row
 from escrowmq.model.errors import EscrowError
 
-#: Rows in one statement.  Three parameters each stay below what old builds of SQLite take (999).
-CHUNK_ROWS_MAX = 256
-#: How often one round may run into somebody's lock before it leaves the rest for the next one.
+#: Transactions in one statement, and in one transaction of ours.
+CHUNK_ROWS_MAX = 4_096
+#: A chunk that meets a lock is cut into so many: one locked row among thousands is then alone
+#: after four waits; with halves it would take twelve.
+SPLIT_COUNT = 8
+#: How often an inquiry may run into somebody's lock before it leaves the rest for the next one.
 LOCK_WAITS_MAX = 32
+#: How long an inquiry may take; what has no answer by then gets none.
+SECONDS_MAX = 20.0
 
 log = logging.getLogger(__name__)
 
@@ -54,25 +62,43 @@ class Question(NamedTuple):
 Answers = dict[str, Answer]
 """By transaction id: one for each that was asked about."""
 
+Groups = Mapping[str, str]
+"""By transaction id its producer group, in the order in which rows are locked."""
+
 #: Past its deadline this one can be fenced off.
 ABSENT = Answer(Outcome.UNKNOWN, "absent")
-LOCKED = Answer(Outcome.UNKNOWN, Failure.LOCKED)
+LOCKED = Answer(Outcome.UNKNOWN, Failure.LOCKED.value)
+LATE = Answer(Outcome.UNKNOWN, "out_of_time")
+AMBIGUOUS = Answer(Outcome.UNKNOWN, "ambiguous")
+ILLEGAL = Answer(Outcome.UNKNOWN, "illegal_id")
+ODD_ROW = Answer(Outcome.UNKNOWN, "odd_row")
+OTHER_GROUP = Answer(Outcome.UNKNOWN, "other_group")
+_BY_ROW = {
+    ledger_sql.COMMITTED: Answer(Outcome.COMMITTED),
+    ledger_sql.ROLLED_BACK: Answer(Outcome.ROLLED_BACK),
+}
 
 
 class _NotTheLedger(Exception):
     """The database that was reached is not the one that was asked for, or not its primary."""
 
 
+def deadline_at_ms(stored_at_ms: int, allowed_ms: int) -> int:
+    """Until when a sender may commit its own transaction: what is absent then can be fenced off.
+
+    There is no margin: the fence and the row are one row of one table, so a fence that comes early
+    makes a slow transaction fail, and breaks nothing.
+    """
+    return stored_at_ms + allowed_ms
+
+
 def look_up(opener: Opener, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:
     """Read what is in the ledger, and change nothing."""
-    answers, askable = _sort(questions)
-    try:
-        with opener() as link:
-            for chunk in _chunks(askable):
-                answers |= _read(link, chunk, ledger_uuid)
-    except Exception as error:  # noqa: BLE001 -- whatever failed, the answer is the same
-        _give_up(answers, error)
-    return answers
+    questions = list(questions)
+    return Inquiry(opener, ledger_uuid).look_up(
+        [question.transaction_id for question in questions],
+        [question.producer_group for question in questions],
+    )
 
 
 def settle(
@@ -80,66 +106,142 @@ def settle(
 ) -> Answers:
     """Read first; then fence off what is absent and past its deadline by ``now_ms``."""
     questions = list(questions)
-    answers = look_up(opener, questions, ledger_uuid=ledger_uuid)
-    overdue = [
-        question
-        for question in {question.transaction_id: question for question in questions}.values()
-        if answers[question.transaction_id] == ABSENT and question.deadline_at_ms < now_ms
-    ]
-    if not overdue:
+    return Inquiry(opener, ledger_uuid).settle(
+        [question.transaction_id for question in questions],
+        [question.producer_group for question in questions],
+        # Of two with one id, both must be past theirs.
+        {question.transaction_id for question in questions}
+        - {question.transaction_id for question in questions if question.deadline_at_ms >= now_ms},
+        now_ms=now_ms,
+    )
+
+
+class Inquiry:
+    """Asks one ledger about any number of transactions, with one patience for all of them.
+
+    Once it has failed, by an error or by time, the rest of it is UNKNOWN at once: whoever waits for
+    other ledgers waits for this one only so long.
+    """
+
+    def __init__(
+        self, opener: Opener, ledger_uuid: str, *, seconds_max: float = SECONDS_MAX
+    ) -> None:
+        self._opener = opener
+        self._ledger_uuid = ledger_uuid
+        self._until = time.monotonic() + seconds_max
+        self._lock_waits = 0
+        #: Why nothing more is asked.
+        self.failed: Answer | None = None
+
+    def look_up(self, ids: Sequence[str], groups: Sequence[str]) -> Answers:
+        """Read what is in the ledger, and change nothing."""
+        askable, answers = _sorted_out(ids, groups)
+        answers |= dict.fromkeys(askable, ABSENT)
+        self._work(askable, answers, self._read_all)
         return answers
-    try:
-        with opener() as link:
-            for chunk_answers in _fence_all(link, overdue, ledger_uuid, now_ms):
-                answers |= chunk_answers
-    except Exception as error:  # noqa: BLE001 -- as above
-        overdue_ids = {question.transaction_id for question in overdue}
-        left = {key: ABSENT for key in overdue_ids if answers[key] == ABSENT}
-        _give_up(left, error)
-        answers |= left
-    return answers
+
+    def settle(
+        self, ids: Sequence[str], groups: Sequence[str], overdue: Collection[str], *, now_ms: int
+    ) -> Answers:
+        """Read first; then fence off what is absent and among the overdue."""
+        answers = self.look_up(ids, groups)
+        absent = {
+            key: group
+            for key, group in zip(ids, groups, strict=True)
+            if answers[key] is ABSENT and key in overdue
+        }
+        if absent:
+            fences = {key: absent[key] for key in sorted(absent)}
+            self._work(fences, answers, lambda link, all_of: self._fence_all(link, all_of, now_ms))
+        return answers
+
+    def _work(self, groups: Groups, answers: Answers, step: _Step) -> None:
+        """Take in what each step answers; whatever fails, what has no answer gets the reason."""
+        if self.failed is None:
+            try:
+                with self._opener() as link, cutting(link, self._until):
+                    for found in step(link, groups):
+                        answers.update(found)
+            except Exception as error:  # noqa: BLE001 -- whatever failed, the answer is the same
+                self.failed = self._failure(error)
+        if self.failed is not None:
+            answers.update((key, self.failed) for key in groups if answers[key] is ABSENT)
+
+    def _failure(self, error: Exception) -> Answer:
+        answer = LATE if time.monotonic() >= self._until else _answer_of(error)
+        log.warning("ledger_check_failed", extra={"reason": answer.reason, "cause": str(error)})
+        return answer
+
+    def _is_late(self) -> bool:
+        if time.monotonic() >= self._until:
+            self.failed = LATE
+        return self.failed is not None
+
+    def _read_all(self, link: Link, groups: Groups) -> Iterator[Answers]:
+        for chunk in _chunks(groups, CHUNK_ROWS_MAX):
+            if self._is_late():
+                return
+            with reading(link):
+                _check_ledger(link, self._ledger_uuid)
+                found = link.execute(link.dialect.read, [link.dialect.pack(chunk)])
+            yield _answers(chunk, found.rows)
+
+    def _fence_all(self, link: Link, groups: Groups, now_ms: int) -> Iterator[Answers]:
+        """Fence in chunks; one that meets a lock is cut up until the locked transaction is alone.
+
+        Its parts come last: one transaction that stays locked must not hold up the others.
+        """
+        waiting = deque(_chunks(groups, CHUNK_ROWS_MAX))
+        while waiting and not self._is_late():
+            chunk = waiting.popleft()
+            if self._lock_waits >= LOCK_WAITS_MAX:
+                yield dict.fromkeys(chunk, LOCKED)
+                continue
+            try:
+                yield _fence(link, chunk, self._ledger_uuid, now_ms)
+            except Exception as error:
+                if failure_of(error) is not Failure.LOCKED:
+                    raise
+                self._lock_waits += 1
+                if len(chunk) == 1 or link.dialect is SQLITE:
+                    # SQLite has one lock for everything: a smaller chunk would meet it too.
+                    yield dict.fromkeys(chunk, LOCKED)
+                else:
+                    waiting += _chunks(chunk, -(-len(chunk) // SPLIT_COUNT))
 
 
-def _sort(questions: Iterable[Question]) -> tuple[Answers, list[Question]]:
-    """Answer what no database need be asked; the rest in the order in which it is locked."""
-    answers: Answers = {}
-    asked: dict[str, Question] = {}
-    for question in questions:
-        key = question.transaction_id
-        first = asked.setdefault(key, question)
-        if first.producer_group != question.producer_group:
-            answers[key] = Answer(Outcome.UNKNOWN, "ambiguous")
-        elif not is_name(key) or not is_name(question.producer_group):
-            answers[key] = Answer(Outcome.UNKNOWN, "illegal_id")
-        else:
-            answers.setdefault(key, ABSENT)
-    return answers, [asked[key] for key in sorted(asked) if answers[key] == ABSENT]
+_Step = Callable[[Link, Groups], Iterator[Answers]]
 
 
-def _chunks(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
-    for start in range(0, len(questions), CHUNK_ROWS_MAX):
-        yield questions[start : start + CHUNK_ROWS_MAX]
+def _sorted_out(ids: Sequence[str], groups: Sequence[str]) -> tuple[dict[str, str], Answers]:
+    """What a database can be asked about, in the order of its locks, and answers to the rest."""
+    asked = dict(zip(ids, groups, strict=True))
+    refused: Answers = {}
+    if len(asked) < len(ids):
+        refused = {
+            key: AMBIGUOUS for key, group in zip(ids, groups, strict=True) if asked[key] != group
+        }
+    if not (are_names(asked) and are_names(set(groups))):
+        refused |= {
+            key: ILLEGAL
+            for key, group in asked.items()
+            if key not in refused and not (is_name(key) and is_name(group))
+        }
+    keys = sorted(asked.keys() - refused.keys()) if refused else sorted(asked)
+    return {key: asked[key] for key in keys}, refused
 
 
-def _give_up(answers: Answers, error: Exception) -> None:
-    """What has no answer yet gets the reason why it stays without one."""
-    reason = _reason(error)
-    log.warning("ledger_check_failed", extra={"reason": reason, "cause": str(error)})
-    for key, answer in answers.items():
-        if answer == ABSENT:
-            answers[key] = Answer(Outcome.UNKNOWN, reason)
+def _chunks(groups: Groups, rows_max: int) -> Iterator[dict[str, str]]:
+    items = iter(groups.items())
+    while chunk := dict(islice(items, rows_max)):
+        yield chunk
 
 
-def _reason(error: Exception) -> str:
+def _answer_of(error: Exception) -> Answer:
     if isinstance(error, _NotTheLedger):
-        return str(error)
-    return error.code if isinstance(error, EscrowError) else failure_of(error).value
-
-
-def _read(link: Link, chunk: Sequence[Question], ledger_uuid: str) -> Answers:
-    with reading(link):
-        _check_ledger(link, ledger_uuid)
-        return _answers(link, chunk)
+        return Answer(Outcome.UNKNOWN, str(error))
+    reason = error.code if isinstance(error, EscrowError) else failure_of(error).value
+    return Answer(Outcome.UNKNOWN, reason)
 
 
 def _check_ledger(link: Link, ledger_uuid: str) -> None:
@@ -152,70 +254,32 @@ def _check_ledger(link: Link, ledger_uuid: str) -> None:
         raise _NotTheLedger("standby")
 
 
-def _answers(link: Link, chunk: Sequence[Question], locking: str = "") -> Answers:
-    ids = [question.transaction_id for question in chunk]
-    rows = link.execute(ledger_sql.read_sql(len(ids), locking), ids).rows
-    found = {row[0]: row for row in rows}
-    return {
-        question.transaction_id: _answer(question, found.get(question.transaction_id))
-        for question in chunk
-    }
+def _answers(groups: Groups, rows: Sequence[Row]) -> Answers:
+    """What rows say; who has no row is not among the answers."""
+    answers: Answers = {}
+    for key, group, outcome in rows:
+        if groups.get(key) == group:
+            answers[key] = _BY_ROW.get(outcome, ODD_ROW)
+        elif key in groups:
+            answers[key] = OTHER_GROUP
+    return answers
 
 
-def _answer(question: Question, row: tuple[str, str, str] | None) -> Answer:
-    if row is None:
-        return ABSENT
-    _, producer_group, outcome = row
-    if producer_group != question.producer_group:
-        return Answer(Outcome.UNKNOWN, "other_group")
-    if outcome not in {Outcome.COMMITTED, Outcome.ROLLED_BACK}:
-        return Answer(Outcome.UNKNOWN, "odd_row")
-    return Answer(Outcome(outcome))
-
-
-def _fence_all(
-    link: Link, overdue: Sequence[Question], ledger_uuid: str, now_ms: int
-) -> Iterator[Answers]:
-    """Fence in chunks; one that meets a lock is halved until the locked transaction is alone."""
-    waiting = list(reversed(list(_chunks(overdue))))
-    lock_waits = 0
-    while waiting:
-        chunk = waiting.pop()
-        if lock_waits >= LOCK_WAITS_MAX:
-            yield _all_locked(chunk)
-            continue
-        try:
-            yield _fence(link, chunk, ledger_uuid, now_ms)
-        except Exception as error:
-            if failure_of(error) is not Failure.LOCKED:
-                raise
-            lock_waits += 1
-            if len(chunk) == 1 or link.dialect is SQLITE:
-                # SQLite has one lock for everything: a smaller chunk would meet it too.
-                yield _all_locked(chunk)
-            else:
-                middle = len(chunk) // 2
-                waiting += [chunk[middle:], chunk[:middle]]
-
-
-def _all_locked(chunk: Sequence[Question]) -> Answers:
-    return {question.transaction_id: LOCKED for question in chunk}
-
-
-def _fence(link: Link, chunk: Sequence[Question], ledger_uuid: str, now_ms: int) -> Answers:
+def _fence(link: Link, chunk: Groups, ledger_uuid: str, now_ms: int) -> Answers:
     """Write ``rolled_back`` where there is no row, and read what stands there in the end.
 
     The INSERT waits for whoever is writing the same row, so the read after it sees that one's row
     or ours.  Only when ours is committed may anybody act on it.
     """
-    values = [
-        value
-        for question in chunk
-        for value in (question.transaction_id, question.producer_group, str(now_ms))
-    ]
+    dialect = link.dialect
     with writing(link):
         _check_ledger(link, ledger_uuid)
-        for statement in link.dialect.make_durable:
+        for statement in dialect.make_durable:
             link.execute(statement)
-        link.execute(ledger_sql.fence_sql(len(chunk)), values)
-        return _answers(link, chunk, link.dialect.locking)
+        fenced = link.execute(dialect.fence, [str(now_ms), *dialect.pack_pairs(chunk)])
+        answers = _answers(chunk, fenced.rows) if dialect.is_fence_returned else {}
+        others = [key for key in chunk if key not in answers]
+        if others:
+            found = link.execute(dialect.read_locked, [dialect.pack(others)])
+            answers |= _answers(chunk, found.rows)
+    return answers

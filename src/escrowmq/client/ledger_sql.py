@@ -1,11 +1,15 @@
 """The ledger's tables and statements, for each kind of database.  Text only: nothing runs here.
 
 Statements take ``?`` for each parameter, and every parameter is text: drivers disagree about the
-width of a number, and none about text.  A link puts its driver's own placeholder in.
+width of a number, and none about text.  A link puts its driver's own placeholder in.  Thousands of
+names go as one text too, which the database takes apart: a parameter for each costs the driver more
+than the look-up costs the database.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from escrowmq.model.errors import RequestRefused
@@ -72,6 +76,16 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= NAME_CHARACTERS_MAX and text.isprintable()
 
 
+def are_names(texts: Collection[str]) -> bool:
+    """Whether all of them are names; thousands are looked at as one."""
+    lengths = set(map(len, texts))
+    return (
+        0 not in lengths
+        and max(lengths, default=0) <= NAME_CHARACTERS_MAX
+        and "".join(texts).isprintable()
+    )
+
+
 def ddl_statements(dialect: str) -> list[str]:
     """Return what makes the tables where they are missing, and changes nothing where they are."""
     if dialect not in _TEXT:
@@ -95,14 +109,59 @@ class Dialect:
     begin_write: str
     #: How long a transaction of ours may wait for a lock; one parameter, in ms.
     wait: str
+    #: How long one statement of it may take; one parameter, in ms.  Empty where that is unknown.
+    patience: str
     #: ledger_uuid, read_only, standby: whether this is the ledger, and whether it can be written.
     probe: str
-    #: Appended to a read whose rows must not change before our transaction ends.
-    locking: str
+    #: Many names as one parameter.
+    pack: Callable[[Iterable[str]], str]
+    #: Reads the rows of packed transactions.
+    read: str
+    #: The same, where the rows must not change before our transaction ends.
+    read_locked: str
+    #: Many transactions with their groups, as parameters.
+    pack_pairs: Callable[[Mapping[str, str]], list[str]]
+    #: Inserts fence rows at a time, the first parameter, for packed pairs; what is there stays.
+    fence: str
+    #: Whether that statement gives back the rows that it inserted.
+    is_fence_returned: bool
+    #: Deletes the rows of one outcome, the first parameter, among packed transactions.
+    delete: str
     #: Run before a fence, so that a crash cannot forget it.
     make_durable: tuple[str, ...]
     #: Run before the tables are made; two at once would disturb each other.
     exclude: tuple[str, ...]
+
+
+_ROW = "transaction_id, producer_group, outcome"
+_READ = f"SELECT {_ROW} FROM escrowmq_ledger WHERE transaction_id "
+_FENCE = (
+    f"INSERT INTO escrowmq_ledger ({_ROW}, written_at_ms)"
+    f" SELECT asked.key, asked.value, '{ROLLED_BACK}', CAST(? AS bigint) FROM "
+)
+_KEEP_ROW = " ON CONFLICT (transaction_id) DO NOTHING"
+_DELETE = "DELETE FROM escrowmq_ledger WHERE outcome = ? AND transaction_id "
+
+_SQLITE_PACKED = "IN (SELECT value FROM json_each(?))"
+# A name is printable, so no line ends within one.
+_PG_LINES = "string_to_array(CAST(? AS text), chr(10))"
+_PG_PACKED = f"= ANY({_PG_LINES})"
+
+
+def _in_json(names: Iterable[str]) -> str:
+    return json.dumps(list(names))
+
+
+def _pairs_in_json(pairs: Mapping[str, str]) -> list[str]:
+    return [json.dumps(dict(pairs))]
+
+
+def _in_lines(names: Iterable[str]) -> str:
+    return "\n".join(names)
+
+
+def _pairs_in_lines(pairs: Mapping[str, str]) -> list[str]:
+    return [_in_lines(pairs), _in_lines(pairs.values())]
 
 
 SQLITE = Dialect(
@@ -112,8 +171,17 @@ SQLITE = Dialect(
     # waiting if somebody else wrote in between.
     begin_write="BEGIN IMMEDIATE",
     wait="PRAGMA busy_timeout = {}",
+    patience="",
     probe="SELECT ledger_uuid, query_only, 0 FROM escrowmq_ledger_id, pragma_query_only",
-    locking="",
+    pack=_in_json,
+    read=_READ + _SQLITE_PACKED,
+    read_locked=_READ + _SQLITE_PACKED,
+    pack_pairs=_pairs_in_json,
+    # Without "WHERE true" SQLite takes ON for that of a join.
+    fence=_FENCE + "json_each(?) AS asked WHERE true" + _KEEP_ROW,
+    # Builds from before 2021 have no RETURNING.
+    is_fence_returned=False,
+    delete=_DELETE + _SQLITE_PACKED,
     make_durable=(),
     exclude=(),
 )
@@ -124,11 +192,23 @@ POSTGRESQL = Dialect(
     begin_read="SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     begin_write="SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     wait="SET LOCAL lock_timeout = {}",
+    patience="SET LOCAL statement_timeout = {}",
     probe=(
         "SELECT ledger_uuid, current_setting('transaction_read_only') = 'on', pg_is_in_recovery()"
         " FROM escrowmq_ledger_id"
     ),
-    locking=" FOR SHARE",
+    pack=_in_lines,
+    read=_READ + _PG_PACKED,
+    read_locked=_READ + _PG_PACKED + " FOR SHARE",
+    pack_pairs=_pairs_in_lines,
+    # In the order of the parameters: two that fence the same transactions take turns.
+    fence=_FENCE
+    + f"unnest({_PG_LINES}, {_PG_LINES}) AS asked (key, value)"
+    + _KEEP_ROW
+    + f" RETURNING {_ROW}",
+    # To lock rows that we have just inserted would write each of them once more.
+    is_fence_returned=True,
+    delete=_DELETE + _PG_PACKED,
     # "off" would let a crash forget a fence that was acted on; any other setting is strong enough.
     make_durable=(
         (
@@ -203,34 +283,8 @@ FORGET_CONSUMED = (
 )
 
 
-def fence_sql(count: int) -> str:
-    """Insert ``count`` fence rows: id, group and time each; what is there already stays."""
-    rows = ", ".join([f"(?, ?, '{ROLLED_BACK}', CAST(? AS bigint))"] * count)
-    return (
-        "INSERT INTO escrowmq_ledger (transaction_id, producer_group, outcome, written_at_ms)"
-        f" VALUES {rows} ON CONFLICT (transaction_id) DO NOTHING"
-    )
-
-
-def read_sql(count: int, locking: str = "") -> str:
-    """Read the rows of ``count`` transactions."""
-    return (
-        "SELECT transaction_id, producer_group, outcome FROM escrowmq_ledger"
-        f" WHERE transaction_id IN ({_marks(count)}){locking}"
-    )
-
-
 #: A page of the whole table, by id.
 PAGE_SQL = (
     "SELECT transaction_id, outcome, written_at_ms FROM escrowmq_ledger"
     " WHERE transaction_id > ? ORDER BY transaction_id LIMIT {limit}"
 )
-
-
-def delete_sql(count: int) -> str:
-    """Delete the rows of one outcome, the first parameter, among ``count`` transactions."""
-    return f"DELETE FROM escrowmq_ledger WHERE outcome = ? AND transaction_id IN ({_marks(count)})"
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)

@@ -6,7 +6,11 @@ importing this module imports none.
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -71,6 +75,10 @@ class Link(LinkFacts, Protocol):
 
     def close(self) -> None:
         """Roll back, and make the connection useless: nothing can commit on it any more."""
+        ...
+
+    def cut(self) -> None:
+        """From another thread: break off what is waited for, where the driver can."""
         ...
 
 
@@ -145,6 +153,10 @@ class SqliteLink(_SqliteFacts):
             self.connection.rollback()
         finally:
             self.connection.close()
+
+    def cut(self) -> None:
+        """Break off the statement that runs."""
+        cut(self.connection)
 
 
 class AioSqliteLink(_SqliteFacts):
@@ -229,6 +241,10 @@ class PsycopgLink(_PsycopgFacts):
             self.connection.rollback()
         finally:
             self.connection.close()
+
+    def cut(self) -> None:
+        """Break the connection."""
+        cut(self.connection)
 
 
 class AsyncPsycopgLink(_PsycopgFacts):
@@ -317,6 +333,10 @@ class SqlAlchemyLink:
         finally:
             self.connection.invalidate()
 
+    def cut(self) -> None:
+        """Break the driver's connection, or what runs on it."""
+        cut(self.connection.connection.driver_connection)
+
 
 class SessionLink(SqlAlchemyLink):
     """A session's connection; the session itself commits, so that its objects know."""
@@ -344,6 +364,20 @@ def _text(sql: str) -> sqlalchemy.TextClause:
 
 def _percents(sql: str) -> bytes:
     return sql.replace("?", "%s").encode()
+
+
+def cut(connection: object) -> None:
+    """Break off what another thread waits for on a driver's connection, if it is one we know."""
+    sqlite3, psycopg = sys.modules.get("sqlite3"), sys.modules.get("psycopg")
+    if sqlite3 is not None and isinstance(connection, sqlite3.Connection):
+        connection.interrupt()
+    if psycopg is not None and isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+        # Its close() would wait for whoever is using it, and so would a query to cancel.
+        with (
+            suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(connection.fileno())) as wire,
+        ):
+            wire.shutdown(socket.SHUT_RDWR)
 
 
 def shadow_commit(

@@ -13,19 +13,24 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from escrowmq.client.network import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import Header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_frames import (
     Answer,
     ArrowAnswer,
+    BlocksAnswer,
     encode_arrow_call,
     encode_call,
     read_answer,
     read_arrow_answer,
+    read_blocks_answer,
 )
 from escrowmq.protocol.own_headers import OwnHeader
-from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter
+from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
@@ -65,6 +70,16 @@ class OwnCalls:
         request = encode_arrow_call(code, self._next_opaque(), header, batch)
         return read_arrow_answer(code, self._exchange(code, request))
 
+    def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Frame:
+        """Ask something in RocketMQ's own words; for what the table of own requests has no row."""
+        request = encode_request(code, self._next_opaque(), header=header, body=body)
+        return refuse_unless_done(self._exchange(code, request))
+
+    def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
+        """Ask for what is answered with bytes."""
+        request = encode_call(code, self._next_opaque(), header)
+        return read_blocks_answer(code, self._exchange(code, request))
+
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
         return _pages(self.call, code, header)
@@ -96,7 +111,7 @@ class OwnCalls:
         self._opaque = self._opaque % OPAQUE_MAX + 1
         return self._opaque
 
-    def _exchange(self, code: OwnCode, request: bytes) -> Frame:
+    def _exchange(self, code: OwnCode | RequestCode, request: bytes) -> Frame:
         connection = self._connected()
         until = time.monotonic() + self._answer_s
         try:
@@ -153,9 +168,10 @@ def _pages(
         asked = msgspec.structs.replace(asked, cursor=answer.header.cursor)
 
 
-def _lost(code: OwnCode, error: Exception) -> EscrowError:
+def _lost(code: OwnCode | RequestCode, error: Exception) -> EscrowError:
     """Whether the broker has done it is not known, unless there was nothing to do."""
-    if OWN_REQUESTS[code].changes:
+    own = OWN_REQUESTS.get(code)
+    if own is None or own.changes:
         return OutcomeUnknown(
             "answer_lost", "it may have been done", request=code.name, cause=str(error)
         )

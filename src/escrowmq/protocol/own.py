@@ -33,7 +33,10 @@ class OwnCode(IntEnum):
     LIST_CHECKS = 30_005
     LIST_QUEUES = 30_006
     READ_MESSAGES = 30_007
+    AWAIT_DUE = 30_008
+    LIST_BATCHES = 30_009
     LIST_EVENTS = 30_010
+    READ_STORED = 30_011
 
     # Writing.
     HOLD_HALVES = 30_020
@@ -66,6 +69,9 @@ class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
     answer_rows: type[Row] | None = None
     #: Rows that an answer brings, at most.
     answer_rows_max: int = 0
+    #: The answer's rows are blocks of numbers, and bytes follow them (``own_blocks``): what these
+    #: bytes are.
+    answer_bytes: str = ""
     #: Of the columns, both ways.
     version: int = 1
     #: Whether anything is different afterwards: then a lost answer leaves a doubt.
@@ -139,12 +145,39 @@ _TABLE = (
         answer_rows_max=1_024,
     ),
     OwnRequest(
+        code=OwnCode.AWAIT_DUE,
+        about="Wait until a check is due that nobody has heard of.",
+        header=headers.AwaitDueHeader,
+        answer=headers.AwaitDueAnswer,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_BATCHES,
+        about="Batches of Spark sinks that were decided.",
+        header=headers.ListBatchesHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.BatchRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
         code=OwnCode.LIST_EVENTS,
         about="All that happened to transactions, as the log has it, by log offsets.",
         header=headers.LogRangeHeader,
         answer=headers.LogRangeAnswer,
         answer_rows=rows.LogEventRow,
         answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.READ_STORED,
+        about="Visible messages of a queue, by queue offsets, as they were written.",
+        header=headers.ReadStoredHeader,
+        answer=headers.ReadStoredAnswer,
+        answer_rows=rows.StoredEntryRow,
+        answer_rows_max=16_384,
+        answer_bytes=(
+            "the records, one after the other, in RocketMQ's stored layout. A message that was a "
+            "half message is as it was held: its queue offset and its visible time are the row's, "
+            "and its transaction bits mean committed. Whoever reads a record compares its checksums"
+        ),
     ),
     OwnRequest(
         code=OwnCode.HOLD_HALVES,

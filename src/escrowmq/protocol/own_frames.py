@@ -19,7 +19,14 @@ from escrowmq.model.errors import (
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_forms import Form, Row, columns_of, decode_rows, encode_rows
+from escrowmq.protocol.own_forms import (
+    Form,
+    Row,
+    columns_of,
+    decode_rows,
+    encode_rows,
+    too_many_rows,
+)
 from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal
 from escrowmq.protocol.remoting import Frame, encode_request
 
@@ -52,6 +59,17 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
     header: Any
     #: A pyarrow RecordBatch with the columns that the table names; None if it names none.
     batch: Any
+
+
+class BlocksAnswer(msgspec.Struct, frozen=True):
+    """What a broker answered: numbers in blocks, and bytes."""
+
+    #: Of the class that the table names.
+    header: Any
+    #: An array of numpy for each column that the table names.
+    columns: dict[str, Any]
+    #: What follows them.
+    data: memoryview
 
 
 def encode_call(
@@ -98,6 +116,20 @@ def read_arrow_answer(code: OwnCode, frame: Frame) -> ArrowAnswer:
         header,
         own_arrow.decode_batch(columns, spec.version, frame.body, rows_max=spec.answer_rows_max),
     )
+
+
+def read_blocks_answer(code: OwnCode, frame: Frame) -> BlocksAnswer:
+    """What the frame says that answers a request whose answer has bytes after its rows."""
+    from escrowmq.protocol.own_blocks import decode_blocks
+
+    spec = OWN_REQUESTS[code]
+    assert spec.answer_bytes
+    assert spec.answer_rows is not None
+    header = _header_of(code, frame)
+    if header.row_count > spec.answer_rows_max:
+        raise too_many_rows(header.row_count, spec.answer_rows_max)
+    columns, at = decode_blocks(spec.answer_rows, frame.body, header.row_count)
+    return BlocksAnswer(header, columns, memoryview(frame.body)[at:])
 
 
 def _header_of(code: OwnCode, frame: Frame) -> OwnAnswer:

@@ -80,7 +80,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     checks_sent: Int64
     #: Transactions since the start of which somebody said the opposite of what was decided.
     contradictions: Int64
-    #: When the pipeline last sent verdicts, and since when it is missed: 0 for never.
+    #: When the pipeline last sent verdicts, and since when neither those nor AWAIT_DUE came from
+    #: it: 0 for never.
     last_verdict_at_ms: Int64
     pipeline_away_since_ms: Int64
     connections: Int32
@@ -148,8 +149,12 @@ class LogRangeAnswer(PagedAnswer, frozen=True, kw_only=True):
 class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_QUEUES."""
 
-    #: Only this topic's; empty for all.
+    #: Only this topic's, or these topics', with commas between them; empty for all.
     topic: str = ""
+    #: Only the offsets that became visible at this time or later, and before that one; -1 for
+    #: all.  They are searched for: pages are smaller.
+    from_ms: Int64 = -1
+    until_ms: Int64 = -1
 
 
 class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):
@@ -173,6 +178,66 @@ class ReadMessagesHeader(PagedHeader, frozen=True, kw_only=True):
 class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
     """A page of messages."""
 
+    #: The queue's offsets: from, and up to.
+    queue_start: Int64
+    queue_end: Int64
+
+
+class AwaitDueHeader(OwnHeader, frozen=True, kw_only=True):
+    """AWAIT_DUE."""
+
+    #: How long to wait for news, at most 25000; 0 for an answer at once.
+    wait_ms: Int32 = 0
+    #: Only checks that came due later than this are news: what the last answer said as `now_ms`.
+    since_ms: Int64 = 0
+
+
+class AwaitDueAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """AWAIT_DUE: all of it as of `now_ms`."""
+
+    #: Undecided transactions whose next check is due.
+    due: Int64
+    #: When the next one comes due; absent if none does.
+    next_due_at_ms: Int64 | None = None
+    #: Transactions that are neither decided nor parked.
+    undecided: Int64
+    #: Those of them that are attempts of Spark sinks.
+    sink_attempts: Int64
+    #: Another number whenever a batch was decided, or an attempt of a new run was held.
+    batches_decided: Int64
+    #: Up to where the log can be read.
+    log_end: Int64
+
+
+class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
+    """LIST_BATCHES."""
+
+    #: Only this app's; empty for all.
+    app_id: str = ""
+
+
+class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
+    """READ_STORED."""
+
+    topic: str
+    queue_id: Int32
+    #: Queue offsets: from, and up to.  What retention has deleted is passed over.
+    start: Int64
+    end: Int64
+    #: Messages and bytes of messages to answer at most, but for one that is larger; 0 means as
+    #: many as there may be.
+    limit: Int32 = 0
+    bytes_max: Int32 = 0
+    #: Only messages whose tag has one of these codes (Java's hash code), with commas between
+    #: them; empty for all.  Tags may share a code.
+    tag_codes: str = ""
+
+
+class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """READ_STORED."""
+
+    #: Where to read on.
+    next_start: Int64
     #: The queue's offsets: from, and up to.
     queue_start: Int64
     queue_end: Int64

@@ -175,6 +175,30 @@ class MessageRow(Row, frozen=True):
     transaction_id: str | None
 
 
+class BatchRow(Row, frozen=True):
+    """A batch of a Spark sink that was decided."""
+
+    app_id: str
+    query_id: str
+    #: Of a streaming query: the highest that was decided, and all below it were; else null.
+    batch_number: Int64 | None
+    #: Of a plain write; it is known as long as its decision is in the log.
+    batch_name: str | None
+    #: Where that decision is; null for a number, which is known for ever.
+    log_offset: Int64 | None
+
+
+class StoredEntryRow(Row, frozen=True):
+    """What is known of a stored message besides its record."""
+
+    queue_offset: Int64
+    visible_at_ms: Int64
+    #: The CRC-32 of all of the record but its body, which has one of its own inside.
+    crc: Int64
+    #: Bytes of the record.
+    size: Int32
+
+
 class SentRow(Row, frozen=True):
     """A message to be stored."""
 

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns
@@ -53,8 +54,20 @@ _SINGLES = ("next_at_ms", "size", "crc", "origin", "queue", "tags", "id_hash")
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
-_NEW_HALF = State.PREPARED
 _UNDECIDED = (_PREPARED, _PARKED)
+
+
+class Checks(msgspec.Struct, kw_only=True, gc=False):
+    """Undecided transactions of some rows, and their next checks."""
+
+    due: int = 0
+    #: When the last of these came due.
+    newest_due_at_ms: int = 0
+    #: When the next one does.
+    next_due_at_ms: int = NEVER
+    undecided: int = 0
+    #: Those of Spark sinks.
+    sink_attempts: int = 0
 
 
 class Chunk:
@@ -89,6 +102,10 @@ class Chunk:
         self.due_from_ms = NEVER
         #: The same of committed rows alone: undecided ones may be overdue by the million.
         self.release_from_ms = NEVER
+        #: No check came due since the last look, nor does one before this; maybe not even then.
+        self.check_from_ms = NEVER
+        #: What that look found; None once a row has changed.
+        self.checks: Checks | None = None
         #: Rows whose bytes were carried forward, and where to.
         self.locations: dict[int, int] = {}
         #: Whether it differs from the file.
@@ -116,9 +133,7 @@ class Chunk:
         self.id_hash[at] = id_hash
         self.count = at + 1
         self.needed += 1
-        self.due_from_ms = min(self.due_from_ms, next_at_ms)
-        if rows.state is not _NEW_HALF:
-            self._expect(next_at_ms, rows.state)
+        self._expect(next_at_ms, rows.state)
         self.is_dirty = True
 
     def insert_many(self, rows: NewRows, skip: int, count: int) -> None:
@@ -157,9 +172,12 @@ class Chunk:
 
     def _expect(self, at_ms: int, state: int) -> None:
         """A row in this state is to be looked at then."""
+        self.checks = None
         self.due_from_ms = min(self.due_from_ms, at_ms)
-        if state == _COMMITTED:
-            self.release_from_ms = min(self.release_from_ms, at_ms)
+        if state == _PREPARED:
+            self.check_from_ms = min(self.check_from_ms, at_ms)
+        elif state == _COMMITTED and at_ms < self.release_from_ms:
+            self.release_from_ms = at_ms
 
     def skip(self, count: int, log_offset: int, at_ms: int) -> None:
         """Add rows that are lost: a size of 0 says so."""
@@ -183,7 +201,7 @@ class Chunk:
         self._views["part"][at:end] = ALONE
         self.count = end
         self.needed += count
-        self.due_from_ms = min(self.due_from_ms, int(halves["next_at_ms"][:count].min()))
+        self._expect(int(halves["next_at_ms"][:count].min()), _PREPARED)
         self.is_dirty = True
         return count
 
@@ -195,6 +213,7 @@ class Chunk:
         state[at] = states
         next_at_ms[at] = NEVER
         self.needed -= int(np.count_nonzero(is_undecided))
+        self.checks = None
         self.is_dirty = True
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -224,6 +243,7 @@ class Chunk:
             if settled:
                 self.next_at_ms[at:end] = array("q", (NEVER,)) * (end - at)
             self.needed += (0 if settled else end - at) - before
+        self.checks = None
         self.is_dirty = True
 
     def set_next(self, at: int, at_ms: int) -> None:
@@ -298,6 +318,24 @@ class Chunk:
         committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
         self.release_from_ms = int(committed.min(initial=NEVER))
 
+    def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
+        """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
+        if self.checks is None or self.check_from_ms <= now_ms:
+            next_at_ms = self.view("next_at_ms")
+            # Only the head of a transaction is ever due.
+            is_head = (self.view("state") == _PREPARED) & (next_at_ms != NEVER)
+            heads = next_at_ms[is_head]
+            is_due = heads <= now_ms
+            self.check_from_ms = int(heads[~is_due].min(initial=NEVER))
+            self.checks = Checks(
+                due=int(np.count_nonzero(is_due)),
+                newest_due_at_ms=int(heads[is_due].max(initial=0)),
+                next_due_at_ms=self.check_from_ms,
+                undecided=len(heads),
+                sink_attempts=int(np.count_nonzero(np.isin(self.view("origin")[is_head], sinks))),
+            )
+        return self.checks
+
     def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
         """All rows as a file holds them, except for op offsets that only the last file knows.
 
@@ -330,5 +368,5 @@ class Chunk:
         moved = np.flatnonzero(rows["location"] != rows["log_offset"])
         self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
         self.needed = self._needed_in(self.skipped, self.count)
-        self.due_from_ms = int(self.view("next_at_ms").min())
+        self.due_from_ms = self.check_from_ms = int(self.view("next_at_ms").min())
         self._find_release()

@@ -198,6 +198,25 @@ class ConsumeQueue:
             found.extend(map(Entry, *(column[here] for column in self._columns())))
         return found
 
+    def rows(self, offset: int, count: int) -> Rows:
+        """The same as rows of numpy, for those who want very many."""
+        end = min(offset + count, self.end)
+        assert offset >= self.start
+        found = [np.zeros(0, dtype=QUEUE_ENTRY)]
+        while offset < min(end, self.filed):
+            stop = min(end, self.filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
+            found.append(self._read_file(offset, stop))
+            offset = stop
+        if offset < end:
+            found.append(self._tail_rows(offset - self.filed, end - self.filed))
+        return np.concatenate(found)
+
+    def _tail_rows(self, first: int, end: int) -> Rows:
+        rows = np.zeros(end - first, dtype=QUEUE_ENTRY)
+        for name, column in zip(QUEUE_ENTRY.names or (), self._columns(), strict=False):
+            rows[name] = column[first:end]
+        return rows
+
     def _columns(self) -> tuple[array[int], ...]:
         return self._log_offsets, self._visible_at_ms, self._sizes, self._tags, self._crcs
 
@@ -255,10 +274,7 @@ class ConsumeQueue:
         """What is not in files yet."""
         if not self._sizes:
             return None
-        rows = np.zeros(len(self._sizes), dtype=QUEUE_ENTRY)
-        for name, column in zip(QUEUE_ENTRY.names or (), self._columns(), strict=False):
-            rows[name] = column
-        return Tail(self, self.filed, rows)
+        return Tail(self, self.filed, self._tail_rows(0, len(self._sizes)))
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
         """Write these entries into files that are left open, to be flushed.

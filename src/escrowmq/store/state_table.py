@@ -404,10 +404,13 @@ class StateTable:
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
         chunk = self.chunks[base]
+        # What was seen of them has been seen.
+        unseen_from_ms = min(self.survivors.check_from_ms, chunk.check_from_ms)
         for row in chunk.needed_below(NEVER):
             half = self.get(row)
             assert half is not None
             self.survivors.keep(half, chunk.id_hash[row - base])
+        self.survivors.check_from_ms = unseen_from_ms
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""

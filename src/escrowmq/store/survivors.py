@@ -29,6 +29,8 @@ class Survivors:
         self.has_changed = False
         #: No committed row becomes visible before this; may be too early, never too late.
         self.release_from_ms = NEVER
+        #: No check came due since the last look, nor does one before this; maybe not even then.
+        self.check_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
         self._hash_by_row: dict[int, int] = {}
         self.rows_by_hash: dict[int, list[int]] = {}
@@ -58,6 +60,8 @@ class Survivors:
     def _expect(self, half: Half) -> None:
         if half.state is State.COMMITTED:
             self.release_from_ms = min(self.release_from_ms, half.next_at_ms)
+        elif half.state is State.PREPARED:
+            self.check_from_ms = min(self.check_from_ms, half.next_at_ms)
 
     def find_release(self) -> None:
         """Find out when the next committed row becomes visible."""

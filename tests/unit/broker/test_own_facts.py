@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,14 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
 from escrowmq.protocol.own_frames import encode_call, read_answer
 from escrowmq.protocol.own_headers import (
+    DecideBatchHeader,
     HoldManyHeader,
+    ListBatchesHeader,
     ListTransactionsHeader,
     OwnHeader,
     PlanHeader,
 )
-from escrowmq.protocol.own_rows import TransactionRow, VerdictRow
+from escrowmq.protocol.own_rows import BatchRow, TransactionRow, VerdictRow
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER
@@ -241,3 +244,45 @@ async def test_what_is_wrong_with_arrow_rows_is_said_also_after_the_import(
         monkeypatch.setattr(own_calls, "is_loaded", lambda _form: False)
         answer = await peer.ask(OwnCode.SEND_MANY, OwnHeader(form=Form.ARROW), b"garbage")
         assert facts(answer)["error"] == "rows_malformed"
+
+
+# Batches.
+
+
+async def test_decided_batches_are_listed_by_app_query_and_name(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        batches: list[dict[str, Any]] = [
+            {"app_id": "b", "query_id": "q", "batch_number": 4},
+            {"app_id": "b", "query_id": "q", "batch_number": 7},
+            {"app_id": "b", "query_id": "p", "batch_number": 9},
+            {"app_id": "a", "query_id": "u1", "batch_name": "x"},
+            {"app_id": "a", "query_id": "u2", "batch_name": "y"},
+        ]
+        places = []
+        for batch in batches:
+            places.append(server.broker.store.log.end)
+            await ask(peer, OwnCode.DECIDE_BATCH, DecideBatchHeader(by="driver", **batch))
+        expected = [
+            BatchRow(
+                app_id=app,
+                query_id=query,
+                batch_number=number,
+                batch_name=name,
+                log_offset=at,
+            )
+            for app, query, number, name, at in (
+                ("a", "u1", None, "x", places[3]),
+                ("a", "u2", None, "y", places[4]),
+                ("b", "p", 9, None, None),
+                ("b", "q", 7, None, None),
+            )
+        ]
+        for form in Form:
+            for limit in (0, 1, 3):
+                header = ListBatchesHeader(form=form, limit=limit)
+                assert await all_rows(peer, OwnCode.LIST_BATCHES, header) == expected
+        only = ListBatchesHeader(app_id="b")
+        assert (await ask(peer, OwnCode.LIST_BATCHES, only)).rows == expected[2:]
+        with pytest.raises(ProtocolViolation, match="cursor_malformed"):
+            await ask(peer, OwnCode.LIST_BATCHES, ListBatchesHeader(cursor="[1]"))

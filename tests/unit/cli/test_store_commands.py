@@ -114,7 +114,7 @@ def test_a_torn_tail_is_no_damage(good: Path, capsys: pytest.CaptureFixture[str]
 def test_without_a_store_there_is_nothing_to_look_at(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("store", command, tmp_path) == 2
+    assert exit_code("store", command, tmp_path) == 5
     assert "store_missing: there is no store in this directory" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +123,7 @@ def test_without_a_store_there_is_nothing_to_look_at(
 def test_the_store_itself_in_place_of_its_data_directory_is_recognised(
     command: str, good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code("store", command, good / "store") == 2
+    assert exit_code("store", command, good / "store") == 5
     assert "give the directory above it" in capsys.readouterr().err
 
 
@@ -132,7 +132,7 @@ def test_a_directory_that_cannot_be_read_is_an_error(
 ) -> None:
     (good / "store" / "format").unlink()
     (good / "store" / "format").mkdir()
-    assert exit_code("store", "check", good) == 2
+    assert exit_code("store", "check", good) == 5
     assert "data_directory_unreadable" in capsys.readouterr().err
 
 
@@ -205,7 +205,7 @@ def test_files_and_missing_segments_are_part_of_the_plan(
 
 def test_a_served_store_is_not_repaired(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with DirectoryLock(bad):
-        assert exit_code("store", "repair", bad, "--yes") == 2
+        assert exit_code("store", "repair", bad, "--yes") == 5
     assert "data_directory_locked" in capsys.readouterr().err
 
 
@@ -213,7 +213,7 @@ def test_what_only_a_person_can_put_right_is_refused(
     bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (bad / "store" / "notes.txt").write_text("mine")
-    assert exit_code("store", "repair", bad, "--yes") == 2
+    assert exit_code("store", "repair", bad, "--yes") == 5
     assert "store_foreign: move this file away" in capsys.readouterr().err
     assert not (bad / "damaged").exists()
 
@@ -272,7 +272,7 @@ def test_a_directory_that_cannot_be_written_can_be_checked_but_not_repaired(
     before = DiskImage.from_directory(bad / "store")
     with no_byte_can_be_written():
         assert exit_code("store", "check", bad) == 1
-        assert exit_code("store", "repair", bad, "--yes") == 2
+        assert exit_code("store", "repair", bad, "--yes") == 5
     assert "data_directory_read_only" in capsys.readouterr().err
     assert DiskImage.from_directory(bad / "store") == before
 
@@ -283,5 +283,5 @@ def test_a_store_of_another_version_cannot_be_looked_at(
     path = good / "store" / "format"
     path.write_text(path.read_text().replace('"version":1', '"version":2'))
     for command in ("check", "repair"):
-        assert exit_code("store", command, good) == 2
+        assert exit_code("store", command, good) == 5
         assert "store_version_unknown" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+"""AWAIT_DUE: the pipeline waits here until there is something for it to do.
+
+Everybody who waits shares one look at what is undecided.  A look is taken when somebody new asks,
+when a check may have come due, or when a wait is over, and never takes more than a small share of
+the processor: with very many undecided transactions looks become rarer instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.own_calls import Call, own_handlers
+from escrowmq.model.errors import Unavailable
+from escrowmq.protocol.own import OwnCode
+from escrowmq.store.dues import SINK_GROUP_PREFIX, Dues
+from escrowmq.transaction.records import NEVER
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.connection import Connection
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_headers import AwaitDueHeader
+    from escrowmq.store.chunk import Checks
+
+WAIT_MS_MAX = 25_000
+"""Less than our own clients wait for an answer."""
+WAITING_MAX = 1_024
+"""One too many is answered at once."""
+REST = 30
+"""After a look there is none for so many times as long as it took."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    call: Call[AwaitDueHeader]
+    #: By the loop's clock.
+    until: float
+
+
+class Awaiting:
+    """Handles AWAIT_DUE.  Belongs to one event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._dues = Dues(broker.store.table, broker.store.core.names)
+        self._loop = asyncio.get_running_loop()
+        #: In the order in which they came.
+        self._waiting: dict[_Waiting, None] = {}
+        self._is_looking = False
+        self._rests_until = 0.0
+        #: Where the log was when something last happened to batches; it starts anew with us.
+        self._batches = broker.store.settled
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_handlers(self._broker, {OwnCode.AWAIT_DUE: self.await_due})
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def await_due(self, call: Call[AwaitDueHeader]) -> None:
+        """Answer when there is news, or when the time is up."""
+        self._broker.vitals.awaited_at_ms = self._broker.clock.now_ms()
+        wait_ms = min(call.header.wait_ms, WAIT_MS_MAX)
+        if len(self._waiting) >= WAITING_MAX:
+            wait_ms = 0
+        self._waiting[_Waiting(call, self._loop.time() + wait_ms / 1_000)] = None
+        call.request.connection.owe()
+        self._look_soon()
+
+    def note_held(self, group: str) -> None:
+        """A transaction was begun."""
+        if group.startswith(SINK_GROUP_PREFIX):
+            self.note_batch()
+
+    def note_batch(self) -> None:
+        """A batch was decided."""
+        self._batches = self._broker.store.settled
+
+    # What happens by itself.
+
+    def tick(self) -> None:
+        """Look again, if somebody waits for it and it may help."""
+        if not self._waiting:
+            return
+        now = self._loop.time()
+        is_over = any(one.until <= now for one in self._waiting)
+        if is_over or self._dues.may_be_news(self._broker.clock.now_ms()):
+            self._look_soon()
+
+    def drop(self, connection: Connection) -> None:
+        """A connection is closed."""
+        for one in [one for one in self._waiting if one.call.request.connection is connection]:
+            del self._waiting[one]
+
+    def close(self) -> None:
+        """Let nobody wait any more."""
+        self._end_all(Unavailable("writer_closed", "the broker is stopping"))
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(self._rests_until - self._loop.time(), self._ask)
+
+    def _ask(self) -> None:
+        try:
+            # When memory holds exactly what is durable.
+            self._broker.writer.between(self._look)
+        except Unavailable as error:
+            self._is_looking = False
+            self._end_all(error)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        if self._broker.store.failure is not None:
+            self._end_all(self._broker.store.finished())
+            return
+        store, began = self._broker.store, self._loop.time()
+        checks = self._dues.look(max(self._broker.clock.now_ms(), store.last_at_ms))
+        now = self._loop.time()
+        self._rests_until = now + REST * (now - began)
+        for one in list(self._waiting):
+            if one.until <= now or checks.newest_due_at_ms > one.call.header.since_ms:
+                self._answer(one, checks)
+
+    def _answer(self, one: _Waiting, checks: Checks) -> None:
+        self._end(one)
+        next_due_at_ms = checks.next_due_at_ms
+        try:
+            one.call.answer(
+                now_ms=self._dues.looked_at_ms,
+                due=checks.due,
+                next_due_at_ms=None if next_due_at_ms == NEVER else next_due_at_ms,
+                undecided=checks.undecided,
+                sink_attempts=checks.sink_attempts,
+                batches_decided=self._batches,
+                log_end=self._broker.store.settled,
+            )
+        except Exception as error:  # noqa: BLE001 - the writer must go on
+            one.call.request.decline(error)
+
+    def _end(self, one: _Waiting) -> None:
+        del self._waiting[one]
+        one.call.request.connection.settle()
+
+    def _end_all(self, error: Exception) -> None:
+        for one in list(self._waiting):
+            self._end(one)
+            one.call.request.decline(error)

@@ -1,0 +1,109 @@
+"""The names of what the Spark sink holds: which write a half message belongs to.
+
+An attempt is what one call of a task's ``write`` holds.  Its producer group tells the app id, its
+transaction id all the rest, so that whoever lists transactions can tell which of them nobody will
+ever commit.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from escrowmq.model.errors import RequestRefused
+
+GROUP_PREFIX = "%SINK%"
+PLAIN_QUERY = "write"
+"""The query id of writes that are no stream: their batches have names, not numbers."""
+
+NAME_CHARS_MAX = 64
+RUN_CHARS = 8
+"""Of the run's id: runs of one query are few."""
+
+_APP = rf"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
+_BATCH = rf"[A-Za-z0-9_.:+-]{{1,{NAME_CHARS_MAX}}}"
+
+TRANSACTION_PATTERN = (
+    rf"^({PLAIN_QUERY}|[0-9a-f-]{{36}})/({_BATCH})/([0-9]{{1,18}})/([0-9a-f]{{{RUN_CHARS}}})"
+    r"/([0-9]{1,9})/([0-9a-f]{32})$"
+)
+"""Query, batch, when its run began, run, partition, attempt.  Java's and Python's alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRun:
+    """One start of a streaming query, or one plain write."""
+
+    app_id: str
+    #: As Spark tells it, or ``PLAIN_QUERY``.
+    query_id: str
+    #: The start of its id.
+    run: str
+    #: When it began, on its driver's clock: a later run has a later time.
+    opened_at_ms: int
+
+    @property
+    def producer_group(self) -> str:
+        """The group of its half messages."""
+        return f"{GROUP_PREFIX}{self.app_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkAttempt:
+    """What one call of ``write`` holds, in one batch of one run."""
+
+    run: SinkRun
+    #: A number in a stream, a name else.
+    batch: int | str
+    partition: int
+    #: A UUID's hexadecimal digits, made for this call.
+    attempt: str
+
+    @property
+    def transaction_id(self) -> str:
+        """The transaction id of its half messages."""
+        run = self.run
+        where = f"{run.query_id}/{self.batch}/{run.opened_at_ms}/{run.run}"
+        return f"{where}/{self.partition}/{self.attempt}"
+
+
+def parse_attempt(producer_group: str, transaction_id: str) -> SinkAttempt | None:
+    """The attempt that these name; None if they name something else."""
+    app_id = producer_group.removeprefix(GROUP_PREFIX)
+    named = re.match(TRANSACTION_PATTERN, transaction_id)
+    if app_id == producer_group or named is None:
+        return None
+    query_id, batch, opened_at_ms, run, partition, attempt = named.groups()
+    is_plain = query_id == PLAIN_QUERY
+    if not is_plain and not batch.isdecimal():
+        return None
+    return SinkAttempt(
+        run=SinkRun(app_id=app_id, query_id=query_id, run=run, opened_at_ms=int(opened_at_ms)),
+        batch=batch if is_plain else int(batch),
+        partition=int(partition),
+        attempt=attempt,
+    )
+
+
+def check_app_id(app_id: str) -> str:
+    """The app id, if it can be one."""
+    if not re.fullmatch(_APP, app_id):
+        raise RequestRefused(
+            "bad_option",
+            f"1 to {NAME_CHARS_MAX} letters, digits, _ and -",
+            option="appId",
+            value=app_id[:256],
+        )
+    return app_id
+
+
+def check_batch_name(name: str) -> str:
+    """The name of a batch, if it can be one."""
+    if not re.fullmatch(_BATCH, name):
+        raise RequestRefused(
+            "bad_option",
+            f"1 to {NAME_CHARS_MAX} letters, digits and _ . : + -",
+            option="batchId",
+            value=name[:256],
+        )
+    return name

@@ -1,0 +1,156 @@
+"""Offsets of queues: what there is, where to begin and to end, and what of it each task reads.
+
+Pure: brokers are asked by ``queues.py``.  Offsets of a stream are kept in its checkpoint under the
+brokers' names, so that a broker may move to another address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from escrowmq.model.errors import RequestRefused
+
+StreamOffsets = dict[str, dict[str, dict[str, int]]]
+"""By broker, topic and queue; as JSON has it, in which a key is a text."""
+
+
+class QueueKey(NamedTuple):
+    """A queue of a broker."""
+
+    broker: str
+    topic: str
+    queue_id: int
+
+
+class Span(NamedTuple):
+    """Queue offsets: from, and up to."""
+
+    start: int
+    end: int
+
+
+NOWHERE = Span(0, 0)
+
+
+class Range(NamedTuple):
+    """What a task reads of one queue."""
+
+    queue: QueueKey
+    start: int
+    end: int
+
+
+Offsets = Mapping[QueueKey, int]
+Spans = Mapping[QueueKey, Span]
+
+
+def to_json(offsets: Offsets) -> StreamOffsets:
+    """As a checkpoint keeps them."""
+    kept: StreamOffsets = {}
+    for key in sorted(offsets):
+        kept.setdefault(key.broker, {}).setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
+    return kept
+
+
+def from_json(kept: StreamOffsets) -> dict[QueueKey, int]:
+    """As a checkpoint kept them."""
+    return {
+        QueueKey(broker, topic, int(queue_id)): offset
+        for broker, topics in kept.items()
+        for topic, queues in topics.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+def begun(offsets: Offsets, there: Spans) -> dict[QueueKey, int]:
+    """Where each queue is read from, also those that came since.
+
+    A queue that a known broker did not have then is read from its first message.  A broker that
+    nobody knew may be old: of it we take what there is.
+    """
+    known = {key.broker for key in offsets}
+    more = {
+        key: 0 if key.broker in known else span.start
+        for key, span in there.items()
+        if key not in offsets
+    }
+    return {**offsets, **more}
+
+
+class Loss(NamedTuple):
+    """Messages that were to be read, and are not there."""
+
+    queue: QueueKey
+    #: Wanted: from, and up to, if that was said.
+    start: int
+    end: int | None
+    #: None if the queue is gone.
+    there: Span | None
+
+    def error(self) -> RequestRefused:
+        """Say it."""
+        return RequestRefused(
+            "data_lost",
+            "retention has deleted messages, or the topic was deleted; set failOnDataLoss=false "
+            "to read what is there",
+            **self.facts(),
+        )
+
+    def facts(self) -> dict[str, object]:
+        """What is known of it."""
+        facts = {"start": self.start, "end": self.end}
+        if self.there is not None:
+            facts |= {"there_start": self.there.start, "there_end": self.there.end}
+        return {**self.queue._asdict(), **facts}
+
+
+def losses(starts: Offsets, there: Spans) -> list[Loss]:
+    """Queues that cannot be read on from where somebody stands."""
+    return [
+        Loss(key, start, None, there.get(key))
+        for key, start in starts.items()
+        if key not in there or not there[key].start <= start <= there[key].end
+    ]
+
+
+def readable(start: int, end: int, there: Span) -> Span:
+    """What there is of a range: one that ends before it starts is of a queue that was made anew."""
+    low = there.start if start > end else max(start, there.start)
+    return Span(low, max(min(end, there.end), low))
+
+
+def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, int]:
+    """Ends so that at most so many rows are read: of each queue its part, of some at least one."""
+    backlogs = {key: max(end - starts.get(key, 0), 0) for key, end in ends.items()}
+    total = sum(backlogs.values())
+    if total <= rows_max:
+        return dict(ends)
+    given = {key: backlog * rows_max // total for key, backlog in backlogs.items()}
+    left = rows_max - sum(given.values())
+    # Those first that were cut most, or a small queue beside a large one would never be read.
+    for key in sorted(backlogs, key=lambda key: -(backlogs[key] * rows_max % total)):
+        if left == 0:
+            break
+        if given[key] < backlogs[key]:
+            given[key] += 1
+            left -= 1
+    return {key: starts.get(key, 0) + rows for key, rows in given.items()}
+
+
+def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]]:
+    """Ranges by the task: about so many rows for each, and of one broker."""
+    held: list[Range] = []
+    rows = 0
+    for whole in ranges:
+        queue, at, end = whole
+        while at < end:
+            if held and (rows >= rows_max or held[-1].queue.broker != queue.broker):
+                yield tuple(held)
+                held, rows = [], 0
+            stop = min(end, at + rows_max - rows)
+            held.append(Range(queue, at, stop))
+            rows += stop - at
+            at = stop
+    if held:
+        yield tuple(held)

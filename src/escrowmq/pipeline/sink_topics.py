@@ -1,0 +1,47 @@
+"""The topics that a task of the sink writes to, and the queues that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import validate_topic
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.own_rows import TopicRow
+
+#: Bits of a topic's permission.
+_WRITE = 2
+_INHERIT = 1
+#: The topic that lends its settings to new ones, where sending may make topics.
+_TEMPLATE = "TBW102"
+
+
+class SinkTopics:
+    """How many queues a broker's topics have: asked when one is first written to."""
+
+    def __init__(self, ask: Callable[[], list[TopicRow]]) -> None:
+        self._ask = ask
+        self._queue_counts: dict[str, int] = {}
+
+    def queue_count(self, name: str) -> int:
+        """The queues of a topic; refused if it cannot be written to."""
+        if name not in self._queue_counts:
+            self._queue_counts[name] = self._count(name)
+        return self._queue_counts[name]
+
+    def _count(self, name: str) -> int:
+        validate_topic(name)
+        topics = {topic.topic: topic for topic in self._ask()}
+        topic = topics.get(name)
+        if topic is None:
+            # Writing makes it, of the template.
+            topic = topics.get(_TEMPLATE)
+            if topic is None or not topic.perm & _INHERIT:
+                raise RequestRefused("topic_unknown", "create the topic first", topic=name)
+        elif topic.is_system:
+            raise RequestRefused("topic_of_system", "write to a topic of your own", topic=name)
+        if not topic.perm & _WRITE:
+            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
+        return max(topic.write_queue_count, 1)

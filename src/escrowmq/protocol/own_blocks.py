@@ -1,0 +1,45 @@
+"""Rows of numbers as blocks, and bytes after them: for answers in which nothing is made per row.
+
+The columns stand one after the other, in their order, each as the little-endian values of all
+rows; what is left of the body belongs to whoever asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from escrowmq.protocol.own_forms import Kind, Row, columns_of, rows_malformed
+
+Block = npt.NDArray[Any]
+
+_TYPES: dict[Kind, np.dtype[Any]] = {Kind.INT64: np.dtype("<i8"), Kind.INT32: np.dtype("<i4")}
+
+
+def encode_blocks(
+    kind: type[Row], columns: Sequence[Block], pieces: Sequence[bytes | memoryview]
+) -> bytes:
+    """These columns of numbers, and these bytes."""
+    named = columns_of(kind)
+    assert len(named) == len(columns)
+    blocks = [
+        held.astype(_TYPES[column.kind]).tobytes()
+        for column, held in zip(named, columns, strict=True)
+    ]
+    return b"".join((*blocks, *pieces))
+
+
+def decode_blocks(kind: type[Row], body: bytes, row_count: int) -> tuple[dict[str, Block], int]:
+    """The columns by their names, and where the bytes begin that follow them."""
+    found: dict[str, Block] = {}
+    at = 0
+    for column in columns_of(kind):
+        dtype = _TYPES[column.kind]
+        if row_count < 0 or at + row_count * dtype.itemsize > len(body):
+            raise rows_malformed("the blocks are cut off", rows=row_count, bytes=len(body))
+        found[column.name] = np.frombuffer(body, dtype=dtype, count=row_count, offset=at)
+        at += row_count * dtype.itemsize
+    return found, at

@@ -1,0 +1,97 @@
+"""Which checks are due, and whether any came due since somebody looked.
+
+With a million undecided transactions a look at all of them takes milliseconds.  So chunks remember
+what was seen of them, and from when on a second look may find more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from escrowmq.store.chunk import Checks
+from escrowmq.transaction.records import NEVER
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.store.rows import Rows
+    from escrowmq.store.state_table import StateTable
+    from escrowmq.transaction.names import Names
+
+SINK_GROUP_PREFIX = "%SINK%"
+"""What the producer groups of Spark sinks begin with."""
+
+
+class Dues:
+    """Belongs to one store."""
+
+    def __init__(self, table: StateTable, names: Names) -> None:
+        self._table = table
+        self._names = names
+        #: Origins that are sinks, among the first so many.
+        self._sinks: list[int] = []
+        self._named = 0
+        #: Everything that was due by then has been seen.
+        self.looked_at_ms = 0
+        self._late_at_ms = 0
+
+    def may_be_news(self, now_ms: int) -> bool:
+        """Whether a look now may find a check that the last one did not."""
+        return self._unseen_from_ms() <= max(now_ms, self.looked_at_ms)
+
+    def _unseen_from_ms(self) -> int:
+        in_chunks = [chunk.check_from_ms for chunk in self._table.chunks.values()]
+        return min([self._table.survivors.check_from_ms, *in_chunks])
+
+    def look(self, now_ms: int) -> Checks:
+        """All that is undecided, and due by ``looked_at_ms``: now, or a moment later.
+
+        What came in since the last look and was due already then counts as due from now on only:
+        whoever knows all that was due then would never hear of it.
+        """
+        now_ms = max(now_ms, self.looked_at_ms)
+        if self._unseen_from_ms() <= self.looked_at_ms:
+            now_ms = self._late_at_ms = max(now_ms, self.looked_at_ms + 1)
+        self.looked_at_ms = now_ms
+        sinks = self._sink_origins()
+        found = self._of_survivors(now_ms, set(self._sinks))
+        for chunk in self._table.chunks.values():
+            seen = chunk.look_at_checks(now_ms, sinks)
+            found.due += seen.due
+            found.newest_due_at_ms = max(found.newest_due_at_ms, seen.newest_due_at_ms)
+            found.next_due_at_ms = min(found.next_due_at_ms, seen.next_due_at_ms)
+            found.undecided += seen.undecided
+            found.sink_attempts += seen.sink_attempts
+        found.newest_due_at_ms = max(found.newest_due_at_ms, self._late_at_ms)
+        return found
+
+    def _of_survivors(self, now_ms: int, sinks: set[int]) -> Checks:
+        table = self._table
+        heads = [
+            half
+            for half in table.survivors.rows.values()
+            if half.state is State.PREPARED and half.next_at_ms != NEVER
+        ]
+        ahead = [half.next_at_ms for half in heads if half.next_at_ms > now_ms]
+        next_at_ms = table.survivors.check_from_ms = min(ahead, default=NEVER)
+        # Those of a chunk that is about to leave are counted there.
+        heads = [half for half in heads if table.place(half.half_offset)[0] is None]
+        due = [half.next_at_ms for half in heads if half.next_at_ms <= now_ms]
+        return Checks(
+            due=len(due),
+            newest_due_at_ms=max(due, default=0),
+            next_due_at_ms=next_at_ms,
+            undecided=len(heads),
+            sink_attempts=sum(half.origin in sinks for half in heads),
+        )
+
+    def _sink_origins(self) -> Rows:
+        origins = self._names.origins
+        self._sinks += [
+            origin.id
+            for origin in origins[self._named :]
+            if origin.group.startswith(SINK_GROUP_PREFIX)
+        ]
+        self._named = len(origins)
+        return np.array(self._sinks, dtype=np.uint32)

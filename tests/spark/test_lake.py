@@ -1,0 +1,105 @@
+"""The lake's tables are read alike by whoever reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS, TABLES
+from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("topic", "date", "queue_offset", "body", "properties", "keys")
+
+Rows = list[tuple[Any, ...]]
+
+
+def with_spark(spark: SparkSession, lake: Lake) -> Rows:
+    return [tuple(row) for row in lake.read(spark, MESSAGES).select(*COLUMNS).collect()]
+
+
+def with_pandas(_: SparkSession, lake: Lake) -> Rows:
+    frame = lake.open(MESSAGES).to_pandas(columns=list(COLUMNS))
+    frame["properties"] = frame["properties"].map(lambda pairs: pairs and dict(pairs))
+    return list(frame.itertuples(index=False, name=None))
+
+
+def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
+    import duckdb  # type: ignore[import-not-found,unused-ignore]  # only where it is installed
+
+    messages = lake.open(MESSAGES).to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("messages", messages)
+        rows: Rows = connection.sql(f"SELECT {', '.join(COLUMNS)} FROM messages").fetchall()
+    return rows
+
+
+READERS = [with_spark, with_pandas, *([with_duckdb] if find_spec("duckdb") else [])]
+
+
+def comparable(rows: Rows) -> list[tuple[Any, ...]]:
+    return sorted(
+        (topic, str(day), offset, bytes(body), *rest) for topic, day, offset, body, *rest in rows
+    )
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_all_readers_see_the_same_rows(
+    spark: SparkSession, tmp_path: Path, reader: Callable[[SparkSession, Lake], Rows]
+) -> None:
+    lake = Lake(tmp_path / "a lake")
+    for offset, topic in enumerate(("T", "U", "%DLQ%group", "007")):
+        rows = rows_of(
+            MESSAGES,
+            message(topic, 2 * offset, properties=[("k", "v=1;\u0000")], keys="a b"),
+            message(topic, 2 * offset + 1, MIDNIGHT_MS + DAY_MS, body=b"\x00\xff"),
+        )
+        lake.append(MESSAGES, rows, lambda _: ())
+    lake.open(MESSAGES).optimize.compact()
+    lake.append(MESSAGES, rows_of(MESSAGES, message("T", 9)), lambda _: ())
+    # Deleted rows are gone for every reader, before any file is.
+    lake.open(MESSAGES).delete("topic = 'U'")
+
+    first = {"k": "v=1;\u0000"}
+    assert comparable(reader(spark, lake)) == sorted(
+        [
+            ("T", "2026-11-01", 0, b"body", first, "a b"),
+            ("T", "2026-11-02", 1, b"\x00\xff", None, None),
+            ("%DLQ%group", "2026-11-01", 4, b"body", first, "a b"),
+            ("%DLQ%group", "2026-11-02", 5, b"\x00\xff", None, None),
+            ("007", "2026-11-01", 6, b"body", first, "a b"),
+            ("007", "2026-11-02", 7, b"\x00\xff", None, None),
+            ("T", "2026-11-01", 9, b"body", None, None),
+        ]
+    )
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_a_table_that_is_not_there_yet_is_empty_and_has_its_columns(
+    spark: SparkSession,
+    tmp_path: Path,
+    table: Any,  # noqa: ANN401 -- a LakeTable; its module imports pyarrow
+) -> None:
+    frame = Lake(tmp_path).read(spark, table)
+    assert frame.columns == table.arrow_schema().names
+    assert frame.collect() == []
+
+
+def test_what_was_read_does_not_change_when_more_is_committed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    row = {"seen_at_ms": MIDNIGHT_MS, "consumer_group": "g", "offset_after": 1}
+    lake.append(PROGRESS, rows_of(PROGRESS, row), lambda _: ())
+    frame = lake.read(spark, PROGRESS)
+    lake.append(PROGRESS, rows_of(PROGRESS, row), lambda _: ())
+    lake.open(PROGRESS).optimize.compact()
+    assert frame.count() == 1
+    assert lake.read(spark, PROGRESS).count() == 2

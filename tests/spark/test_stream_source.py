@@ -1,0 +1,120 @@
+"""Messages as a stream: each once, from where the checkpoint stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from escrowmq.testing import InProcessBroker
+from tests.spark.topics import decide, hold, row, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    """An empty broker with topics of two queues."""
+    with InProcessBroker(queue_count=2) as broker:
+        broker.create_topic("orders", queues=2)
+        yield broker
+
+
+class Stream:
+    """A query that is run up to what is there, again and again, and remembers its batches."""
+
+    def __init__(self, spark: SparkSession, broker: InProcessBroker, checkpoint: Path) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._checkpoint = str(checkpoint)
+        #: The bodies of each batch, sorted.
+        self.batches: list[list[bytes]] = []
+
+    def run(self, **options: Any) -> list[bytes]:  # noqa: ANN401 - options
+        """Read what is available now; returns what came."""
+        given = {"broker": self._broker.broker_address, "topic": "orders", **options}
+        first = len(self.batches)
+        query = (
+            self._spark.readStream.format("escrowmq")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(self._keep)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return sorted(body for batch in self.batches[first:] for body in batch)
+
+    def _keep(self, batch: DataFrame, _number: int) -> None:
+        self.batches.append(sorted(bytes(one["body"]) for one in batch.select("body").collect()))
+
+
+@pytest.fixture
+def stream(spark: SparkSession, broker: InProcessBroker, tmp_path: Path) -> Stream:
+    return Stream(spark, broker, tmp_path / "checkpoint")
+
+
+def fill(broker: InProcessBroker, *bodies: bytes, queue_id: int = 0, topic: str = "orders") -> None:
+    send(broker, *(row(body, queue_id=queue_id, topic=topic) for body in bodies))
+
+
+def test_each_message_comes_once_across_restarts_of_both(
+    broker: InProcessBroker, stream: Stream
+) -> None:
+    fill(broker, b"a", b"b")
+    undecided = hold(broker, "t", row(b"d", queue_id=1))
+    assert stream.run() == [b"a", b"b"]
+    assert stream.run() == []
+    broker.restart()
+    decide(broker, undecided)
+    fill(broker, b"c")
+    assert stream.run() == [b"c", b"d"]
+
+
+def test_a_batch_has_no_more_rows_than_allowed(broker: InProcessBroker, stream: Stream) -> None:
+    fill(broker, *(b"%d" % number for number in range(9)))
+    fill(broker, b"z", queue_id=1)
+    found = stream.run(maxRowsPerBatch="4")
+    assert len(found) == 10
+    assert [len(batch) for batch in stream.batches] == [4, 4, 2]
+
+
+def test_queues_and_topics_that_come_later_are_read(
+    broker: InProcessBroker, stream: Stream
+) -> None:
+    options = {"topic": None, "topicPattern": "or.*"}
+    fill(broker, b"a")
+    assert stream.run(**options) == [b"a"]
+    broker.create_topic("orders", queues=4)
+    fill(broker, b"b", queue_id=3)
+    fill(broker, b"c", topic="orchids")
+    assert stream.run(**options) == [b"b", b"c"]
+
+
+def test_latest_begins_with_what_comes(broker: InProcessBroker, stream: Stream) -> None:
+    fill(broker, b"old")
+    assert stream.run(startingOffsets="latest") == []
+    fill(broker, b"new")
+    assert stream.run(startingOffsets="latest") == [b"new"]
+
+
+def test_a_store_that_was_made_anew_is_data_lost(
+    spark: SparkSession, broker: InProcessBroker, tmp_path: Path
+) -> None:
+    first = Stream(spark, broker, tmp_path / "checkpoint")
+    fill(broker, b"a", b"b")
+    assert first.run() == [b"a", b"b"]
+    with InProcessBroker(queue_count=2) as anew:
+        fill(anew, b"c")
+        again = Stream(spark, anew, tmp_path / "checkpoint")
+        with pytest.raises(Exception, match=r"data_lost.*failOnDataLoss") as raised:
+            again.run()
+        assert "'orders'" in str(raised.value)
+        assert again.run(failOnDataLoss="false") == [b"c"]

@@ -1,0 +1,66 @@
+"""A broker with messages, for tests that read them with Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import HoldHeader
+from escrowmq.protocol.own_rows import DecisionRow, SentRow
+from escrowmq.protocol.properties import format_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from escrowmq.testing import InProcessBroker
+
+BORN_AT_MS = 1_700_000_000_000
+
+
+def row(body: bytes = b"body", topic: str = "orders", queue_id: int = 0, **pairs: str) -> SentRow:
+    """A message."""
+    return SentRow(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=format_properties(pairs).decode(),
+        flag=7,
+        sys_flag=0,
+        born_at_ms=BORN_AT_MS,
+    )
+
+
+def send(broker: InProcessBroker, *rows: SentRow) -> None:
+    """Store ordinary messages."""
+    with OwnCalls(broker.broker_address) as calls:
+        calls.call(OwnCode.SEND_MANY, rows=rows)
+
+
+def hold(broker: InProcessBroker, transaction_id: str, *rows: SentRow) -> int:
+    """Hold half messages; returns the first one's offset."""
+    header = HoldHeader(producer_group="shop", transaction_id=transaction_id, number=0)
+    with OwnCalls(broker.broker_address) as calls:
+        half_offset: int = calls.call(OwnCode.HOLD_HALVES, header, rows).header.half_offset
+        return half_offset
+
+
+def decide(broker: InProcessBroker, half_offset: int, resolution: str = "commit") -> None:
+    """Decide a transaction."""
+    decision = DecisionRow(
+        half_offset=half_offset, resolution=resolution, producer_group=None, log_offset=None
+    )
+    with OwnCalls(broker.broker_address) as calls:
+        calls.call(OwnCode.DECIDE_MANY, rows=[decision])
+
+
+def bodies(frame: DataFrame) -> list[bytes]:
+    """What was read, in the order of queue and offset."""
+    found = frame.orderBy("topic", "queue_id", "queue_offset").select("body").collect()
+    return [bytes(one["body"]) for one in found]
+
+
+def read(spark: SparkSession, served: InProcessBroker, **options: Any) -> DataFrame:  # noqa: ANN401
+    """A batch read of the topic ``orders``, or of what the options say."""
+    given = {"broker": served.broker_address, "topic": "orders", **options}
+    return spark.read.format("escrowmq").options(**given).load()

@@ -1,0 +1,202 @@
+"""Whoever waits for checks to come due hears of it, once, and holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escrowmq.broker import awaiting
+from escrowmq.broker.server import Server
+from escrowmq.model.errors import Unavailable
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_frames import encode_call
+from escrowmq.protocol.own_headers import AwaitDueHeader, DecideBatchHeader
+from escrowmq.protocol.own_rows import AttemptRow
+from escrowmq.testing import ManualClock
+from escrowmq.transaction.policy import CheckPolicy
+from tests.unit.broker.own_peer import ask, decide, hold
+from tests.unit.broker.wire import T0, Peer, eventually, serving
+
+AFTER = CheckPolicy().check_after_ms
+LONG = 20_000
+
+
+async def due(peer: Peer, wait_ms: int = 0, since_ms: int = 0) -> Any:  # noqa: ANN401 - an AwaitDueAnswer
+    header = AwaitDueHeader(wait_ms=wait_ms, since_ms=since_ms)
+    return (await ask(peer, OwnCode.AWAIT_DUE, header)).header
+
+
+async def begin(server: Server, peer: Peer, since_ms: int = 0) -> asyncio.Task[Any]:
+    """Ask, and see that it waits."""
+    before = server.broker.awaiting.waiting
+    asked = asyncio.ensure_future(due(peer, LONG, since_ms))
+    await eventually(lambda: server.broker.awaiting.waiting > before)
+    # What has been looked at and found wanting waits for the next time.
+    await due(await Peer.to(server.broker_address))
+    assert not asked.done()
+    return asked
+
+
+async def test_what_is_due_is_told_at_once_and_is_news_only_once(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        for name in "abc":
+            await hold(peer, name)
+        await decide(peer, 1)
+        first = await due(peer)
+        assert (first.due, first.undecided, first.next_due_at_ms) == (0, 2, T0 + AFTER)
+        clock.advance(ms=AFTER)
+        told = await due(peer, wait_ms=LONG)
+        assert (told.due, told.undecided, told.next_due_at_ms) == (2, 2, None)
+        assert (told.now_ms, told.log_end) == (T0 + AFTER, server.broker.store.settled)
+        waits = await begin(server, peer, since_ms=told.now_ms)
+        assert (await due(await Peer.to(server.broker_address), since_ms=told.now_ms)).due == 2
+        waits.cancel()
+
+
+async def test_who_waits_is_told_when_a_check_comes_due(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await hold(other, "a")
+        waits = [await begin(server, one, since_ms=T0) for one in (peer, other)]
+        clock.advance(ms=AFTER)
+        assert [(await one).due for one in waits] == [1, 1]
+        assert server.broker.awaiting.waiting == 0
+
+
+async def test_who_waits_is_told_of_a_transaction_that_came_later_and_is_due_before(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await hold(other, "a")
+        waits = await begin(server, peer, since_ms=T0)
+        await hold(other, "b", check_after_ms=0)
+        told = await waits
+        assert (told.due, told.undecided) == (1, 2)
+        # The clock stands still, and yet it is told no second time.
+        await begin(server, peer, since_ms=told.now_ms)
+
+
+async def test_a_wait_ends_when_its_time_is_up(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        told = await due(peer, wait_ms=1, since_ms=T0)
+        assert (told.due, told.undecided, told.next_due_at_ms) == (0, 0, None)
+
+
+async def test_one_too_many_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaiting, "WAITING_MAX", 1)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await begin(server, peer)
+        assert (await due(await Peer.to(server.broker_address), wait_ms=LONG)).due == 0
+
+
+async def test_a_wait_goes_with_its_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        waits = await begin(server, peer)
+        waits.cancel()
+        peer.close()
+        await eventually(lambda: not server.broker.awaiting.waiting)
+
+
+async def test_waits_count_as_unanswered(tmp_path: Path) -> None:
+    async with serving(tmp_path, broker={"unanswered_max": 2}) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        for opaque in range(5):
+            header = AwaitDueHeader(wait_ms=LONG)
+            peer.write(encode_call(OwnCode.AWAIT_DUE, opaque, header))
+        await eventually(lambda: server.broker.awaiting.waiting)
+        await due(other)
+        assert server.broker.awaiting.waiting == 2
+
+
+async def test_looks_take_a_small_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With so long a rest after it, the second look does not come before the test is over."""
+    monkeypatch.setattr(awaiting, "REST", 10**9)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await due(peer)
+        asked = asyncio.ensure_future(due(peer))
+        await eventually(lambda: server.broker.awaiting.waiting)
+        await ask(await Peer.to(server.broker_address), OwnCode.STATUS)
+        assert not asked.done()
+        asked.cancel()
+
+
+async def test_a_stop_waits_for_nobody_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        waits = await begin(server, peer)
+        await server.stop()
+        with pytest.raises(Unavailable, match="writer_closed"):
+            await waits
+        monkeypatch.setattr(server, "stop", nothing)
+
+
+async def nothing() -> None:
+    """It is stopped already."""
+
+
+async def test_a_failed_store_is_told_to_who_waits_and_to_who_asks(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        waits = await begin(server, peer)
+        server.broker.store.failure = OSError("disk gone")
+        for asked in (due(other), waits):
+            with pytest.raises(Unavailable, match="store_failed"):
+                await asked
+        server.broker.store.failure = None
+
+
+async def test_a_store_that_fails_meanwhile_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        server.broker.writer.between(lambda: fail(server))
+        with pytest.raises(Unavailable, match="store_failed"):
+            await due(peer)
+        server.broker.store.failure = None
+
+
+def fail(server: Server) -> None:
+    server.broker.store.failure = OSError("disk gone")
+
+
+async def test_batches_and_attempts_of_sinks_change_a_number(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        numbers = [await due(peer)]
+        await hold(peer, "other")
+        numbers.append(await due(peer))
+        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True)
+        numbers.append(await due(peer))
+        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True)
+        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True, number=1)
+        numbers.append(await due(peer))
+        header = DecideBatchHeader(app_id="app", query_id="q", batch_number=0, by="driver")
+        claim = AttemptRow(transaction_id="a1", last_number=1, messages=2)
+        await ask(peer, OwnCode.DECIDE_BATCH, header, [claim])
+        numbers.append(await due(peer))
+        started, other, held, same, decided = [one.batches_decided for one in numbers]
+        assert started == other < held == same < decided
+        assert [one.sink_attempts for one in numbers] == [0, 0, 1, 1, 0]
+
+
+async def test_asking_is_a_sign_of_life(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await ask(peer, OwnCode.STATUS)).header.pipeline_away_since_ms == T0
+        await due(peer)
+        told = (await ask(peer, OwnCode.STATUS)).header
+        assert (told.last_verdict_at_ms, told.pipeline_away_since_ms) == (0, 0)

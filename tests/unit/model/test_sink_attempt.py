@@ -1,0 +1,71 @@
+"""What the sink's names tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import (
+    PLAIN_QUERY,
+    SinkAttempt,
+    SinkRun,
+    check_app_id,
+    check_batch_name,
+    parse_attempt,
+)
+
+STREAM = SinkRun(
+    app_id="orders-to-mail",
+    query_id="0b9a6a52-5f6f-4b0e-8f0c-2f0c5c0d9d11",
+    run="1a2b3c4d",
+    opened_at_ms=1_790_000_000_000,
+)
+PLAIN = SinkRun(app_id="spark", query_id=PLAIN_QUERY, run="00000000", opened_at_ms=5)
+UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        SinkAttempt(run=STREAM, batch=0, partition=0, attempt=UUID),
+        SinkAttempt(run=STREAM, batch=2**40, partition=99_999, attempt=UUID),
+        SinkAttempt(run=PLAIN, batch="2026-11-16T10:00:00+01:00", partition=3, attempt=UUID),
+        # A name stays one, whatever it looks like.
+        SinkAttempt(run=PLAIN, batch="17", partition=3, attempt=UUID),
+    ],
+)
+def test_an_attempt_is_read_back_from_its_names(attempt: SinkAttempt) -> None:
+    assert parse_attempt(attempt.run.producer_group, attempt.transaction_id) == attempt
+
+
+@pytest.mark.parametrize(
+    ("group", "transaction_id"),
+    [
+        ("orders", f"write/b/1/00000000/0/{UUID}"),
+        ("%SINK%app", ""),
+        ("%SINK%app", "7F8B1C1E1F5A4C5E9A0D2B3C4D5E6F70"),
+        ("%SINK%app", f"write/b/1/00000000/{UUID}"),
+        ("%SINK%app", f"write/b/1/00000000/0/{UUID}/0"),
+        # A stream's batch is a number.
+        ("%SINK%app", f"{STREAM.query_id}/b/1/00000000/0/{UUID}"),
+    ],
+)
+def test_what_somebody_else_named_is_no_attempt(group: str, transaction_id: str) -> None:
+    assert parse_attempt(group, transaction_id) is None
+
+
+@pytest.mark.parametrize("app_id", ["", "a b", "a/b", "a.b", "%SINK%a", "a" * 65, "ä"])
+def test_an_app_id_that_no_group_could_have_is_refused(app_id: str) -> None:
+    with pytest.raises(RequestRefused, match=r"bad_option.*letters.*appId"):
+        check_app_id(app_id)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a b", "a\x01", "n" * 65])
+def test_a_batch_name_that_no_id_could_have_is_refused(name: str) -> None:
+    with pytest.raises(RequestRefused, match=r"bad_option.*letters.*batchId"):
+        check_batch_name(name)
+
+
+def test_names_that_are_in_order_are_given_back() -> None:
+    assert check_app_id("Orders_to-mail-2") == "Orders_to-mail-2"
+    assert check_batch_name("2026-11-16T10:00:00+01:00") == "2026-11-16T10:00:00+01:00"

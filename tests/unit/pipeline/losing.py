@@ -1,0 +1,89 @@
+"""A way to a broker on which answers get lost: the broker has done it, and nobody hears of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Self
+
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.remoting import Frame, FrameSplitter
+
+Loses = Callable[[OwnCode, int], bool]
+"""Whether the answer to the nth request of a kind (from 0) gets lost."""
+
+
+class LosingProxy:
+    """Asks the broker for one caller after the other, a request at a time."""
+
+    def __init__(self, broker_address: str, loses: Loses) -> None:
+        host, _, port = broker_address.rpartition(":")
+        self._broker = (host, int(port))
+        self._loses = loses
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+        #: How often each kind of request was brought to the broker.
+        self.brought: Counter[OwnCode] = Counter()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._begin(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Wakes up whoever waits for a caller.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:
+                return
+            self._begin(lambda caller=caller: self._carry(caller))  # type: ignore[misc]  # mypy cannot tell the type
+
+    def _carry(self, caller: socket.socket) -> None:
+        with caller, socket.create_connection(self._broker) as broker:
+            asked, answered = FrameSplitter(), FrameSplitter()
+            while True:
+                data, frame = _frame(caller, asked)
+                if frame is None:
+                    return
+                code = OwnCode(frame.code)
+                is_lost = self._loses(code, self.brought[code])
+                self.brought[code] += 1
+                broker.sendall(data)
+                data, frame = _frame(broker, answered)
+                if frame is None or is_lost:
+                    return
+                caller.sendall(data)
+
+
+def _frame(connection: socket.socket, splitter: FrameSplitter) -> tuple[bytes, Frame | None]:
+    """The next frame and its bytes; none if the other side has hung up."""
+    data = b""
+    while True:
+        try:
+            chunk = connection.recv(256 * 1024)
+        except OSError:
+            chunk = b""
+        if not chunk:
+            return data, None
+        data += chunk
+        for frame in splitter.feed(chunk):
+            return data, frame

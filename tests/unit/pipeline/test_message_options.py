@@ -1,0 +1,68 @@
+"""Options of a read of messages: what they mean, and what is wrong with one."""
+
+from __future__ import annotations
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.message_options import MessageOptions, message_options
+from escrowmq.pipeline.offsets import QueueKey, Span
+
+A = QueueKey("broker-a", "orders", 0)
+B = QueueKey("broker-b", "orders", 0)
+
+
+def options(**given: str) -> MessageOptions:
+    # Spark hands names over without their case.
+    named = {"broker": "127.0.0.1:1", "topic": "orders", **given}
+    return message_options({name.lower(): value for name, value in named.items() if value})
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "allowed"),
+    [
+        ({"topic": ""}, "topic", "or topicPattern"),
+        ({"topicPattern": "x"}, "topic", "not both"),
+        ({"topic": "", "topicPattern": "("}, "topicPattern", "a regular expression"),
+        ({"startingOffsets": "soon"}, "startingOffsets", "earliest, latest, or JSON"),
+        ({"startingOffsets": "5"}, "startingOffsets", "JSON"),
+        ({"startingOffsets": '{"orders": 5}'}, "startingOffsets", "JSON"),
+        ({"endingOffsets": '{"orders": {"0": "x"}}'}, "endingOffsets", "JSON"),
+        ({"endingOffsets": '{"orders": {"first": 1}}'}, "endingOffsets", "JSON"),
+        ({"endingOffsets": '{"orders": {"0": -3}}'}, "endingOffsets", "JSON"),
+        ({"endingTimestamp": "tomorrow"}, "endingTimestamp", "milliseconds since 1970"),
+        ({"endingTimestamp": "5", "endingOffsets": "latest"}, "endingOffsets", "not both"),
+        ({"columns": "body,colour"}, "columns", "some of broker, topic"),
+        ({"maxRowsPerPartition": "0"}, "maxRowsPerPartition", "from 1 to"),
+        ({"maxRowsPerBatch": "many"}, "maxRowsPerBatch", "from 1 to"),
+        ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "one of true, false"),
+        ({"bodyOnly": "true"}, "bodyonly", "there are broker"),
+        ({"broker": "nowhere"}, "broker", "host:port"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_it_may_be(
+    given: dict[str, str], option: str, allowed: str
+) -> None:
+    with pytest.raises(RequestRefused, match=allowed) as raised:
+        options(**given)
+    assert raised.value.code == "bad_option"
+    assert raised.value.fields["option"] == option
+
+
+def test_a_bound_is_a_word_or_offsets_by_queue() -> None:
+    there = {A: Span(3, 9), B: Span(0, 4)}
+    assert options().start.all(there) == {A: 3, B: 0}
+    assert options().end.all(there) == {A: 9, B: 4}
+    assert options(startingOffsets="Latest").start.all(there) == {A: 9, B: 4}
+    of_all = options(startingOffsets='{"orders": {"0": 4}}')
+    assert of_all.start.all(there) == {A: 4, B: 4}
+    of_one = options(startingOffsets='{"broker-b": {"orders": {"0": -1}}}')
+    assert of_one.start.all(there) == {A: 3, B: 4}
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["1700000000000", "2023-11-14T22:13:20Z", "2023-11-14T23:13:20+01:00", "2023-11-14T22:13:20"],
+)
+def test_an_instant_is_a_number_or_a_time(given: str) -> None:
+    assert options(startingTimestamp=given).start.at_ms == 1_700_000_000_000

@@ -1,0 +1,71 @@
+"""What Spark is told when it starts; that it starts so is tests/spark's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.session import environment, settings, spark_session
+
+CLUSTER = PipelineConfig(
+    master="spark://host:7077",
+    lake_uri="/shared/lake",
+    checkpoint_uri="/shared/checkpoints",
+    executor_cores=2,
+    executor_memory_mb=2_048,
+)
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Java that is quick to try."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_workers_run_this_python_and_the_java_that_works(java: Path) -> None:
+    variables = environment(PipelineConfig(), None)
+    assert variables["JAVA_HOME"] == str(java)
+    assert variables["PYSPARK_PYTHON"] == variables["PYSPARK_DRIVER_PYTHON"] == sys.executable
+
+
+@pytest.mark.usefixtures("java")
+def test_a_cluster_may_have_another_python() -> None:
+    config = PipelineConfig(spark_options="spark.pyspark.python=/opt/python")
+    assert environment(config, None)["PYSPARK_PYTHON"] == "/opt/python"
+
+
+@pytest.mark.usefixtures("java")
+def test_only_on_one_machine_everybody_is_called_by_the_loopback_address() -> None:
+    assert environment(PipelineConfig(), None)["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert "SPARK_LOCAL_IP" not in environment(CLUSTER, None)
+
+
+def test_the_heap_is_bounded_and_options_may_have_blanks() -> None:
+    told = settings(PipelineConfig(driver_memory_mb=700), ("-Da=b c",))
+    assert told["spark.driver.memory"] == "700m"
+    assert shlex.split(told["spark.driver.extraJavaOptions"])[-1] == "-Da=b c"
+
+
+def test_executors_are_set_up_in_a_cluster_only() -> None:
+    told = settings(CLUSTER)
+    assert (told["spark.executor.memory"], told["spark.executor.cores"]) == ("2048m", "2")
+    # These tests run from sources, which the cluster's machines must find.
+    assert (Path(told["spark.executorEnv.PYTHONPATH"]) / "escrowmq" / "pipeline").is_dir()
+    assert not [name for name in settings(PipelineConfig()) if name.startswith("spark.executor")]
+
+
+def test_without_spark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # As if it were not installed.
+    with pytest.raises(RequestRefused, match=r"escrowmq\[spark\]") as refused:
+        spark_session(PipelineConfig())
+    assert refused.value.code == "spark_missing"
