@@ -74,6 +74,22 @@ def columns_of(kind: type[Row]) -> tuple[Column, ...]:
     return tuple(_column(field.name, field.type) for field in described.fields)
 
 
+def chosen_columns(kind: type[Row], names: str) -> tuple[Column, ...]:
+    """Those of the columns that are named, in their own order; all if none is."""
+    columns = columns_of(kind)
+    if not names:
+        return columns
+    wanted = {name.strip() for name in names.split(",")}
+    chosen = tuple(column for column in columns if column.name in wanted)
+    if len(chosen) < len(wanted):
+        raise RequestRefused(
+            "column_unknown",
+            f"name some of {', '.join(column.name for column in columns)}",
+            columns=names[:256],
+        )
+    return chosen
+
+
 def _column(name: str, kind: inspect.Type) -> Column:
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     (held,) = (one for one in kinds if not isinstance(one, inspect.NoneType))
@@ -100,13 +116,15 @@ def encode_rows(form: Form, kind: type[RowT], version: int, rows: Sequence[RowT]
     )
 
 
-def encode_columns(form: Form, kind: type[Row], version: int, columns: Columns) -> bytes:
-    """These rows, given by columns."""
-    assert len(columns) == len(kind.__struct_fields__)
+def encode_columns(
+    form: Form, kind: type[Row], version: int, columns: Columns, names: str = ""
+) -> bytes:
+    """These rows, given by columns: those that are named, or all."""
     if form is Form.ARROW:
         from escrowmq.protocol import own_arrow
 
-        return own_arrow.encode(columns_of(kind), version, columns)
+        return own_arrow.encode(chosen_columns(kind, names), version, columns)
+    assert len(columns) == len(kind.__struct_fields__)
     return _encode(list(zip(*map(_plain, columns), strict=True)))
 
 
