@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 PAGE_S_MAX = 0.004
 """How long others wait for a page of many rows, about: whoever wants more asks again."""
 
-ColumnMakers = Mapping[str, Callable[[], Collection[Any]]]
+ColumnMakers = Mapping[str, Callable[[], Sized]]
 """How each column is made, if it is wanted."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)

@@ -58,7 +58,7 @@ BYTES_PER_RANGE = 64 * 1024 * 1024
 """What a planned range has, about, if nobody says otherwise."""
 
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
-_OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__))
+_OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__) - {"log_end"})
 _OF_POLICY = sorted(_FIELDS & {field.name for field in fields(CheckPolicy)})
 _DECIDED = (int(State.COMMITTED), int(State.ROLLED_BACK))
 _STATES = {state.label: state for state in State}
@@ -88,6 +88,8 @@ class OwnFacts:
         table, policy = broker.store.table, broker.store.core.policy
         call.answer(
             **{name: getattr(stands, name) for name in _OF_STATUS},
+            # What lists of the log go up to.
+            log_end=broker.store.settled,
             **{name: getattr(policy, name) for name in _OF_POLICY},
             broker_version=stands.version,
             checks_sent=broker.checking.asked_count,

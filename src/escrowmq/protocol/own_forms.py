@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -23,8 +23,8 @@ from msgspec import inspect
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 
-Columns: TypeAlias = Sequence[Collection[Any]]
-"""Rows turned around: for each column its values.  Arrays of numbers are as good as lists."""
+Columns: TypeAlias = Sequence[Sized]
+"""Rows turned around: for each column its values, in a list or in what has ``tolist``."""
 
 _INT32_MAX = 2**31 - 1
 _ARROW = "escrowmq.protocol.own_arrow"
@@ -172,9 +172,10 @@ def rows_malformed(why: str, **facts: object) -> ProtocolViolation:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def _plain(values: Collection[Any]) -> Collection[Any]:
-    """MessagePack does not know numpy's numbers."""
-    return values.tolist() if hasattr(values, "tolist") else values
+def _plain(values: Any) -> Iterable[Any]:  # noqa: ANN401 - one of many kinds of columns
+    """MessagePack knows lists only."""
+    plain: Iterable[Any] = values.tolist() if hasattr(values, "tolist") else values
+    return plain
 
 
 def _array_count(body: bytes) -> int:
