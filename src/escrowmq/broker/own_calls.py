@@ -14,6 +14,7 @@ from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
 from escrowmq.protocol.own_blocks import Block, encode_blocks
+from escrowmq.protocol.own_columns import BodyColumns, decode_columns
 from escrowmq.protocol.own_forms import (
     Columns,
     RowT,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Rows in one answer: with the header they are a frame that any client takes."""
+
+PAGE_S_MAX = 0.004
+"""How long others wait for a page of many rows, about: whoever wants more asks again."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
@@ -63,6 +67,14 @@ class Call(Generic[HeaderT]):
         spec = self.spec
         assert kind is spec.rows
         return decode_rows(
+            self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
+        )
+
+    def columns(self, kind: type[RowT]) -> BodyColumns:
+        """The same by columns, for rows by the thousand."""
+        spec = self.spec
+        assert kind is spec.rows
+        return decode_columns(
             self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
         )
 
