@@ -82,7 +82,7 @@ class Dying:
                 done += 1
                 dying(verdicts, broker, batch.slice(3))
 
-            Verdicts._tell = dying  # type: ignore[method-assign]
+            Verdicts._tell = dying  # type: ignore[method-assign,assignment]
             try:
                 yield from self.task(batches)
             finally:
