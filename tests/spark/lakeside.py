@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.pipeline.archive_streams import ArchiveOptions
-
 from escrowmq.pipeline.archive import ArchiveSummary, archive_once
+from escrowmq.pipeline.archive_streams import ArchiveOptions
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_tables import MESSAGES, LakeTable
 from tests.spark.topics import row, send
