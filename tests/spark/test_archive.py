@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.lake_tables import MESSAGES
 from escrowmq.testing import InProcessBroker
 from tests.spark.lakeside import Lakeside
 from tests.spark.topics import decide, hold, row

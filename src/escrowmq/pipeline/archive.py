@@ -16,7 +16,6 @@ from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.pipeline.archive_streams import (
     ArchiveOptions,
     ArchiveStream,
-    EventStream,
     MessageStream,
 )
 from escrowmq.pipeline.lake import Lake

@@ -38,9 +38,7 @@ _QUEUE = (BROKER, TOPIC, QUEUE_ID)
 _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
 
 
-def findings_in_messages(
-    visible: DataFrame, archived: DataFrame, spans: DataFrame
-) -> DataFrame:
+def findings_in_messages(visible: DataFrame, archived: DataFrame, spans: DataFrame) -> DataFrame:
     """Messages that the lake lacks, has twice, or has and the queue does not.
 
     ``archived`` are the lake's messages and those that it has in quarantine; ``spans`` the queues'

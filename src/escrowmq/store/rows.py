@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 Rows = npt.NDArray[Any]
 
@@ -59,7 +60,7 @@ def check_words(rows: Rows) -> npt.NDArray[np.uint32]:
     words = rows.view(np.uint32).reshape(len(rows), rows.itemsize // 4)
     body = words[:, :-1]
     # Plus one: a record of zeros, as a lost write leaves it, must not pass.
-    products: npt.NDArray[np.uint32] = (body * _ODD[: body.shape[1]]).sum(axis=1, dtype=np.uint32)
+    products: npt.NDArray[np.uint32] = body @ _ODD[: body.shape[1]]
     return products + np.uint32(1)
 
 
@@ -73,3 +74,12 @@ def first_bad(rows: Rows) -> int | None:
     """The index of the first record whose check word is wrong."""
     bad = np.flatnonzero(rows["check"] != check_words(rows))
     return int(bad[0]) if len(bad) else None
+
+
+def windows(data: bytes, kind: np.dtype[np.void], starts: Rows) -> Rows:
+    """Records of one kind, wherever in the bytes each of them starts."""
+    if not len(starts):
+        return np.empty(0, dtype=kind)
+    every = sliding_window_view(np.frombuffer(data, dtype=np.uint8), kind.itemsize)
+    records: Rows = every[starts].view(kind)
+    return records.ravel()
