@@ -18,6 +18,7 @@ import typer
 from escrowmq.cli import (
     config_commands,
     group_commands,
+    lake_commands,
     message_commands,
     store_commands,
     topic_commands,
@@ -66,6 +67,7 @@ app = typer.Typer(
 )
 app.add_typer(config_commands.app, name="config")
 app.add_typer(group_commands.app, name="group")
+app.add_typer(lake_commands.app, name="lake")
 app.add_typer(message_commands.app, name="message")
 app.add_typer(topic_commands.app, name="topic")
 app.add_typer(txn_commands.app, name="txn")

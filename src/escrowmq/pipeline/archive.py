@@ -1,42 +1,133 @@
 """The archive: topics and the life lines of transactions into the lake, exactly once.
 
-A run takes what is there when it begins, and ends.  Between two runs nothing is kept but the
-checkpoints and the tables themselves.
+``archive_once`` takes what is there and ends.  A service keeps an ``Archive``, whose streams stay
+between its runs: to begin them costs more than a batch does.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from escrowmq.model.errors import EscrowError, Unavailable
-from escrowmq.pipeline.archive_streams import (
-    ArchiveOptions,
-    ArchiveStream,
-    MessageStream,
-)
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.archive_events import EventStream
+from escrowmq.pipeline.archive_messages import MessageStream
+from escrowmq.pipeline.archive_progress import ProgressWatch
+from escrowmq.pipeline.archive_rounds import append_rounds
+from escrowmq.pipeline.archive_stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.lake_tables import PROGRESS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-CAUSE_CHARACTERS_MAX = 1_000
-STREAMS = (MessageStream,)
+INTERVAL_MS = 10_000
+RUN_S_MAX = 60.0
+"""So long a run waits for its streams; they go on if it has to leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSummary:
-    """What a run has done."""
+    """What was archived since the last run."""
 
-    #: Rows that it committed, by table.
+    #: Rows by table.
     rows: Mapping[str, int]
-    #: How old the oldest of them was when they could be queried; 0 if there was none.
+    #: How old the oldest message or event of them was at most when it could be queried.
     lag_ms: int
+    #: Whether all is archived that was there when the run began.
+    is_complete: bool
     took_ms: int
+
+
+class Archive:
+    """Archives again and again.  On the driver, in one thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        brokers: Sequence[str],
+        lake_uri: str,
+        checkpoint_uri: str,
+        options: ArchiveOptions | None = None,
+        *,
+        interval_ms: int = INTERVAL_MS,
+    ) -> None:
+        options = options or ArchiveOptions()
+        self._brokers = tuple(brokers)
+        self._lake = Lake(lake_uri, options.storage)
+        self._interval_ms = interval_ms
+        self._streams: list[ArchiveStream] = [
+            kind(spark, self._brokers, self._lake, checkpoint_uri, options)
+            for kind in (MessageStream, EventStream)
+        ]
+        self._progress = ProgressWatch(spark, self._lake)
+
+    def once(self) -> ArchiveSummary:
+        """Archive what is there now, and let the streams end.
+
+        Raises:
+            RequestRefused: ``archive_superseded`` and the like: checkpoint and lake are apart.
+            Unavailable: ``archive_failed``, or what failed; the next run goes on from there.
+        """
+
+        def finish(stream: ArchiveStream) -> bool:
+            stream.finish()
+            return True
+
+        try:
+            return self._summary({"availableNow": True}, finish)
+        finally:
+            self.rest()
+
+    def run(self, rounds: Sequence[Mapping[str, Any]] = ()) -> ArchiveSummary:
+        """Archive what is there now, and these summaries of rounds; the streams go on.
+
+        They take what is new once in an interval.  What is raised is as for ``once``; a stream that
+        ended is begun again by the next run.
+        """
+        until_s = time.monotonic() + RUN_S_MAX
+        append_rounds(self._lake, rounds)
+        trigger = {"processingTime": f"{self._interval_ms} milliseconds"}
+        return self._summary(trigger, lambda stream: stream.catch_up(until_s))
+
+    def rest(self) -> None:
+        """End the streams, and give their memory back; the next run begins them again."""
+        for stream in self._streams:
+            stream.stop()
+
+    def _summary(
+        self, trigger: Mapping[str, Any], wait: Callable[[ArchiveStream], bool]
+    ) -> ArchiveSummary:
+        begun = time.monotonic()
+        failures: list[EscrowError] = []
+        running = []
+        is_complete = True
+        # All are begun before one is waited for, and none ends because another did.
+        for stream in self._streams:
+            try:
+                stream.start(trigger)
+                running.append(stream)
+            except EscrowError as error:
+                failures.append(error)
+        for stream in running:
+            try:
+                is_complete &= wait(stream)
+            except EscrowError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        seen = self._progress.look(self._brokers)
+        committed = [stream.take_committed() for stream in self._streams]
+        rows = sum((each.rows for each in committed), Counter({PROGRESS.name: seen}))
+        return ArchiveSummary(
+            rows={name: count for name, count in rows.items() if count},
+            lag_ms=max(each.lag_ms for each in committed),
+            is_complete=is_complete,
+            took_ms=int((time.monotonic() - begun) * 1_000),
+        )
 
 
 def archive_once(
@@ -46,54 +137,5 @@ def archive_once(
     checkpoint_uri: str,
     options: ArchiveOptions | None = None,
 ) -> ArchiveSummary:
-    """Archive what is there now; on the driver, one at a time.
-
-    Raises:
-        RequestRefused: ``archive_superseded`` and the like: a checkpoint and the lake are apart.
-        Unavailable: ``archive_failed``, or what failed; the next run goes on from there.
-    """
-    begun = time.monotonic()
-    options = options or ArchiveOptions()
-    lake = Lake(lake_uri, options.storage)
-    streams: list[ArchiveStream] = [kind(spark, tuple(brokers), lake, options) for kind in STREAMS]
-    failures = _run(streams, checkpoint_uri)
-    if failures:
-        raise failures[0]
-    rows: Counter[str] = sum((stream.rows for stream in streams), Counter())
-    oldest = [stream.oldest_at_ms for stream in streams if stream.oldest_at_ms is not None]
-    return ArchiveSummary(
-        rows=dict(rows),
-        lag_ms=max(0, time.time_ns() // 1_000_000 - min(oldest)) if oldest else 0,
-        took_ms=int((time.monotonic() - begun) * 1_000),
-    )
-
-
-def _run(streams: Sequence[ArchiveStream], checkpoints: str) -> list[EscrowError]:
-    """Run them side by side, each to its end, whatever becomes of the others."""
-    from pyspark.errors import StreamingQueryException
-
-    failures: list[EscrowError] = []
-    running: list[tuple[ArchiveStream, StreamingQuery]] = []
-    try:
-        for stream in streams:
-            try:
-                running.append((stream, stream.start(checkpoints)))
-            except EscrowError as error:
-                failures.append(error)
-        for stream, query in running:
-            try:
-                query.awaitTermination()
-            except StreamingQueryException as error:
-                failures.append(_failure(stream, error))
-    finally:
-        # Nothing, unless we are being interrupted.
-        for _, query in running:
-            query.stop()
-    return failures
-
-
-def _failure(stream: ArchiveStream, error: Exception) -> EscrowError:
-    if isinstance(stream.error, EscrowError):
-        return stream.error
-    cause = str(stream.error or error)[:CAUSE_CHARACTERS_MAX]
-    return Unavailable("archive_failed", "see cause", table=stream.table.name, cause=cause)
+    """Archive what is there now; on the driver.  What is raised is as for ``Archive.once``."""
+    return Archive(spark, brokers, lake_uri, checkpoint_uri, options).once()

@@ -81,7 +81,7 @@ class Lake:
                 partition_by=list(table.partitioned_by),
                 name=table.name,
                 description=table.about,
-                configuration=SETTINGS,
+                configuration=_settings(table),
                 storage_options=self.storage,
             )
 
@@ -138,6 +138,11 @@ class Lake:
         # Delta's log has them as parts of a URI.
         frame = reader.parquet(*(f"{base}/{unquote(path)}" for path in paths))
         return frame.select(*table.arrow_schema().names)
+
+
+def _settings(table: LakeTable) -> dict[str, str | None]:
+    # Without it readers take columns for null that have no statistics, and pass over their files.
+    return {**SETTINGS, "delta.dataSkippingStatsColumns": ",".join(table.ranged_by)}
 
 
 def _addition(file: WrittenFile) -> AddAction:

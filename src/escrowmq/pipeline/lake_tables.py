@@ -49,10 +49,10 @@ class LakeTable:
     columns: Mapping[str, tuple[str, str]]
     #: The instant, in ms, whose day is the row's ``date``.
     dated_by: str
+    #: Numbers that files are told apart by: readers pass over those that cannot match.  Never null.
+    ranged_by: tuple[str, ...]
     #: Partitioned by these and by ``date``.
     divided_by: tuple[str, ...] = ()
-    #: Numbers that files are told apart by: readers pass over those that cannot match.
-    ranged_by: tuple[str, ...] = ()
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ TRANSACTIONS = LakeTable(
     name="transactions",
     about="What happened to transactions; what an event does not have is null.",
     dated_by="at_ms",
-    ranged_by=("log_offset", "at_ms", "head"),
+    ranged_by=("log_offset", "at_ms"),
     columns={
         "broker": ("string", "The name of the broker."),
         "log_offset": ("bigint", "Where the broker's log has it."),
@@ -133,7 +133,7 @@ PROGRESS = LakeTable(
     name="progress",
     about="How far consumer groups were when somebody looked; a row for each change.",
     dated_by="seen_at_ms",
-    ranged_by=("queue_id", "offset_before", "offset_after", "seen_at_ms"),
+    ranged_by=("queue_id", "offset_after", "seen_at_ms"),
     columns={
         "broker": ("string", "The name of the broker."),
         "consumer_group": ("string", ""),

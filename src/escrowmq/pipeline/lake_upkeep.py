@@ -54,14 +54,15 @@ def keep_up(lake: Lake, *, today: date, retention_days: int = 0) -> list[Upkeep]
     """All of it for all tables; without days of retention, rows stay for ever."""
     done = []
     for table in TABLES.values():
-        before = today - timedelta(days=retention_days)
         merged = compact(lake, table)
         done.append(
             Upkeep(
                 table=table.name,
                 files_merged=merged.files_merged,
                 files_made=merged.files_made,
-                files_deleted=delete_before(lake, table, before) if retention_days else 0,
+                files_deleted=delete_old(lake, table, today, retention_days)
+                if retention_days
+                else 0,
                 files_removed=remove_files(lake, table),
             )
         )
@@ -91,18 +92,19 @@ def compact(
     return Upkeep(table=table.name, files_merged=merged, files_made=made)
 
 
-def delete_before(lake: Lake, table: LakeTable, day: date) -> int:
-    """Delete the rows of the days before this one; how many files that were.
+def delete_old(lake: Lake, table: LakeTable, today: date, kept_days: int) -> int:
+    """Delete the rows of days that are longer ago than so many; how many files that were.
 
     They stay in the storage until they are removed.
     """
     delta = lake.find(table)
     if delta is None:
         return 0
+    first_day = today - timedelta(days=kept_days)
     with told(table):
         try:
             # Whole partitions: nothing is rewritten.
-            metrics = delta.delete(f"{DATE} < '{day.isoformat()}'")
+            metrics = delta.delete(f"{DATE} < '{first_day.isoformat()}'")
         except CommitFailedError as error:
             _put_off(table, "delete", error)
             return 0

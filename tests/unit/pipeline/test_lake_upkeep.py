@@ -14,7 +14,7 @@ from escrowmq.pipeline import lake_upkeep
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import TableFiles
 from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
-from escrowmq.pipeline.lake_upkeep import Upkeep, compact, delete_before, keep_up, remove_files
+from escrowmq.pipeline.lake_upkeep import Upkeep, compact, delete_old, keep_up, remove_files
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 HOUR_S = 3_600
@@ -74,10 +74,10 @@ def test_those_with_most_files_come_first_and_the_others_next_time(tmp_path: Pat
 
 def test_days_before_a_day_are_deleted_whole(tmp_path: Path) -> None:
     lake = filled(tmp_path, "T", "U", days=3, files=2)
-    assert delete_before(lake, MESSAGES, date(2026, 11, 3)) == 8
+    assert delete_old(lake, MESSAGES, date(2026, 11, 10), 7) == 8
     dates = lake.open(MESSAGES).to_pyarrow_table().column("date").to_pylist()
     assert set(dates) == {date(2026, 11, 3)}
-    assert delete_before(lake, MESSAGES, date(2026, 11, 3)) == 0
+    assert delete_old(lake, MESSAGES, date(2026, 11, 10), 7) == 0
 
 
 def test_files_that_are_in_no_table_go_when_they_are_old(tmp_path: Path) -> None:
