@@ -22,7 +22,7 @@ from escrowmq.broker.own_calls import (
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_columns import Named, Sparse, Texts, compact
+from escrowmq.protocol.own_answered import Named, Sparse, Texts, compact
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 from escrowmq.store.identities import UNKNOWN, identities
 from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms

@@ -38,6 +38,9 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 
 #: As many digits as a code can have.
 _CODE = re.compile(r"-?[0-9]{1,10}")
+STORED_BYTES = 1024 * 1024
+"""The same for messages as they were written, if nobody asks for more: about two milliseconds."""
+
 _TRANSACTION_ID = TRANSACTION_ID.encode()
 
 
@@ -121,7 +124,9 @@ class OwnReading:
         queue = broker.reader.queue(header.topic, header.queue_id)
         if queue is None:
             none = np.zeros(0, dtype=np.int64)
-            call.answer_blocks([none] * 4, [], next_start=0, queue_start=0, queue_end=0)
+            call.answer_blocks(
+                [none] * 4, memoryview(b""), next_start=0, queue_start=0, queue_end=0
+            )
             return
         rows_max = call.spec.answer_rows_max
         found = read_stored(
@@ -130,13 +135,13 @@ class OwnReading:
             max(header.start, queue.start),
             min(header.end, queue.end),
             count_max=min(header.limit, rows_max) if header.limit > 0 else rows_max,
-            bytes_max=min(header.bytes_max or READ_BYTES_MAX, READ_BYTES_MAX),
+            bytes_max=min(header.bytes_max or STORED_BYTES, READ_BYTES_MAX),
             codes=_codes(header.tag_codes),
         )
         entries = found.entries
         call.answer_blocks(
             [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
-            found.pieces,
+            found.records,
             next_start=found.next_offset,
             queue_start=queue.start,
             queue_end=queue.end,
@@ -152,7 +157,9 @@ class OwnReading:
             offsets: Iterable[int] = [parse_offset_message_id(header.message_id)[1]]
         elif header.topic and header.key:
             # Consumers' views state where the message was stored.
-            views = reader.find(header.topic, header.key, limit=limit)
+            views = reader.find(
+                header.topic, header.key, limit=limit, with_undecided=header.with_undecided
+            )
             offsets = [decode(view).log_offset for view in views]
         else:
             raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from escrowmq.broker.own_events import NOTHING, Event, Kind, events_of
-from escrowmq.protocol.own_columns import Named, Numbers, Sparse, Texts, compact
+from escrowmq.protocol.own_answered import Named, Numbers, Sparse, Texts, compact
 from escrowmq.store.log_sweep import Wanted
 from escrowmq.transaction.states import State
 

@@ -172,12 +172,12 @@ def _folder(
                 shown=rows["shown"] if has[1] else None,
             )
         )
-        return _told(broker, folded)
+        return _told(broker, number * range_halves, folded)
 
     return fold_range
 
 
-def _told(broker: str, folded: Folded) -> pa.Table:
+def _told(broker: str, base: int, folded: Folded) -> pa.Table:
     def table(what: str, name: list[str], **columns: Rows) -> pa.Table:
         nothing = np.full(len(name), -1)
         arrays = [pa.array([what] * len(name), pa.string()), pa.array(name, pa.string())]
@@ -196,7 +196,12 @@ def _told(broker: str, folded: Folded) -> pa.Table:
 
     parts = folded.parts
     tables = [
-        table(COUNT, list(folded.counts), other=np.array(list(folded.counts.values()))),
+        table(
+            COUNT,
+            list(folded.counts),
+            half_offset=np.full(len(folded.counts), base),
+            other=np.array(list(folded.counts.values())),
+        ),
         table(
             PART_OF,
             [""] * len(parts),

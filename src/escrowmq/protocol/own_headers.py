@@ -232,9 +232,9 @@ class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     #: Queue offsets: from, and up to.  What retention has deleted is passed over.
     start: Int64
     end: Int64
-    #: Messages and bytes of messages to answer at most, but for one that is larger; 0 means as
-    #: many as there may be.
+    #: Messages to answer at most; 0 means as many as there may be.
     limit: Int32 = 0
+    #: Bytes of messages to answer at most, but for one that is larger; 0 lets the broker say.
     bytes_max: Int32 = 0
     #: Only messages whose tag has one of these codes (Java's hash code), with commas between
     #: them; empty for all.  Tags may share a code.
@@ -338,6 +338,8 @@ class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
     #: An offset message id; then topic and key are not looked at.
     message_id: str = ""
     limit: Int32 = 0
+    #: By key also half messages that are not visible, unless they were rolled back.
+    with_undecided: bool = False
 
 
 class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
