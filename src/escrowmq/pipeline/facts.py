@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from escrowmq.protocol.own_rows import CheckRow, HalfRow, OpRow, TransactionRow
+from escrowmq.protocol.own_rows import CheckRow, HalfRow, LogEventRow, OpRow, TransactionRow
 from escrowmq.transaction.rules import HalfFacts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ CHECKS_SENT = _name(TransactionRow.checks_sent)
 MESSAGE_COUNT = _name(TransactionRow.message_count)
 PRODUCERS_ONLINE = _name(TransactionRow.producers_online)
 
-# What the log says: half messages, decisions, checks.
+# What the log says: half messages, decisions, checks, and all that happened.
 LOG_OFFSET = _name(HalfRow.log_offset)
 FIRST = _name(HalfRow.first)
 HEAD = _name(HalfRow.head)
@@ -57,6 +57,10 @@ BATCH_ID = _name(OpRow.batch_id)
 AT_MS = _name(CheckRow.at_ms)
 EVENT = _name(CheckRow.event)
 DETAIL = _name(CheckRow.detail)
+BY = _name(LogEventRow.by)
+TOPIC = _name(LogEventRow.topic)
+QUEUE_ID = _name(LogEventRow.queue_id)
+QUEUE_OFFSET = _name(LogEventRow.queue_offset)
 
 #: The columns that ``half_facts`` reads.
 FACT_COLUMNS = (STATE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)

@@ -1,0 +1,145 @@
+"""Reading a range of a view as a task does, without a session: what breaks, and what is damaged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escrowmq.broker import own_records
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused, StoreCorrupt, Unavailable
+from escrowmq.pipeline import facts, views
+from escrowmq.pipeline.view_options import VIEWS, batch_options
+from escrowmq.pipeline.view_ranges import pages, plan
+from escrowmq.pipeline.view_rows import read_range
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_rows import HalfRow
+from escrowmq.store import log_sweep
+from escrowmq.testing import InProcessBroker
+from tests.spark import day
+from tests.spark.test_view_streams import forget
+
+
+def given(broker: InProcessBroker, view: str, **options: str) -> dict[str, str]:
+    return {"view": view, "broker": broker.broker_address, **options}
+
+
+def rows(options: dict[str, str]) -> list[dict[str, Any]]:
+    """All rows of a view, range by range."""
+    read, schema = batch_options(options), views.schema(options)
+    batches = [batch for part in plan(read) for batch in read_range(read, schema, part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page of the log has a few bytes of it."""
+    monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
+    monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 400)
+
+
+def test_names_of_columns_are_those_of_the_rows() -> None:
+    others = ("TYPE_CHECKING", "FACT_COLUMNS")
+    constants = {name: value for name, value in vars(facts).items() if name.isupper()}
+    named = {name.lower(): value for name, value in constants.items() if name not in others}
+    assert all(name == value for name, value in named.items())
+    told = {column.name for view in VIEWS.values() for column in view.columns}
+    assert set(named) <= told
+    assert set(HalfRow.__struct_fields__) <= set(named)
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_a_broker_that_comes_back_between_pages_is_read_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pages(monkeypatch)
+    with InProcessBroker() as broker:
+        day.live(broker.broker_address)
+        whole = rows(given(broker, name))
+        options = given(broker, name)
+        (part,) = plan(batch_options(options))
+        found = []
+        for answer in pages(batch_options(options), part, [facts.LOG_OFFSET, facts.HEAD]):
+            found += answer.batch.to_pylist()
+            broker.restart()
+        assert len(found) == len(whole)
+
+
+def test_a_broker_is_waited_for_as_long_as_was_said() -> None:
+    with InProcessBroker() as broker:
+        day.live(broker.broker_address)
+        options = given(broker, "halves", retryMs="20000")
+        read, schema = batch_options(options), views.schema(options)
+        (part,) = plan(read)
+        broker.stop()
+        back = threading.Timer(0.3, broker.start)
+        back.start()
+        try:
+            found = [row for batch in read_range(read, schema, part) for row in batch.to_pylist()]
+        finally:
+            back.join()
+        assert len(found) == 10
+        broker.stop()
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="broker_unreachable"):
+            list(pages(batch_options({**options, "retryMs": "0"}), part, []))
+        assert time.monotonic() - began < 10
+
+
+def test_a_read_that_retention_overtakes_is_an_error_unless_it_was_allowed(tmp_path: Path) -> None:
+    with InProcessBroker(data=tmp_path) as broker:
+        day.live(broker.broker_address)
+        (part,) = plan(batch_options(given(broker, "halves")))
+    forget(tmp_path)
+    with InProcessBroker(data=tmp_path) as broker:
+        part = type(part)(broker.broker_address, part.broker_name, part.start, part.end)
+        options = given(broker, "halves")
+        with pytest.raises(RequestRefused, match="data_lost"):
+            list(read_range(batch_options(options), views.schema(options), part))
+        with pytest.raises(RequestRefused, match="data_lost"):
+            plan(batch_options({**options, "startOffset": "0"}))
+        allowed = {**options, "failOnDataLoss": "false"}
+        assert list(read_range(batch_options(allowed), views.schema(allowed), part)) == []
+        # What was undecided was carried forward.
+        assert [row["is_copy"] for row in rows({**allowed, "startOffset": "0"})] == [True] * 3
+        assert rows(options) == rows(allowed)
+
+
+def test_damage_is_an_error_unless_it_was_allowed_and_events_tell_of_it(tmp_path: Path) -> None:
+    with InProcessBroker(data=tmp_path) as broker:
+        day.live(broker.broker_address)
+        with OwnCalls(broker.broker_address) as calls:
+            victim = list(calls.rows(OwnCode.LIST_HALVES))[4].log_offset
+        with (tmp_path / "store/commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(victim)
+            log.write(b"????")
+        with pytest.raises(StoreCorrupt, match="log_unreadable"):
+            rows(given(broker, "halves"))
+        left = rows(given(broker, "halves", failOnDataLoss="false"))
+        assert len(left) == 9
+        events = rows(given(broker, "events"))
+        told = [row["log_offset"] for row in events if row["event"] == "unreadable"]
+        assert told == [victim]
+
+
+def test_rows_come_in_batches_that_spark_likes(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pages(monkeypatch)
+    with InProcessBroker() as broker:
+        day.live(broker.broker_address)
+        options = given(broker, "events", columns="broker")
+        read, schema = batch_options(options), views.schema(options)
+        (part,) = plan(read)
+        (whole,) = read_range(read, schema, part)
+        monkeypatch.setattr("escrowmq.pipeline.view_rows.BATCH_ROWS", 5)
+        several = list(read_range(read, schema, part))
+        assert len(several) > 2
+        assert sum(batch.num_rows for batch in several) == whole.num_rows
+        assert whole.to_pydict() == {"broker": [broker.broker_address] * whole.num_rows}
+
+
+def test_a_broker_without_anything_has_no_rows() -> None:
+    with InProcessBroker() as broker:
+        assert [rows(given(broker, name)) for name in VIEWS] == [[]] * len(VIEWS)
