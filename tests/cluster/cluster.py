@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -140,35 +141,30 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_
 def cluster_session(url: str, folder: Path) -> SparkSession:
     """A driver in this process, as the pipeline starts one."""
     folder.mkdir(parents=True, exist_ok=True)
+    options = {
+        "spark.driver.host": HOSTS[0],
+        "spark.driver.bindAddress": HOSTS[0],
+        "spark.cores.max": str(CORES_PER_APPLICATION),
+        "spark.executor.extraJavaOptions": JVM_OPTIONS,
+        "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
+        "spark.pyspark.python": sys.executable,
+        # A task that failed is tried once more.
+        "spark.task.maxFailures": "2",
+        # A task that hangs is run a second time, elsewhere.
+        "spark.speculation": "true",
+        "spark.speculation.interval": "200ms",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "5s",
+    }
     config = PipelineConfig(
         master=url,
         lake_uri=str(folder / "lake"),
         checkpoint_uri=str(folder / "checkpoints"),
         executor_memory_mb=512,
+        executor_cores=1,
         shuffle_partitions=2,
+        spark_options=shlex.join(f"{name}={value}" for name, value in options.items()),
     )
     # The packaged Java, whatever the host has, so that every run is the same.
     os.environ.pop("JAVA_HOME", None)
-    return spark_session(
-        config,
-        cache=folder / "cache",
-        jvm_options=(QUICK,),
-        further={
-            "spark.driver.host": HOSTS[0],
-            "spark.driver.bindAddress": HOSTS[0],
-            "spark.cores.max": str(CORES_PER_APPLICATION),
-            "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": JVM_OPTIONS,
-            "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
-            "spark.pyspark.python": sys.executable,
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            # A task that failed is tried once more.
-            "spark.task.maxFailures": "2",
-            # A task that hangs is run a second time, elsewhere.
-            "spark.speculation": "true",
-            "spark.speculation.interval": "200ms",
-            "spark.speculation.quantile": "0.5",
-            "spark.speculation.minTaskRuntime": "5s",
-        },
-    )
+    return spark_session(config, cache=folder / "cache", scratch=folder, jvm_options=(QUICK,))

@@ -37,8 +37,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as variables:
         # The packaged Java, whatever the host has, so that every run is the same.
         variables.delenv("JAVA_HOME", raising=False)
-        # Workers import faults from here.
-        variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         # All that the session sets is gone again after it.
         for name, value in environment(config, scratch / "cache").items():
             variables.setenv(name, value)

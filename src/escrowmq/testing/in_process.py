@@ -184,6 +184,7 @@ class InProcessBroker:
 
     def messages(self, topic: str) -> list[Received]:
         """Return what consumers can see, in the order in which it became visible."""
+        self._run(self._running.until_published())
         return self._run(_called(self._running.visible, topic))
 
     def dead_letters(self, group: str) -> list[Received]:

@@ -55,6 +55,11 @@ class WatchedServer(Server):
             await self._release()
         await self._retain()
 
+    async def until_published(self) -> None:
+        """Return when everything that was committed can be seen: a large batch takes turns."""
+        while not self.broker.store.dispatcher.is_idle:
+            await asyncio.sleep(0)
+
     async def until_answered(self, heads: Collection[int]) -> None:
         """Return when producers have answered for these, and the answers are durable."""
         while not self.answered.issuperset(heads):

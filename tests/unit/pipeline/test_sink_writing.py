@@ -61,6 +61,14 @@ def test_rows_are_hidden_until_the_batch_is_decided(broker: InProcessBroker) -> 
     assert broker.undecided() == []
 
 
+def test_all_of_a_batch_can_be_seen_however_many_requests_it_took(
+    broker: InProcessBroker,
+) -> None:
+    written = write(broker.broker_address, rows(*"abcdefghijklmnopqrstuvwxyz"), rows_max=1)
+    decide(broker.broker_address, written)
+    assert bodies(broker) == list("abcdefghijklmnopqrstuvwxyz")
+
+
 def test_an_attempt_can_be_told_from_its_names_and_waits_a_day(broker: InProcessBroker) -> None:
     written = write(broker.broker_address, rows("a"))
     (undecided,) = broker.undecided()
