@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.sink_attempt import SinkRun, parse_attempt
 from escrowmq.protocol.own import OwnCode
-from escrowmq.store.dues import SINK_GROUP_PREFIX, Dues
+from escrowmq.store.dues import Dues
 from escrowmq.transaction.records import NEVER
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ WAIT_MS_MAX = 25_000
 """Less than our own clients wait for an answer."""
 WAITING_MAX = 1_024
 """One too many is answered at once."""
+RUNS_MAX = 1_024
+"""Runs of sinks that are remembered; one that was forgotten is new once more."""
 REST = 30
 """After a look there is none for so many times as long as it took."""
 
@@ -52,6 +55,7 @@ class Awaiting:
         self._rests_until = 0.0
         #: Where the log was when something last happened to batches; it starts anew with us.
         self._batches = broker.store.settled
+        self._runs: dict[SinkRun, None] = {}
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -72,9 +76,13 @@ class Awaiting:
         call.request.connection.owe()
         self._look_soon()
 
-    def note_held(self, group: str) -> None:
-        """A transaction was begun."""
-        if group.startswith(SINK_GROUP_PREFIX):
+    def note_held(self, group: str, transaction_id: str) -> None:
+        """A transaction was begun: that a newer run has opened is evidence against older ones."""
+        attempt = parse_attempt(group, transaction_id)
+        if attempt is not None and attempt.run not in self._runs:
+            if len(self._runs) >= RUNS_MAX:
+                del self._runs[next(iter(self._runs))]
+            self._runs[attempt.run] = None
             self.note_batch()
 
     def note_batch(self) -> None:

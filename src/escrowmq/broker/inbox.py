@@ -187,6 +187,8 @@ def size_of(command: Command) -> int | None:
     """Bytes that a command brings; None for one that brings no messages."""
     if not isinstance(command, Prepare | Append):
         return None
+    if isinstance(command, Prepare) and command.columns is not None:
+        return command.columns.size
     if len(command.messages) == 1:
         (message,) = command.messages
         return len(message.body) + len(message.properties)

@@ -83,6 +83,22 @@ class Messages:
             queue_id = turn % max(topic.write_queue_count, 1)
         return topic, queue_id
 
+    def waits_ms(self, facts: SentFacts, now_ms: int) -> int:
+        """How long a message is to wait before it is visible."""
+        return (
+            self._topics.delay_levels.delay_ms(facts.delay_level)
+            or facts.deliver_after_ms
+            or max(facts.deliver_at_ms - now_ms, 0)
+        )
+
+    def check_type(self, topic: Topic, sent: MessageType) -> None:
+        """Refuse a message that is not of its topic's type, if that is asked for."""
+        self._topics.check_type(topic, sent)
+
+    def half_suffix(self, transaction_id: str, topic: str, queue_id: int) -> bytes:
+        """What a broker adds to the properties of a half message that has an id."""
+        return half_properties(transaction_id, topic, queue_id) + self._added
+
     def make(
         self,
         place: tuple[Topic, int],
@@ -105,11 +121,7 @@ class Messages:
         if is_half:
             real = half_properties(transaction_id or unique_key, topic.name, queue_id)
             properties = join_properties(properties, real)
-        waits_ms = (
-            self._topics.delay_levels.delay_ms(facts.delay_level)
-            or facts.deliver_after_ms
-            or max(facts.deliver_at_ms - now_ms, 0)
-        )
+        waits_ms = self.waits_ms(facts, now_ms)
         if topic.name.startswith(DLQ_PREFIX):
             # It was sent as a retry, which would have waited.
             waits_ms = 0

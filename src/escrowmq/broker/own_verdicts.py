@@ -32,7 +32,8 @@ from escrowmq.transaction.states import STATES, Resolution, State
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_columns import BodyColumns, Numbers
+    from escrowmq.model.message_columns import Numbers
+    from escrowmq.protocol.own_columns import BodyColumns
     from escrowmq.protocol.own_headers import ByHeader
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,16 @@ share its batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from escrowmq.broker.column_messages import ColumnMessages
 from escrowmq.broker.messages import Sender
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.protocol.ids import IPV4_HOST_BYTES
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, SentInRow, SentRow
 from escrowmq.protocol.properties import PGROUP, TRAN_MSG, format_properties, join_properties
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.bulk import Ends
     from escrowmq.broker.requests import Handlers
     from escrowmq.model.message import Message
+    from escrowmq.model.message_columns import MessageColumns
     from escrowmq.protocol.own_headers import (
         ByHeader,
         DecideBatchHeader,
@@ -74,9 +77,13 @@ class OwnWriting:
     def hold(self, call: Call[HoldHeader]) -> None:
         """Hold half messages of one transaction."""
         header = call.header
-        messages = self._halves(
-            call, header.producer_group, header.transaction_id, header.number, call.rows(SentRow)
-        )
+        columns = self._many_halves(call) if header.is_bulk else None
+        messages: tuple[Message, ...] = ()
+        if columns is None:
+            rows = call.rows(SentRow)
+            messages = self._halves(
+                call, header.producer_group, header.transaction_id, header.number, rows
+            )
         command = Prepare(
             group=header.producer_group,
             transaction_id=header.transaction_id,
@@ -86,6 +93,7 @@ class OwnWriting:
             ledger=header.ledger,
             allowed_ms=header.allowed_ms,
             check_after_ms=header.check_after_ms,
+            columns=columns,
         )
 
         def held(decision: Decision) -> None:
@@ -93,10 +101,10 @@ class OwnWriting:
             assert isinstance(reply, Held)
             first = reply.half_offset
             if not (header.number or reply.repeated):
-                self._broker.awaiting.note_held(header.producer_group)
+                self._broker.awaiting.note_held(header.producer_group, header.transaction_id)
             call.answer(
                 [
-                    [message.queue_id for message in messages],
+                    queue_ids(command.content),
                     range(first, first + reply.count),
                     reply.log_offsets,
                 ],
@@ -179,6 +187,23 @@ class OwnWriting:
 
         self._broker.submit(call.request, Append(messages=tuple(messages)), stored)
 
+    def _many_halves(self, call: Call[HoldHeader]) -> MessageColumns | None:
+        """The messages by the column; None if they are not of the usual kind."""
+        header, maker = call.header, self._broker.messages
+        if len(self._broker.store_host) != IPV4_HOST_BYTES:
+            return None
+        marks = half_marks(header.producer_group)
+        made = ColumnMessages(
+            maker,
+            call.columns(SentRow),
+            now_ms=self._broker.clock.now_ms(),
+            turn=crc32(header.transaction_id.encode()) + header.number,
+        )
+        return made.make(
+            lambda *queue: marks + maker.half_suffix(header.transaction_id, *queue),
+            call.request.connection.born_host,
+        )
+
     def _halves(
         self,
         call: Call[HoldHeader] | Call[HoldManyHeader],
@@ -190,8 +215,7 @@ class OwnWriting:
         now_ms = self._broker.clock.now_ms()
         maker = self._broker.messages
         born_host = call.request.connection.born_host
-        # Of pairs with one name the last one holds: nobody else's mark or group.
-        marks = format_properties({TRAN_MSG: "true", PGROUP: group})
+        marks = half_marks(group)
         messages = []
         # The same request sent again must mean the same queues.
         for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
@@ -262,6 +286,19 @@ class OwnWriting:
             call.answer(outcome=reply.outcome, messages=reply.rows)
 
         self._broker.submit(call.request, command, decided)
+
+
+def half_marks(group: str) -> bytes:
+    """What makes a half message of a message: of pairs with one name the last one holds."""
+    return format_properties({TRAN_MSG: "true", PGROUP: group})
+
+
+def queue_ids(messages: tuple[Message, ...] | MessageColumns) -> Collection[int]:
+    """The queue of each."""
+    if isinstance(messages, tuple):
+        return [message.queue_id for message in messages]
+    of_queues = [queue.queue_id for queue in messages.queues]
+    return [of_queues[queue] for queue in messages.queue_of.tolist()]
 
 
 def resolution_of(text: str) -> Resolution:

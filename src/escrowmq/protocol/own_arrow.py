@@ -13,12 +13,13 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.message_columns import Numbers, Slices
 from escrowmq.protocol.own_answered import Named, Sparse, Texts
-from escrowmq.protocol.own_columns import Numbers
 from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, too_many_rows
 
 VERSION = b"escrowmq.version"
@@ -136,9 +137,22 @@ class ArrowColumns:
         codes: Numbers = found.fill_null(-1).to_numpy()
         return codes
 
+    def distinct(self, name: str) -> tuple[list[str], Numbers]:
+        """The different texts of a column, and which of them each is."""
+        encoded = self._batch.column(name).dictionary_encode()
+        places: Numbers = encoded.indices.to_numpy()
+        return list(encoded.dictionary.to_pylist()), places.astype(np.int64)
+
     def values(self, name: str) -> list[Any]:
         """Any column."""
         return list(self._batch.column(name).to_pylist())
+
+    def slices(self, name: str) -> Slices:
+        """A column of bytes or texts."""
+        column = self._batch.column(name)
+        _, offsets, data = column.buffers()
+        here = np.frombuffer(offsets, dtype=np.int32)[column.offset :][: len(column) + 1]
+        return Slices(b"" if data is None else data.to_pybytes(), here.astype(np.int64))
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -6,13 +6,12 @@ What was declared holds here as it does for single rows (``own_forms``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
+from escrowmq.model.message_columns import Numbers, Slices
 from escrowmq.protocol.own_forms import Form, Row, columns_of, decode_rows
-
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class BodyColumns(Protocol):
@@ -30,8 +29,16 @@ class BodyColumns(Protocol):
         """A column of texts: which of these each is, by its place, and -1 for none of them."""
         ...
 
+    def distinct(self, name: str) -> tuple[list[str], Numbers]:
+        """A column of texts: the different ones, and which of them each is."""
+        ...
+
     def values(self, name: str) -> list[Any]:
         """Any column, as a list."""
+        ...
+
+    def slices(self, name: str) -> Slices:
+        """A column of bytes or texts, without a null in it."""
         ...
 
 
@@ -66,6 +73,18 @@ class RowColumns:
         places = {text: at for at, text in enumerate(texts)}
         return np.array([places.get(one, -1) for one in self.values(name)], dtype=np.int64)
 
+    def distinct(self, name: str) -> tuple[list[str], Numbers]:
+        """The different texts of a column, and which of them each is."""
+        texts = list(dict.fromkeys(self.values(name)))
+        return texts, self.codes(name, texts)
+
     def values(self, name: str) -> list[Any]:
         """Any column."""
         return [getattr(row, name) for row in self._rows]
+
+    def slices(self, name: str) -> Slices:
+        """A column of bytes or texts."""
+        held = [one.encode() if isinstance(one, str) else one for one in self.values(name)]
+        offsets = np.zeros(len(held) + 1, dtype=np.int64)
+        np.cumsum([len(one) for one in held], out=offsets[1:])
+        return Slices(b"".join(held), offsets)

@@ -56,7 +56,7 @@ def read_sent_facts(properties: bytes) -> SentFacts:
     value_of = pairs.get
     keys = value_of(KEYS)
     delay_level, deliver_after_ms, deliver_at_ms = 0, 0, 0
-    if _MAY_WAIT[0] in properties or _MAY_WAIT[1] in properties:
+    if may_wait(properties):
         delay_level, deliver_after_ms, deliver_at_ms = _waits(pairs)
     return SentFacts(
         value_of(TRAN_MSG, "").lower() == "true",
@@ -69,6 +69,11 @@ def read_sent_facts(properties: bytes) -> SentFacts:
         deliver_after_ms,
         deliver_at_ms,
     )
+
+
+def may_wait(properties: bytes) -> bool:
+    """Whether a message may have a delay."""
+    return _MAY_WAIT[0] in properties or _MAY_WAIT[1] in properties
 
 
 def _waits(pairs: dict[str, str]) -> tuple[int, int, int]:

@@ -61,8 +61,8 @@ SYS_STORE_IPV6 = 0x20
 _SYS_IPV6 = SYS_BORN_IPV6 | SYS_STORE_IPV6
 #: The bits that encode sets itself.
 _SYS_OURS = SYS_TRANSACTION_MASK | _SYS_IPV6
-_SYS_SENT = ~_SYS_OURS
-_CRC_MASK = 0x7FFF_FFFF
+SYS_SENT = ~_SYS_OURS
+CRC_MASK = 0x7FFF_FFFF
 #: Sizes in the layout are signed.
 _V1_TOPIC_BYTES_MAX = 127
 _V2_TOPIC_BYTES_MAX = 32_767
@@ -143,8 +143,8 @@ def lay_out(  # noqa: PLR0917 - positional, because this is called for each mess
     body = message.body
     properties = message.properties
     born_host = message.born_host
-    magic, topic_field, fixed_bytes = _topic_field(message.topic)
-    sys_flag = message.sys_flag & _SYS_SENT | transaction_bits
+    magic, named, fixed_bytes = topic_field(message.topic)
+    sys_flag = message.sys_flag & SYS_SENT | transaction_bits
     pack_head = _pack_ipv4_head
     if len(born_host) != IPV4_HOST_BYTES or len(store_host) != IPV4_HOST_BYTES:
         sys_flag |= _ipv6_bits(born_host, store_host)
@@ -156,7 +156,7 @@ def lay_out(  # noqa: PLR0917 - positional, because this is called for each mess
     head = pack_head(
         size,
         magic,
-        crc32(body) & _CRC_MASK,
+        crc32(body) & CRC_MASK,
         message.queue_id,
         message.flag,
         queue_offset,
@@ -170,7 +170,7 @@ def lay_out(  # noqa: PLR0917 - positional, because this is called for each mess
         prepared_offset,
         body_bytes,
     )
-    rest = topic_field + _pack_text_size(properties_bytes) + properties
+    rest = named + _pack_text_size(properties_bytes) + properties
     return head, rest, size, crc32(rest, crc32(head))
 
 
@@ -196,13 +196,13 @@ def encode_many(
     topic, magic, fixed_bytes = "", 0, 0
     #: By the size of the properties: what stands between body and properties.
     middles: dict[int, bytes] = {}
-    pack_head, kept, masked, crc_of = _FIRST_SENT_HEAD.pack, _SYS_SENT, _CRC_MASK, crc32
+    pack_head, kept, masked, crc_of = _FIRST_SENT_HEAD.pack, SYS_SENT, CRC_MASK, crc32
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
         born_host = message.born_host
         if is_ipv4_store and len(born_host) == IPV4_HOST_BYTES and not message.reconsume_times:
             if message.topic != topic:
                 topic, middles = message.topic, {}
-                magic, _, fixed_bytes = _topic_field(topic)
+                magic, _, fixed_bytes = topic_field(topic)
             body, properties = message.body, message.properties
             body_bytes, properties_bytes = len(body), len(properties)
             size = fixed_bytes + body_bytes + properties_bytes
@@ -222,7 +222,7 @@ def encode_many(
             )
             middle = middles.get(properties_bytes)
             if middle is None:
-                middle = _topic_field(topic)[1] + _pack_text_size(properties_bytes)
+                middle = topic_field(topic)[1] + _pack_text_size(properties_bytes)
                 middles[properties_bytes] = middle
             rest = middle + properties
             pieces += (head, body, rest)
@@ -253,14 +253,14 @@ def record_crc(record: bytes | bytearray | memoryview) -> int | None:
     except StructError:
         return None
     body_end = head_bytes + body_bytes
-    if crc32(record[head_bytes:body_end]) & _CRC_MASK != body_crc:
+    if crc32(record[head_bytes:body_end]) & CRC_MASK != body_crc:
         return None
     return crc32(record[body_end:], crc32(record[:head_bytes]))
 
 
 def encoded_size(message: Message, store_host_size: int) -> int:
     """Bytes that ``encode`` makes of it."""
-    fixed_bytes = _topic_field(message.topic)[2]
+    fixed_bytes = topic_field(message.topic)[2]
     ipv6_extra_bytes = len(message.born_host) + store_host_size - 2 * IPV4_HOST_BYTES
     return fixed_bytes + ipv6_extra_bytes + len(message.body) + len(message.properties)
 
@@ -332,7 +332,8 @@ def _ipv6_bits(born_host: bytes, store_host: bytes) -> int:
     return born_bit | store_bit
 
 
-def _topic_field(topic: str) -> tuple[int, bytes, int]:
+def topic_field(topic: str) -> tuple[int, bytes, int]:
+    """Magic, topic with its size in front, and how large a message is without the rest."""
     try:
         return _topic_fields[topic]
     except KeyError:
@@ -358,7 +359,7 @@ def _decode_at(data: bytes, at: int, *, check_body: bool) -> StoredMessage:
     fields = dict(zip(_HEAD_FIELDS, values, strict=True))
     body_at = at + head.size
     body = data[body_at : body_at + body_bytes]
-    if check_body and crc32(body) & _CRC_MASK != fields["body_crc"]:
+    if check_body and crc32(body) & CRC_MASK != fields["body_crc"]:
         raise malformed("body is damaged", body_at, body_crc=fields["body_crc"])
     return StoredMessage(**fields, body=body, topic=topic, properties=properties)
 

@@ -283,8 +283,9 @@ class Chunk:
         return [self.base + hit for hit in hits.tolist() if hit >= self.skipped]
 
     def candidates(self, wanted: int) -> list[int]:
-        """Rows, newest first, whose transaction id has this hash."""
-        hits = np.flatnonzero(self.view("id_hash") == wanted).tolist()
+        """First rows of requests, newest first, whose transaction id has this hash."""
+        is_first = self.view("part") >= FIRST
+        hits = np.flatnonzero((self.view("id_hash") == wanted) & is_first).tolist()
         return [self.base + hit for hit in reversed(hits) if hit >= self.skipped]
 
     def row_at(self, log_offset: int) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.store.chunk import Checks
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
     from escrowmq.transaction.names import Names
-
-SINK_GROUP_PREFIX = "%SINK%"
-"""What the producer groups of Spark sinks begin with."""
 
 
 class Dues:
@@ -89,9 +87,7 @@ class Dues:
     def _sink_origins(self) -> Rows:
         origins = self._names.origins
         self._sinks += [
-            origin.id
-            for origin in origins[self._named :]
-            if origin.group.startswith(SINK_GROUP_PREFIX)
+            origin.id for origin in origins[self._named :] if origin.group.startswith(GROUP_PREFIX)
         ]
         self._named = len(origins)
         return np.array(self._sinks, dtype=np.uint32)

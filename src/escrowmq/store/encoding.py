@@ -13,6 +13,7 @@ from zlib import crc32
 
 from escrowmq.protocol.limits import BODY_BYTES_MAX, validate
 from escrowmq.protocol.properties import index_facts, tags_code
+from escrowmq.protocol.stored_columns import encode_columns
 from escrowmq.protocol.stored_message import encode_many, lay_out, skim
 from escrowmq.store.frames import open_frame
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.model.message import Message
+    from escrowmq.model.message_columns import MessageColumns
     from escrowmq.transaction.records import Placed
 
 
@@ -74,6 +76,23 @@ class MessageEncoder:
             placed.keys = [crc32(key.encode()) for key in keys]
             placed.keyed = [0] * len(keys)
         return head, message.body, rest
+
+    def encode_columns(
+        self,
+        messages: MessageColumns,
+        first_queue_offset: int,
+        at: tuple[int, int],
+        bits: int,
+        placed: Placed,
+    ) -> tuple[bytearray, list[int]]:
+        """``encode`` for very many messages, which keep all limits."""
+        pieces, sizes, placed.crcs, log_offsets = encode_columns(
+            messages, first_queue_offset, at, self._store_host, bits
+        )
+        placed.sizes = sizes.tolist()
+        placed.tags = messages.tags
+        placed.unique, placed.keys, placed.keyed = messages.unique, messages.keys, messages.keyed
+        return open_frame(pieces), log_offsets.tolist()
 
     def _encode(
         self,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 
+REMEMBERED_MAX = 1_024
+"""Requests whose identity is remembered: the next request of a transaction asks for it."""
 LOST_BY = "unknown, lost with damaged bytes"
 
 
@@ -28,6 +30,8 @@ class LogReading:
         self._log = log
         self._seed = seed
         self._lost = lost
+        #: By their first rows: requests of very many messages, whose frames take long to check.
+        self._identities: dict[int, tuple[str, int]] = {}
 
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
         """A stored message, as it was written."""
@@ -61,6 +65,9 @@ class LogReading:
         sender repeats would be held twice.  Of a decided request whose frame retention has deleted,
         or damage has taken, nothing is known.
         """
+        known = self._identities.get(half.half_offset)
+        if known is not None:
+            return known
         start = half.location - HEAD_BYTES
         if start < self._log.start or not half.part & FIRST or self._lost.hold(start):
             return "", UNNUMBERED
@@ -70,6 +77,12 @@ class LogReading:
             if isinstance(record, Moved) and record.rows[0].half_offset == half.half_offset:
                 return record.rows[0].transaction_id, record.rows[0].number
         return "", UNNUMBERED
+
+    def remember(self, first: int, transaction_id: str, number: int) -> None:
+        """The identity of a request that is being written."""
+        if len(self._identities) >= REMEMBERED_MAX:
+            del self._identities[next(iter(self._identities))]
+        self._identities[first] = (transaction_id, number)
 
     def holds(self, half: Half, message: Message) -> bool:
         """Whether the stored half has this message's topic and body."""

@@ -135,7 +135,7 @@ class Store:
         messages = decision.messages
         place = (frame_offset, at_ms, log.flushed)
         frame: Bytes
-        if not messages:
+        if not messages and decision.columns is None:
             copies = self._copies(decision) if decision.copies else []
             frame = whole_frame(copies, sum(map(len, copies)), records, place, self.seed)
         elif len(messages) == 1 and type(records[0]) is Prepared:
@@ -209,9 +209,17 @@ class Store:
             assert isinstance(record, Prepared | Scheduled)
             queue_offsets = range(record.first, record.first + len(decision.messages))
             bits = SYS_PREPARED if type(record) is Prepared else 0
-        frame, reply.log_offsets = self._encoder.encode(
-            decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
-        )
+        columns = decision.columns
+        if columns is not None:
+            assert isinstance(record, Prepared)
+            frame, reply.log_offsets = self._encoder.encode_columns(
+                columns, record.first, (offset, at_ms), bits, record.placed
+            )
+            self.reading.remember(record.first, record.transaction_id, record.number)
+        else:
+            frame, reply.log_offsets = self._encoder.encode(
+                decision.messages, queue_offsets, (offset, at_ms), bits, record.placed
+            )
         if type(record) is Prepared:
             note_transaction(record.placed, record.transaction_id)
         return frame

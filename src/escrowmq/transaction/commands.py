@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.message import Message
+from escrowmq.model.message_columns import MessageColumns
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import Resolution, State
 
@@ -41,6 +42,13 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
     allowed_ms: int = 0
     #: Age before the first back-check; None means the policy's.
     check_after_ms: int | None = None
+    #: Very many messages, in the place of those above.
+    columns: MessageColumns | None = None
+
+    @property
+    def content(self) -> tuple[Message, ...] | MessageColumns:
+        """The messages, in whichever form they came."""
+        return self.messages if self.columns is None else self.columns
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +244,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     back_checks: tuple[int, ...] = ()
     #: Messages to be written with the records, in the order of their sizes.
     messages: tuple[Message, ...] = ()
+    columns: MessageColumns | None = None
     #: Half messages to be written again with the records.
     copies: tuple[int, ...] = ()
     #: Requests, by their first rows, to be carried forward in frames of their own before this.

@@ -26,7 +26,10 @@ from escrowmq.transaction.table import SPAN_MAX, Half
 
 if TYPE_CHECKING:
     from escrowmq.model.message import Message
+    from escrowmq.model.message_columns import MessageColumns
     from escrowmq.transaction.core import Transactions
+
+    Messages = tuple[Message, ...] | MessageColumns
 
 DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
 """How far ahead a message may be scheduled."""
@@ -60,11 +63,11 @@ def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
 
 def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
     """Refuse a request that could not be held whatever came before it."""
-    count = len(command.messages)
+    count = len(command.content)
     limit = SPAN_MAX if command.bulk else core.policy.messages_max
     if not 1 <= count <= limit:
         return wrong_count(count, limit)
-    if exceeds(command.messages, core.policy.transaction_bytes_max):
+    if exceeds(command.content, core.policy.transaction_bytes_max):
         return request_too_large(core)
     if command.number is not None and not command.transaction_id:
         return refuse("no_transaction_id", "requests can be numbered only within a transaction")
@@ -97,8 +100,8 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
             )
         records.append(origin)
         origin = origin.id
-    queues = number_queues(core, command.messages, records)
-    delays = [message.deliver_after_ms for message in command.messages]
+    queues = number_queues(core, command.content, records)
+    delays = delays_of(command.content)
     if not any(delays):
         delays = []
     elif min(delays) < 0 or max(delays) > DELAY_MS_MAX:
@@ -124,6 +127,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         records=tuple(records),
         reply=Held(half_offset=first, count=len(queues), log_offsets=[]),
         messages=command.messages,
+        columns=command.columns,
     )
 
 
@@ -168,7 +172,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
 
 def answer_repeat(core: Transactions, command: Prepare, first: int, count: int) -> Decision:
     """Answer a number that was used before: as the first time, if the messages are the same."""
-    if not is_same(core, first, count, command.messages):
+    if not is_same(core, first, count, command.content):
         return refuse(
             "number_reused",
             "a repeated request must hold the same messages",
@@ -179,11 +183,12 @@ def answer_repeat(core: Transactions, command: Prepare, first: int, count: int) 
     return held_before(core, first, count)
 
 
-def is_same(core: Transactions, first: int, count: int, messages: tuple[Message, ...]) -> bool:
+def is_same(core: Transactions, first: int, count: int, messages: Messages) -> bool:
     """Whether these rows hold these messages, for the same queues."""
     if count != len(messages):
         return False
-    for row, message in enumerate(messages, first):
+    contents = messages if isinstance(messages, tuple) else messages.contents()
+    for row, message in enumerate(contents, first):
         half = core.table.get(row)
         assert half is not None, "an undecided row is still there"
         queue = core.names.number_of(message.topic, message.queue_id)
@@ -210,9 +215,9 @@ def refuse_to_grow(
     parts = core.parts.get(half.half_offset)
     messages = parts.messages if parts else ranges[0][1]
     held_bytes = parts.bytes if parts else core.table.sizes(*ranges[0])
-    if messages + len(command.messages) > core.policy.messages_max:
-        return wrong_count(messages + len(command.messages), core.policy.messages_max)
-    if exceeds(command.messages, core.policy.transaction_bytes_max - held_bytes):
+    if messages + len(command.content) > core.policy.messages_max:
+        return wrong_count(messages + len(command.content), core.policy.messages_max)
+    if exceeds(command.content, core.policy.transaction_bytes_max - held_bytes):
         return refuse(
             "transaction_too_large",
             f"a transaction holds at most {core.policy.transaction_bytes_max} bytes",
@@ -260,10 +265,17 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
     return Decision(reply=Held(half_offset=first, count=count, log_offsets=offsets, repeated=True))
 
 
-def number_queues(
-    core: Transactions, messages: tuple[Message, ...], records: list[Record]
-) -> list[int]:
+def delays_of(messages: Messages) -> list[int]:
+    """How long after the commit each becomes visible; may be empty when none waits."""
+    if isinstance(messages, tuple):
+        return [message.deliver_after_ms for message in messages]
+    return messages.deliver_after_ms
+
+
+def number_queues(core: Transactions, messages: Messages, records: list[Record]) -> list[int]:
     """The queue number of each message; names new queues in ``records``."""
+    if not isinstance(messages, tuple):
+        return number_few_queues(core, messages, records)
     topic = messages[0].topic
     known = core.names.queues_of.get(topic, {})
     if len(messages) == 1 and messages[0].queue_id in known:
@@ -278,8 +290,20 @@ def number_queues(
     return queues
 
 
-def exceeds(messages: tuple[Message, ...], bytes_max: int) -> bool:
+def number_few_queues(
+    core: Transactions, messages: MessageColumns, records: list[Record]
+) -> list[int]:
+    """The same for very many messages of few queues."""
+    new: dict[tuple[str, int], NamedQueue] = {}
+    numbers = [core.names.queue_of(one.topic, one.queue_id, new) for one in messages.queues]
+    records.extend(new.values())
+    return [numbers[queue] for queue in messages.queue_of.tolist()]
+
+
+def exceeds(messages: Messages, bytes_max: int) -> bool:
     """Whether these messages bring more than that many bytes of bodies and properties."""
+    if not isinstance(messages, tuple):
+        return messages.size > bytes_max
     bodies = sum([len(message.body) for message in messages])
     # Few transactions are near the limit: spare the others a second look at each message.
     if bodies + len(messages) * PROPERTIES_BYTES_MAX <= bytes_max:

@@ -11,6 +11,7 @@ import pytest
 from escrowmq.broker import awaiting
 from escrowmq.broker.server import Server
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import encode_call
 from escrowmq.protocol.own_headers import AwaitDueHeader, DecideBatchHeader
@@ -173,24 +174,44 @@ def fail(server: Server) -> None:
     server.broker.store.failure = OSError("disk gone")
 
 
-async def test_batches_and_attempts_of_sinks_change_a_number(tmp_path: Path) -> None:
+async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaiting, "RUNS_MAX", 2)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        numbers = [await due(peer)]
-        await hold(peer, "other")
-        numbers.append(await due(peer))
-        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True)
-        numbers.append(await due(peer))
-        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True)
-        await hold(peer, "a1", producer_group="%SINK%app", is_bulk=True, number=1)
-        numbers.append(await due(peer))
+        group = attempt(run=1).run.producer_group
+        told = [await due(peer)]
+
+        async def held(transaction_id: str, number: int = 0, group: str = group) -> bool:
+            """Whether holding this was news."""
+            await hold(peer, transaction_id, producer_group=group, number=number, is_bulk=True)
+            told.append(await due(peer))
+            return bool(told[-1].batches_decided > told[-2].batches_decided)
+
+        first = attempt(run=1).transaction_id
+        assert not await held(first, group="pay")
+        assert await held(attempt(run=1, partition=1).transaction_id)
+        assert not await held(attempt(run=1, partition=2).transaction_id)
+        assert not await held(attempt(run=1, partition=2).transaction_id, number=1)
+        assert not await held("no attempt")
+        assert await held(attempt(run=2).transaction_id)
+        assert await held(attempt(run=3).transaction_id)
+        # Forgotten since.
+        assert await held(attempt(run=1, partition=3).transaction_id)
+        assert told[-1].sink_attempts == 6
         header = DecideBatchHeader(app_id="app", query_id="q", batch_number=0, by="driver")
-        claim = AttemptRow(transaction_id="a1", last_number=1, messages=2)
+        last = attempt(run=3).transaction_id
+        claim = AttemptRow(transaction_id=last, last_number=0, messages=1)
         await ask(peer, OwnCode.DECIDE_BATCH, header, [claim])
-        numbers.append(await due(peer))
-        started, other, held, same, decided = [one.batches_decided for one in numbers]
-        assert started == other < held == same < decided
-        assert [one.sink_attempts for one in numbers] == [0, 0, 1, 1, 0]
+        decided = await due(peer)
+        assert decided.batches_decided > told[-1].batches_decided
+        assert decided.sink_attempts == 5
+
+
+def attempt(run: int, partition: int = 0) -> SinkAttempt:
+    opened = SinkRun(app_id="app", query_id="write", run=f"{run:08x}", opened_at_ms=T0 + run)
+    return SinkAttempt(run=opened, batch="b", partition=partition, attempt=f"{partition:032x}")
 
 
 async def test_asking_is_a_sign_of_life(tmp_path: Path) -> None:

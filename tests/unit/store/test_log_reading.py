@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store import log_reading
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frames import HEAD_BYTES, MAGIC
 from escrowmq.transaction.commands import Append, Prepare
@@ -113,3 +114,15 @@ def test_a_scheduled_message_belongs_to_no_transaction() -> None:
     driver = Driver()
     driver.do(Append(messages=(message("x", deliver_at_ms=T0 + 5),)))
     assert driver.store.table.identity(driver.half(0)) == ("", UNNUMBERED)
+
+
+def test_identities_that_were_just_written_are_known_without_reading_up_to_a_limit(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reading, "REMEMBERED_MAX", 2)
+    reading = driver.store.reading
+    halves = [driver.half(driver.hold(f"t{number}").half_offset) for number in range(3)]
+    for number, half in enumerate(halves):
+        reading.remember(half.half_offset, f"remembered {number}", number)
+    read = [reading.identity(half) for half in halves]
+    assert read == [("t0", UNNUMBERED), ("remembered 1", 1), ("remembered 2", 2)]

@@ -1,0 +1,154 @@
+"""How very many half messages come to be of columns: as ``messages.py`` makes them one by one.
+
+What is the same for all of a queue is made once, and what is read from properties is read of all of
+them at once.  Rows that are not of the usual kind (a message without an id, properties that
+do not end as they should, a system topic, an IPv6 address) are left to be made one by one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+
+from escrowmq.model.message_columns import MessageColumns, QueueOfColumns, Slices
+from escrowmq.protocol.ids import IPV4_HOST_BYTES
+from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.protocol.properties import (
+    KEYS,
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    UNIQ_KEY,
+    split_keys,
+    tags_code,
+)
+from escrowmq.protocol.property_columns import PAIR_END, PropertyColumns
+from escrowmq.protocol.sent_facts import may_wait, read_sent_facts
+from escrowmq.store.meta import MessageType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.broker.messages import Messages
+    from escrowmq.model.message_columns import Numbers
+    from escrowmq.protocol.own_columns import BodyColumns
+
+#: Names of the topics that brokers keep for groups begin with it.
+_GROUP_MARK = "%"
+_BLANK = 0x20
+ANY_QUEUE = -1
+#: Queue ids have 31 bits; one more for what is left to us.
+_QUEUE_BITS = 32
+_QUEUE_MASK = 2**_QUEUE_BITS - 1
+
+
+class ColumnMessages:
+    """Makes the half messages of one request."""
+
+    def __init__(self, maker: Messages, rows: BodyColumns, *, now_ms: int, turn: int) -> None:
+        self._maker = maker
+        self._rows = rows
+        self._now_ms = now_ms
+        #: For those that let the broker choose their queue.
+        self._turn = turn
+
+    def make(
+        self, more_properties: Callable[[str, int], bytes], born_host: bytes
+    ) -> MessageColumns | None:
+        """All of them; None if they have to be made one by one.
+
+        RequestRefused if one of them is for a queue that it cannot be sent to.
+        """
+        rows = self._rows
+        bodies, properties = rows.slices("body"), rows.slices("properties")
+        if not len(rows) or len(born_host) != IPV4_HOST_BYTES or not _are_whole(properties):
+            return None
+        found = PropertyColumns(properties.data, properties.offsets)
+        unique_of, starts, ends = found.find(UNIQ_KEY)
+        if len(unique_of) < len(rows) or int(bodies.lengths.max()) > BODY_BYTES_MAX:
+            return None
+        places = self._places()
+        if places is None:
+            return None
+        named, queue_of = places
+        queues = tuple(QueueOfColumns(*one, more_properties(*one)) for one in named)
+        data = properties.data
+        keys, keyed = _hashed_keys(found, data)
+        made = MessageColumns(
+            queues=queues,
+            queue_of=queue_of,
+            bodies=bodies,
+            properties=properties,
+            flags=rows.numbers("flag"),
+            sys_flags=rows.numbers("sys_flag"),
+            born_at_ms=rows.numbers("born_at_ms"),
+            born_host=born_host,
+            unique=_hashes(data, starts, ends),
+            keys=keys,
+            keyed=keyed,
+            tags=_tags(found, data, len(rows)),
+            deliver_after_ms=self._waits(properties),
+        )
+        return made if int(made.property_bytes.max()) <= PROPERTIES_BYTES_MAX else None
+
+    def _places(self) -> tuple[list[tuple[str, int]], Numbers] | None:
+        """The queues, and which of them each message is for."""
+        names, topic_of = self._rows.distinct("topic")
+        if any(name.startswith(_GROUP_MARK) for name in names):
+            return None
+        # Below 0 is left to us: in turns, which are the same if the request is sent again.
+        queue_ids = np.maximum(self._rows.numbers("queue_id").astype(np.int64), ANY_QUEUE)
+        turns = np.arange(self._turn, self._turn + len(queue_ids))
+        # A topic and a queue in one number: each is looked up once.
+        places = topic_of << _QUEUE_BITS | (queue_ids - ANY_QUEUE)
+        for place in np.unique(places).tolist():
+            topic_at, queue_id = place >> _QUEUE_BITS, (place & _QUEUE_MASK) + ANY_QUEUE
+            topic, _ = self._maker.place(names[topic_at], queue_id, self._now_ms, turn=0)
+            self._maker.check_type(topic, MessageType.TRANSACTION)
+            if queue_id == ANY_QUEUE:
+                here = places == place
+                queue_ids[here] = turns[here] % max(topic.write_queue_count, 1)
+        numbers, queue_of = np.unique(topic_of << _QUEUE_BITS | queue_ids, return_inverse=True)
+        named = [
+            (names[number >> _QUEUE_BITS], number & _QUEUE_MASK) for number in numbers.tolist()
+        ]
+        return named, queue_of
+
+    def _waits(self, properties: Slices) -> list[int]:
+        if not may_wait(properties.data):
+            return []
+        waits_ms = self._maker.waits_ms
+        return [waits_ms(read_sent_facts(one), self._now_ms) for one in properties.each()]
+
+
+def _are_whole(properties: Slices) -> bool:
+    """Whether each is empty or ends as a pair does."""
+    data = np.frombuffer(properties.data, dtype=np.uint8)
+    ends = properties.offsets[1:][properties.lengths > 0]
+    return bool((data[ends - 1] == PAIR_END).all())
+
+
+def _hashes(data: bytes, starts: Numbers, ends: Numbers) -> list[int]:
+    return [crc32(data[at:end]) for at, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _hashed_keys(found: PropertyColumns, data: bytes) -> tuple[list[int], list[int]]:
+    """Hashes of all keys, and whose each is."""
+    rows, starts, ends = found.find(KEYS)
+    blanks = np.flatnonzero(found.data == _BLANK)
+    if not len(blanks):
+        return _hashes(data, starts, ends), rows.tolist()
+    keys, keyed = [], []
+    for row, at, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+        for key in split_keys(data[at:end].decode()):
+            keys.append(crc32(key.encode()))
+            keyed.append(row)
+    return keys, keyed
+
+
+def _tags(found: PropertyColumns, data: bytes, count: int) -> list[int]:
+    codes = [0] * count
+    for row, at, end in zip(*(column.tolist() for column in found.find(TAGS)), strict=True):
+        codes[row] = tags_code(data[at:end].decode())
+    return codes

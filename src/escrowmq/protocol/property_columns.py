@@ -1,0 +1,78 @@
+"""Finding properties in very many messages at once.
+
+All property strings stand one after the other.  Pairs are found by their separators, and a name is
+compared eight bytes at a time, at all pairs together.  What counts is what ``properties.py`` says:
+the first 0x01 ends a name, a pair with an empty name or value does not count, and of pairs with one
+name the last one holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.int64]
+
+NAME_END = 1
+PAIR_END = 2
+
+_WORD = np.dtype("<u8")
+#: So that a name can be compared at the last pair, too.
+_PADDING = bytes(64)
+
+
+class PropertyColumns:
+    """The property strings ``data[offsets[i]:offsets[i + 1]]``."""
+
+    def __init__(self, data: bytes | memoryview, offsets: Numbers) -> None:
+        self.data = np.frombuffer(bytes(data) + _PADDING, dtype=np.uint8)
+        self.offsets = offsets
+        self._find_pairs()
+        self._words = self._at(self.starts)
+
+    def _find_pairs(self) -> None:
+        offsets = self.offsets
+        first, last = int(offsets[0]), int(offsets[-1])
+        begins = np.zeros(last - first + 1, dtype=np.bool_)
+        begins[1:] = self.data[first:last] == PAIR_END
+        # Of an empty string this is the next one's start.
+        begins[offsets - first] = True
+        #: Where each pair starts and ends, and which message it is of.
+        self.starts: Numbers = np.flatnonzero(begins[:-1]) + first
+        nexts = np.concatenate((self.starts[1:], [last]))
+        is_ended = self.data[nexts - 1] == PAIR_END if len(self.starts) else False
+        self.ends: Numbers = nexts - is_ended
+        counts = np.diff(np.searchsorted(self.starts, offsets))
+        self.rows: Numbers = np.repeat(np.arange(len(counts)), counts)
+
+    def _at(self, places: Numbers) -> npt.NDArray[np.uint64]:
+        """The eight bytes at each of these places."""
+        words: npt.NDArray[np.uint64] = np.ndarray(
+            len(self.data) - _WORD.itemsize + 1, dtype=_WORD, buffer=self.data, strides=(1,)
+        )
+        return words[places]
+
+    def find(self, name: str) -> tuple[Numbers, Numbers, Numbers]:
+        """Which messages have this property, and where its value starts and ends in each."""
+        wanted = f"{name}\x01".encode()
+        hits = np.flatnonzero(_matches(self._words, wanted))
+        for at in range(8, len(wanted), 8):
+            hits = hits[_matches(self._at(self.starts[hits] + at), wanted[at:])]
+        # A value that is not empty: so the name was the pair's own, and not the next one's.
+        hits = hits[self.starts[hits] + len(wanted) < self.ends[hits]]
+        rows = self.rows[hits]
+        is_last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+        hits = hits[is_last]
+        return rows[is_last], self.starts[hits] + len(wanted), self.ends[hits]
+
+
+def _matches(words: npt.NDArray[np.uint64], wanted: bytes) -> npt.NDArray[Any]:
+    """Whether words begin with these bytes, the first eight of them."""
+    part = wanted[:8]
+    mask = int.from_bytes(b"\xff" * len(part), "little")
+    matches: npt.NDArray[Any] = (words & np.uint64(mask)) == np.uint64(
+        int.from_bytes(part, "little")
+    )
+    return matches
