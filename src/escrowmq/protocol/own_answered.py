@@ -6,7 +6,7 @@ know them: Arrow takes them as they are, and ``tolist`` is for MessagePack.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[Any]
 
 
-class _Column:
-    """What can be used like a list of values."""
-
-    __slots__ = ()
-
-    def tolist(self) -> list[Any]:
-        """The values."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.tolist())
-
-    def __contains__(self, value: object) -> bool:
-        return value in self.tolist()
-
-
-class Named(_Column):
+class Named:
     """Texts of which there are few: a number for each row, and what it stands for."""
 
     __slots__ = ("names", "numbers")
@@ -49,7 +33,7 @@ class Named(_Column):
         return len(self.numbers)
 
 
-class Texts(_Column):
+class Texts:
     """Texts as UTF-8; None for none."""
 
     __slots__ = ("encoded",)
@@ -65,7 +49,7 @@ class Texts(_Column):
         return len(self.encoded)
 
 
-class Sparse(_Column):
+class Sparse:
     """Numbers, some of which are not there."""
 
     __slots__ = ("is_missing", "numbers")

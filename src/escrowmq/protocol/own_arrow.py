@@ -8,7 +8,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case
 from typing import Any
@@ -58,7 +58,7 @@ def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
     return _stream(pa.record_batch(arrays, schema=schema))
 
 
-def _array(held: Collection[Any], kind: pa.DataType) -> pa.Array:
+def _array(held: Sized, kind: pa.DataType) -> pa.Array:
     """A column, whichever way it is given."""
     if isinstance(held, Named):
         return pa.array(held.names, type=kind).take(pa.array(held.numbers))

@@ -56,6 +56,14 @@ class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+class ListHeader(PagedHeader, frozen=True, kw_only=True):
+    """A request for very many rows."""
+
+    #: Names of the columns that are wanted, with commas between them; empty for all.  Rows that
+    #: are no Arrow's always have all.
+    columns: str = ""
+
+
 # Facts.
 
 
@@ -116,7 +124,7 @@ class PlanHeader(OwnHeader, frozen=True, kw_only=True):
     weight: Int64 = 0
 
 
-class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
+class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_TRANSACTIONS."""
 
     #: Half offsets: from, and up to; -1 means to the end.
@@ -128,7 +136,7 @@ class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
     with_ids: bool = False
 
 
-class LogRangeHeader(PagedHeader, frozen=True, kw_only=True):
+class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_HALVES, LIST_OPS, LIST_CHECKS and LIST_EVENTS."""
 
     #: Log offsets: from, and up to; -1 means to the end.  What begins between them is listed.
