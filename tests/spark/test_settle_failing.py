@@ -8,17 +8,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
+from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.pipeline.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 PREPARED, COMMITTED, ROLLED_BACK = range(3)
 
@@ -154,19 +155,21 @@ def test_a_broker_that_goes_away_before_the_verdicts_is_named(
     assert settle(spark, broker, database).rolled_back == 1
 
 
+def attempt(run: str, opened_at_ms: int) -> str:
+    query = SinkRun(app_id="app", query_id=str(UUID(int=1)), run=run, opened_at_ms=opened_at_ms)
+    return SinkAttempt(run=query, batch=1, partition=0, attempt="0" * 32).transaction_id
+
+
 def test_attempts_of_a_sink_are_rolled_back_by_evidence_alone(
-    spark: SparkSession, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    hold(broker, ["lost", "alive"], group="%SINK%app")
-    broker.advance(seconds=365 * 86_400)
-
-    def orphaned(attempts: DataFrame, batches: DataFrame) -> DataFrame:
-        assert "app_id" in batches.columns
-        return attempts.where(attempts["transaction_id"] == "lost")
-
-    standin = ModuleType("escrowmq.pipeline.sink_orphans")
-    standin.orphaned = orphaned  # type: ignore[attr-defined]
-    monkeypatch.setitem(__import__("sys").modules, standin.__name__, standin)
+    """No producer has them, no time rule holds for them, and nobody parks them."""
+    given_up, alive = attempt("a" * 8, 1_000), attempt("b" * 8, 2_000)
+    hold(broker, [given_up, alive], group="%SINK%app")
+    broker.advance(seconds=86_399)
     done = settle(spark, broker)
-    assert (done.attempts, done.rolled_back, done.parked, done.asked) == (2, 1, 0, 0)
-    assert states(broker) == {"lost": ROLLED_BACK, "alive": PREPARED}
+    assert (done.seen, done.attempts, done.rolled_back) == (2, 2, 1)
+    assert (done.parked, done.asked, done.no_producer, done.waiting) == (0, 0, 0, 0)
+    assert states(broker) == {given_up: ROLLED_BACK, alive: PREPARED}
+    broker.advance(seconds=1)
+    assert settle(spark, broker).rolled_back == 1

@@ -190,8 +190,9 @@ def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
             if not (is_sqlite and link.is_in_transaction):
                 link.execute(begin)
             if not is_sqlite:
-                link.execute(link.dialect.wait.format(lock_wait_ms))
-                link.execute(link.dialect.patience.format(lock_wait_ms + STATEMENT_MS_MAX))
+                statement_ms = lock_wait_ms + STATEMENT_MS_MAX
+                limits = link.dialect.limits
+                link.execute(limits.format(lock_ms=lock_wait_ms, statement_ms=statement_ms))
             _check_transaction(link)
             yield
             link.commit()
@@ -214,8 +215,8 @@ def _bounded_wait(link: Link, lock_wait_ms: int) -> Iterator[None]:
         yield
         return
     before = link.execute("PRAGMA busy_timeout").rows[0][0]
-    link.execute(SQLITE.wait.format(lock_wait_ms))
+    link.execute(SQLITE.limits.format(lock_ms=lock_wait_ms))
     try:
         yield
     finally:
-        link.execute(SQLITE.wait.format(before))
+        link.execute(SQLITE.limits.format(lock_ms=before))

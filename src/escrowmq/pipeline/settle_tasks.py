@@ -114,10 +114,8 @@ class TellTask:
         yield counts(tallies, origin=uuid4().hex)
 
 
-def where(
-    batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True
-) -> pa.RecordBatch:
-    """The rows with this value, or with any other."""
+def where(batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True) -> Any:  # noqa: ANN401 - as it comes
+    """The rows with this value, or with any other, of a batch or a table."""
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
     held = batch.column(name)

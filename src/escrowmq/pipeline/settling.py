@@ -36,6 +36,7 @@ from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from escrowmq.pipeline.ledgers import KnownLedgers, Ledgers
@@ -155,22 +156,27 @@ class _Round:
     def run(self, addresses: Sequence[str], known: KnownLedgers) -> None:
         """Settle; without those who go away meanwhile, if the job fails for it."""
         standing = self._look_at(addresses)
-        reports: list[_Report] = []
-        is_done = not any(broker.undecided for broker in standing)
-        while not is_done and standing:
+        reports: pa.Table | None = None
+        while reports is None and any(broker.undecided for broker in standing):
             done = self.plan.reports(standing, known)
             try:
-                reports, is_done = done.toArrow().to_pylist(), True
+                reports = done.toArrow()
             except Exception as error:
                 before, standing = standing, self._look_at([one.address for one in standing])
                 if len(standing) == len(before):
                     raise Unavailable(
                         "round_failed", "the next round tries again", cause=_cause(error)
                     ) from error
-        self._note(reports)
-        attempts = [report for report in reports if report[KIND] == Kind.ATTEMPT.value]
-        self.attempts = len(attempts)
-        if attempts:
+        if reports is not None:
+            self._take_in(reports, standing)
+
+    def _take_in(self, reports: pa.Table, standing: Sequence[Standing]) -> None:
+        from escrowmq.pipeline.settle_tasks import where
+
+        attempts = where(reports, KIND, Kind.ATTEMPT.value)
+        self._note(where(reports, KIND, Kind.ATTEMPT.value, is_so=False).to_pylist())
+        self.attempts = attempts.num_rows
+        if self.attempts:
             from escrowmq.pipeline.settle_attempts import settle_attempts
 
             self._note(settle_attempts(self.plan.spark, attempts, standing))
