@@ -157,7 +157,9 @@ class OwnReading:
             offsets: Iterable[int] = [parse_offset_message_id(header.message_id)[1]]
         elif header.topic and header.key:
             # Consumers' views state where the message was stored.
-            views = reader.find(header.topic, header.key, limit=limit)
+            views = reader.find(
+                header.topic, header.key, limit=limit, with_undecided=header.with_undecided
+            )
             offsets = [decode(view).log_offset for view in views]
         else:
             raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")

@@ -11,59 +11,67 @@ import typer
 
 from escrowmq.cli.config import load
 from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.log_lines import log_to_stderr
 
 EXIT_FAILED = 1
 
 DataOption = Annotated[
     Path, typer.Option("--data-dir", metavar="DIR", help="Everything it keeps is in here.")
 ]
-#: Flag -> the setting that it is short for.
-SHORT = {
-    "host": "broker.host",
-    "name_port": "broker.name_port",
-    "port": "broker.port",
-    "http_port": "broker.http_port",
-    "advertise_host": "broker.advertise_host",
-    "broker_name": "broker.name",
-    "cluster": "broker.cluster",
-}
+HostOption = Annotated[str | None, typer.Option(help="The address to listen on.")]
+NamePortOption = Annotated[int | None, typer.Option(help="For routes; 0 means any.")]
+PortOption = Annotated[int | None, typer.Option(help="For messages; 0 means any.")]
+HttpPortOption = Annotated[int | None, typer.Option(help="For probes; 0 means any.")]
+AdvertiseOption = Annotated[str | None, typer.Option(help="What clients connect to.")]
+BrokerNameOption = Annotated[str | None, typer.Option(help="Its name in routes.")]
+ClusterOption = Annotated[str | None, typer.Option(help="Its cluster's name in routes.")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", help="Let other machines in, without access control.")
+]
+#: Set by `escrowmq up`, for its children.
+ParentOption = Annotated[int | None, typer.Option(hidden=True)]
 
 
 def serve(
     *,
     data: DataOption,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    name_port: Annotated[int | None, typer.Option(help="For routes; 0 means any.")] = None,
-    port: Annotated[int | None, typer.Option(help="For messages; 0 means any.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="For probes; 0 means any.")] = None,
-    advertise_host: Annotated[str | None, typer.Option(help="What clients connect to.")] = None,
-    broker_name: Annotated[str | None, typer.Option(help="Its name in routes.")] = None,
-    cluster: Annotated[str | None, typer.Option(help="Its cluster's name in routes.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let other machines in, without access control.")
-    ] = False,
+    host: HostOption = None,
+    name_port: NamePortOption = None,
+    port: PortOption = None,
+    http_port: HttpPortOption = None,
+    advertise_host: AdvertiseOption = None,
+    broker_name: BrokerNameOption = None,
+    cluster: ClusterOption = None,
+    insecure: InsecureOption = False,
     file: FileOption = None,
     set_: SetOption = None,
+    parent: ParentOption = None,
 ) -> None:
     """Run a broker and its name server until SIGTERM or Ctrl-C.
 
     It never sends back-checks by itself: they need the pipeline.
     """
     from escrowmq.cli.serving import run
+    from escrowmq.pipeline.parent import end_with_parent
 
-    given = {
-        "host": host,
-        "name_port": name_port,
-        "port": port,
-        "http_port": http_port,
-        "advertise_host": advertise_host,
-        "broker_name": broker_name,
-        "cluster": cluster,
-    }
-    flags = [f"{SHORT[name]}={value}" for name, value in given.items() if value is not None]
+    if parent is not None:
+        end_with_parent(parent)
+    flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
     config = load(file=file, environ=os.environ, flags=[*flags, *(set_ or ())])
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    failure = run(data, config, insecure=insecure)
+    log_to_stderr(logging.WARNING)
+    failure = run(data, config, insecure=insecure, is_alone=parent is None)
     if failure is not None:
         typer.echo(f"escrowmq: the store has failed: {failure!r}; start again to recover", err=True)
         raise typer.Exit(EXIT_FAILED)
+
+
+def broker_flags(*given: str | int | None) -> list[str]:
+    """The settings that the short flags stand for, in their order."""
+    return [
+        f"broker.{key}={value}"
+        for key, value in zip(_SHORT, given, strict=True)
+        if value is not None
+    ]
+
+
+_SHORT = ("host", "name_port", "port", "http_port", "advertise_host", "name", "cluster")

@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 COLLECT_AFTER = 5_000
 
 
-def run(data: Path, config: Config, *, insecure: bool) -> BaseException | None:
+def run(
+    data: Path, config: Config, *, insecure: bool, is_alone: bool = True
+) -> BaseException | None:
     """Serve until a signal comes; returns why the store failed, if it did."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(data, config, insecure=insecure))
+        return runner.run(_serve(data, config, insecure=insecure, is_alone=is_alone))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -54,7 +56,9 @@ def _spare_the_collector() -> None:
     gc.set_threshold(COLLECT_AFTER)
 
 
-async def _serve(data: Path, config: Config, *, insecure: bool) -> BaseException | None:
+async def _serve(
+    data: Path, config: Config, *, insecure: bool, is_alone: bool
+) -> BaseException | None:
     server = make_server(data, config, insecure=insecure)
     await server.start()
     _spare_the_collector()
@@ -69,7 +73,8 @@ async def _serve(data: Path, config: Config, *, insecure: bool) -> BaseException
     }
     told = " ".join(f"{name}={address}" for name, address in places.items() if address)
     typer.echo(f"ready {told} pid={os.getpid()}")
-    typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
+    if is_alone:
+        typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
     stop = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()

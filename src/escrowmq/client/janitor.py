@@ -29,7 +29,7 @@ def sweep(opener: Opener, decided: Decided, *, ledger_uuid: str, now_ms: int) ->
     """Go once through the whole ledger; return how many rows were deleted."""
     deleted = 0
     with opener() as link:
-        for page in _pages(link, ledger_uuid):
+        for page in pages(link, ledger_uuid):
             candidates = [row for row in page if not _is_kept(row, now_ms)]
             if not candidates:
                 continue
@@ -61,8 +61,11 @@ def _is_kept(row: Row, now_ms: int) -> bool:
     return bool(outcome == Outcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)
 
 
-def _pages(link: Link, ledger_uuid: str) -> Iterator[Sequence[Row]]:
-    """The ledger in the order of its primary key, which needs no index beside it."""
+def pages(link: Link, ledger_uuid: str) -> Iterator[Sequence[Row]]:
+    """The ledger in the order of its primary key, which needs no index beside it.
+
+    A row is id, outcome and when it was written.
+    """
     last = ""
     while True:
         with reading(link):

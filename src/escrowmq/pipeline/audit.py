@@ -7,19 +7,19 @@ are those of ``protocol/own_rows.py``.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.audit_arrays import COMMITTED, NONE, PARKED, ROLLED_BACK, UNDECIDED
 from escrowmq.pipeline.audit_findings import Finding
+from escrowmq.pipeline.facts import BROKER_NAME as BROKER
+from escrowmq.pipeline.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, STATE
+from escrowmq.pipeline.facts import MESSAGE_COUNT as COUNT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BROKER, HALF_OFFSET, FIRST, HEAD = "broker", "half_offset", "first", "head"
-COUNT, STATE, IS_COPY = "message_count", "state", "is_copy"
 RECORDED, OTHER, NAME = "recorded", "other", "name"
 LISTED, LISTED_COUNT, KNOWN_FROM, TIMES = "listed", "listed_count", "known_from", "times"
 
@@ -49,7 +49,8 @@ def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
             F.lit(True).alias(IS_COPY),  # noqa: FBT003 -- a column's value
         )
     )
-    held = originals.unionByName(carried)
+    stored = originals.groupBy(*_OFFSET).agg(F.count("*").alias("stored"))
+    held = originals.distinct().unionByName(carried).join(stored, on=list(_OFFSET), how="left")
     judged = held.join(_outcomes(ops), on=list(_OFFSET), how="left")
     is_twice = (F.col("commits") > 1) | (F.col("rollbacks") > 1)
     return (
@@ -58,7 +59,7 @@ def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
             _offsets_where(F.col("commits") > 0).alias("committed"),
             _offsets_where(F.col("rollbacks") > 0).alias("rolled_back"),
             _offsets_where(is_twice).alias("twice"),
-            (F.count("*") > F.count_distinct(HALF_OFFSET)).alias("is_stored_twice"),
+            (_offsets_where(F.col("stored") > 1) > 0).alias("is_stored_twice"),
         )
         .withColumn(STATE, _state())
     )
@@ -72,13 +73,14 @@ def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) ->
     unfounded = ops.withColumn(HALF_OFFSET, F.col(FIRST)).join(
         known, on=list(_OFFSET), how="left_anti"
     )
-    return _all(
-        _of_requests(Finding.DECIDED_TWICE, folded, (F.col("twice") > 0) & ~is_both),
-        _of_requests(Finding.DECIDED_BOTH_WAYS, folded, is_both),
-        _of_requests(Finding.DECIDED_IN_PART, folded, is_partly),
-        _of_requests(Finding.HALF_STORED_TWICE, folded, F.col("is_stored_twice")),
-        _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE)),
+    found = (
+        (Finding.DECIDED_TWICE, (F.col("twice") > 0) & ~is_both, F.lit(NONE)),
+        (Finding.DECIDED_BOTH_WAYS, is_both, F.lit(NONE)),
+        (Finding.DECIDED_IN_PART, is_partly, F.lit(NONE)),
+        (Finding.HALF_STORED_TWICE, F.col("is_stored_twice"), F.lit(NONE)),
     )
+    alone = _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE))
+    return _of_requests(folded, *found).unionByName(alone)
 
 
 def findings_in_parts(parts: DataFrame) -> DataFrame:
@@ -134,18 +136,16 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
     agrees = (F.col(LISTED) == state) | (is_open & is_listed_open & is_head)
     expected = F.col(COUNT) + F.when(is_listed_open, F.col("part_count")).otherwise(0)
     is_other_count = agrees & (~is_copy | is_listed_open) & (F.col(LISTED_COUNT) != expected)
-    found = [
+    found = (
         (Finding.HALF_NOT_IN_TABLE, is_missing, F.lit(NONE)),
         (Finding.DECISION_FORGOTTEN, is_decided & is_listed_open, F.col(LISTED)),
         (Finding.DECISION_WITHOUT_OP, is_unfounded, F.col(LISTED)),
         (Finding.TABLE_CONTRADICTS, is_opposite, F.col(LISTED)),
         (Finding.TABLE_SPLITS, is_split, F.col(LISTED)),
         (Finding.COUNT_DIFFERS, is_other_count, F.col(LISTED_COUNT)),
-    ]
-    return _all(
-        *(_of_requests(name, compared, holds, other) for name, holds, other in found),
-        _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE)),
     )
+    alone = _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE))
+    return _of_requests(compared, *found).unionByName(alone)
 
 
 def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame) -> DataFrame:
@@ -166,15 +166,13 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
     is_open_end = F.col(IS_COPY) & (F.col(STATE) == UNDECIDED)
     is_hidden_by_law = F.col(STATE).isin(UNDECIDED, ROLLED_BACK) & ~is_open_end
     is_hidden = (F.col(STATE) == COMMITTED) & (F.col("seen") < F.col(COUNT))
-    found = [
-        (Finding.COMMITTED_NOT_VISIBLE, is_hidden),
-        (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0)),
-        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0),
-    ]
-    return _all(
-        *(_of_requests(name, seen, holds, F.col("seen")) for name, holds in found),
-        _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES)),
+    found = (
+        (Finding.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
+        (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
+        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col("seen")),
     )
+    alone = _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
+    return _of_requests(seen, *found).unionByName(alone)
 
 
 def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
@@ -210,7 +208,7 @@ def _outcomes(ops: DataFrame) -> DataFrame:
 
 
 def _offsets_where(holds: Column) -> Column:
-    return F.count_distinct(F.when(holds, F.col(HALF_OFFSET)))
+    return F.count_if(F.coalesce(holds, F.lit(False)))  # noqa: FBT003 -- a column's value
 
 
 def _state() -> Column:
@@ -223,17 +221,24 @@ def _state() -> Column:
     )
 
 
-def _of_requests(
-    finding: Finding, folded: DataFrame, holds: Column, other: Column | None = None
-) -> DataFrame:
-    return folded.where(holds).select(
-        F.lit(finding.value).alias(NAME),
+def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> DataFrame:
+    """For each request the findings that hold: their names, and what the other side says."""
+    holding = [
+        F.when(
+            holds,
+            F.struct(F.lit(finding.value).alias(NAME), other.cast("bigint").alias(OTHER)),
+        )
+        for finding, holds, other in found
+    ]
+    each = judged.withColumn("found", F.explode(F.array_compact(F.array(*holding))))
+    return each.select(
+        F.col("found.name").alias(NAME),
         BROKER,
         F.col(FIRST).alias(HALF_OFFSET),
         HEAD,
         F.col(COUNT).cast("bigint").alias(COUNT),
         F.col(STATE).alias(RECORDED),
-        (F.lit(NONE) if other is None else other).cast("bigint").alias(OTHER),
+        F.col("found.other").alias(OTHER),
     )
 
 
@@ -247,7 +252,3 @@ def _of_offsets(finding: Finding, rows: DataFrame, other: Column) -> DataFrame:
         F.lit(NONE).alias(RECORDED),
         other.cast("bigint").alias(OTHER),
     )
-
-
-def _all(*found: DataFrame) -> DataFrame:
-    return reduce(lambda one, other: one.unionByName(other), found)

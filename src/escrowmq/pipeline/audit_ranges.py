@@ -18,6 +18,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.pipeline.audit_arrays import HALF, PART, ROW, RUN, SHOWN, Evidence, Folded, Rows
 from escrowmq.pipeline.audit_fold import fold
+from escrowmq.pipeline.facts import BROKER_NAME as BROKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 RANGE_HALVES = 262_144
 """Half offsets that are folded together: some 20 MB of evidence."""
 
-PACKED = "broker string, range bigint, kind string, packed binary"
+PACKED = "broker_name string, range bigint, kind string, packed binary"
 FOLDED = (
-    "what string, name string, broker string, half_offset bigint, head bigint, "
+    "what string, name string, broker_name string, half_offset bigint, head bigint, "
     "message_count bigint, recorded int, other bigint"
 )
 FINDING, PART_OF, COUNT = "finding", "part", "count"
@@ -69,7 +70,7 @@ def fold_ranges(
     has = (transactions is not None, visible is not None)
     return (
         reduce(lambda one, other: one.unionByName(other), packed)
-        .groupBy("broker", "range")
+        .groupBy(BROKER, "range")
         .applyInArrow(_folder(dict(known_from), range_halves, has), FOLDED)
     )
 
@@ -77,7 +78,7 @@ def fold_ranges(
 def _packed(evidence: DataFrame, kind: str, range_halves: int) -> DataFrame:
     dtype, renamed = _KINDS[kind]
     columns = dict.fromkeys(renamed.get(name, name) for name in dtype.names or ())
-    return evidence.select("broker", *columns).mapInArrow(_packer(kind, range_halves), PACKED)
+    return evidence.select(BROKER, *columns).mapInArrow(_packer(kind, range_halves), PACKED)
 
 
 def _packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
@@ -85,8 +86,8 @@ def _packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
 
     def pack(batches: Batches) -> Batches:
         for batch in batches:
-            for broker in pc.unique(batch.column("broker")).to_pylist():
-                mine = batch.filter(pc.equal(batch.column("broker"), broker))
+            for broker in pc.unique(batch.column(BROKER)).to_pylist():
+                mine = batch.filter(pc.equal(batch.column(BROKER), broker))
                 rows = _structured(mine, kind)
                 if kind == "halves":
                     later = rows[rows["first"] != rows["head"]]
@@ -137,7 +138,7 @@ def _by_range(broker: str, kind: str, rows: Rows, ranges: Rows) -> pa.RecordBatc
     packed = [piece.tobytes() for piece in pieces[: len(numbers)]]
     return pa.record_batch(
         {
-            "broker": pa.array([broker] * len(numbers), pa.string()),
+            BROKER: pa.array([broker] * len(numbers), pa.string()),
             "range": pa.array(numbers, pa.int64()),
             "kind": pa.array([kind] * len(numbers), pa.string()),
             "packed": pa.array(packed, pa.binary()),
@@ -171,12 +172,12 @@ def _folder(
                 shown=rows["shown"] if has[1] else None,
             )
         )
-        return _told(broker, folded)
+        return _told(broker, number * range_halves, folded)
 
     return fold_range
 
 
-def _told(broker: str, folded: Folded) -> pa.Table:
+def _told(broker: str, base: int, folded: Folded) -> pa.Table:
     def table(what: str, name: list[str], **columns: Rows) -> pa.Table:
         nothing = np.full(len(name), -1)
         arrays = [pa.array([what] * len(name), pa.string()), pa.array(name, pa.string())]
@@ -195,7 +196,12 @@ def _told(broker: str, folded: Folded) -> pa.Table:
 
     parts = folded.parts
     tables = [
-        table(COUNT, list(folded.counts), other=np.array(list(folded.counts.values()))),
+        table(
+            COUNT,
+            list(folded.counts),
+            half_offset=np.full(len(folded.counts), base),
+            other=np.array(list(folded.counts.values())),
+        ),
         table(
             PART_OF,
             [""] * len(parts),

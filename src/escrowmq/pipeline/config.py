@@ -31,6 +31,8 @@ class PipelineConfig:
     #: At most so long after something is due it is looked at; what is left over, as with no
     #: producer online, is tried again after so long.
     settle_interval_ms: int = 5_000
+    #: A round that takes longer is given up, and the next one tries again.
+    round_ms_max: int = 600_000
     #: Back-checks for one producer group in one round.
     check_budget_per_group: int = 1_000
     #: Whether topics and transactions go to the lake.
@@ -52,6 +54,9 @@ class PipelineConfig:
     shuffle_partitions: int = 4
     #: Further settings of Spark, `name=value` with blanks between them; they win over all others.
     spark_options: str = ""
+    #: How far the pipeline steps back on a machine that it shares with the broker: 0 not at all, 19
+    #: as far as it can.  In a cluster it is of no account.
+    niceness: int = 10
     #: Where `/status` and `/metrics` are; port 0 means any, -1 means off.
     http_host: str = "127.0.0.1"
     http_port: int = OFF
@@ -80,12 +85,14 @@ class PipelineConfig:
 
 _BOUNDS = (
     ("settle_interval_ms", 100, DAY_MS),
+    ("round_ms_max", 1_000, DAY_MS),
     ("check_budget_per_group", 1, 1_000_000),
     ("archive_interval_ms", 100, DAY_MS),
     ("driver_memory_mb", 256, 1_048_576),
     ("executor_memory_mb", 256, 1_048_576),
     ("executor_cores", 0, 1_024),
     ("shuffle_partitions", 1, 10_000),
+    ("niceness", 0, 19),
     ("http_port", OFF, 65_535),
 )
 
@@ -174,3 +181,8 @@ def _bad_options(what: str) -> RequestRefused:
         key="pipeline.spark_options",
         value=what,
     )
+
+
+def spark_missing() -> RequestRefused:
+    """The refusal of whoever did not install what the pipeline needs."""
+    return RequestRefused("spark_missing", 'the pipeline needs it: pip install "escrowmq[spark]"')

@@ -97,6 +97,7 @@ class _Decoder:
             c.VISIBLE_AT_MS: lambda: pa.array(records.page.visible_at_ms),
             c.MESSAGE_ID: self._message_ids,
             c.SYS_FLAG: self._sys_flags,
+            c.HALF_OFFSET: self._half_offsets,
             c.BODY: lambda: self._bodies[0],
             c.PROBLEM: self._problems,
             c.PROPERTIES: lambda: self._properties.maps(),  # noqa: PLW0108 - not before it is wanted
@@ -116,8 +117,17 @@ class _Decoder:
     def _sys_flags(self) -> pa.Array:
         """As consumers see them: a half message that can be read is committed."""
         flags = self._heads["sys_flag"].astype(np.int32)
-        is_half = flags & SYS_TRANSACTION_MASK == SYS_PREPARED
-        return pa.array(np.where(is_half, flags & ~SYS_TRANSACTION_MASK | SYS_COMMITTED, flags))
+        committed = flags & ~SYS_TRANSACTION_MASK | SYS_COMMITTED
+        return pa.array(np.where(self._are_halves(), committed, flags))
+
+    def _half_offsets(self) -> pa.Array:
+        """A half message is written with its half offset where others have their queue's."""
+        stated = self._heads["queue_offset"].astype(np.int64)
+        return pa.array(stated, mask=~self._are_halves())
+
+    def _are_halves(self) -> Array:
+        is_half: Array = self._heads["sys_flag"] & SYS_TRANSACTION_MASK == SYS_PREPARED
+        return is_half
 
     def _message_ids(self) -> pa.Array:
         """Store host and log offset, in hexadecimal."""

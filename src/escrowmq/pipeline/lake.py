@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake_tables import LakeTable
+from escrowmq.pipeline.storage import absolute, for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,9 +52,7 @@ class Lake:
     """
 
     def __init__(self, uri: str | Path, storage: Mapping[str, str] | None = None) -> None:
-        text = str(uri)
-        # Delta's paths and Spark's both begin here, whatever directory either of them is in.
-        self.uri = text.rstrip("/") if "://" in text else str(Path(text).absolute())
+        self.uri = absolute(uri)
         self.storage = dict(storage or {})
 
     def uri_of(self, table: LakeTable) -> str:
@@ -62,7 +61,7 @@ class Lake:
 
     def find(self, table: LakeTable) -> DeltaTable | None:
         """The table's newest version, if there is one."""
-        with _told(table):
+        with told(table):
             try:
                 return DeltaTable(self.uri_of(table), storage_options=self.storage)
             except TableNotFoundError:
@@ -73,7 +72,7 @@ class Lake:
         found = self.find(table)
         if found is not None:
             return found
-        with _told(table):
+        with told(table):
             return DeltaTable.create(
                 self.uri_of(table),
                 table.arrow_schema(),
@@ -82,7 +81,7 @@ class Lake:
                 partition_by=list(table.partitioned_by),
                 name=table.name,
                 description=table.about,
-                configuration=SETTINGS,
+                configuration=_settings(table),
                 storage_options=self.storage,
             )
 
@@ -96,7 +95,7 @@ class Lake:
         actions = [_addition(file) for file in files]
         for _ in range(COMMIT_TRIES_MAX):
             delta = self.open(table)
-            with _told(table):
+            with told(table):
                 transactions = entitled(delta)
                 if transactions is None:
                     return False
@@ -121,7 +120,7 @@ class Lake:
     def append(self, table: LakeTable, rows: pa.RecordBatch, entitled: Entitlement) -> bool:
         """Write a few rows from here, the driver, and commit them."""
         self.open(table)
-        with _told(table):
+        with told(table):
             files = TableFiles(table, self.uri_of(table), self.storage)
             files.add(rows)
             written = files.finish()
@@ -134,11 +133,16 @@ class Lake:
         if not paths:
             return spark.createDataFrame([], table.ddl())
         # The schema spares Spark a look into files; below the base path, directories are columns.
-        base = _for_spark(self.uri_of(table))
+        base = for_spark(self.uri_of(table))
         reader = spark.read.schema(table.ddl()).option("basePath", base)
         # Delta's log has them as parts of a URI.
         frame = reader.parquet(*(f"{base}/{unquote(path)}" for path in paths))
         return frame.select(*table.arrow_schema().names)
+
+
+def _settings(table: LakeTable) -> dict[str, str | None]:
+    # Without it readers take columns for null that have no statistics, and pass over their files.
+    return {**SETTINGS, "delta.dataSkippingStatsColumns": ",".join(table.ranged_by)}
 
 
 def _addition(file: WrittenFile) -> AddAction:
@@ -152,13 +156,8 @@ def _addition(file: WrittenFile) -> AddAction:
     )
 
 
-def _for_spark(uri: str) -> str:
-    """A cluster's own file system may be another one than this machine's."""
-    return uri if "://" in uri else f"file://{uri}"
-
-
 @contextmanager
-def _told(table: LakeTable) -> Iterator[None]:
+def told(table: LakeTable) -> Iterator[None]:
     """What Delta and the file system raise, in our words."""
     try:
         yield

@@ -13,16 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from pyarrow import fs
 
 from escrowmq.pipeline.lake_tables import DAY_MS, LakeTable
+from escrowmq.pipeline.storage import files_below
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem  # type: ignore[import-untyped]
 
 BUFFER_BYTES_MAX = 32 * 1024 * 1024
 """Rows that a task keeps before they are written, over all partitions."""
@@ -75,11 +78,8 @@ class TableFiles:
     """The files that one task writes of one table.  In a task; holds open files, is not pickled."""
 
     def __init__(self, table: LakeTable, uri: str, storage: Mapping[str, str]) -> None:
-        from deltalake.fs import DeltaStorageHandler
-
         self._table = table
-        # Delta's own: what the driver can commit to, a task can write to.
-        self._files = fs.PyFileSystem(DeltaStorageHandler(uri, dict(storage)))
+        self._files = files_below(uri, storage)
         self._waiting: dict[Values, _Waiting] = {}
         self._waiting_bytes = 0
         #: The one that was opened first stands first.
@@ -132,13 +132,15 @@ class _Waiting:
 class _OpenFile:
     """A file that is being written, of one partition."""
 
-    def __init__(self, table: LakeTable, values: Values, files: fs.FileSystem) -> None:
+    def __init__(self, table: LakeTable, values: Values, files: FileSystem) -> None:
         self.schema = table.file_schema()
         self._table = table
         self._values = dict(zip(table.partitioned_by, values, strict=True))
         directories = (f"{name}={quote(value, safe='')}" for name, value in self._values.items())
+        directory = "/".join(directories)
+        files.create_dir(directory)
         # No attempt can write over another's file.
-        self._path = "/".join((*directories, f"part-{uuid.uuid4()}.zstd.parquet"))
+        self._path = f"{directory}/part-{uuid.uuid4()}.zstd.parquet"
         self._stream = files.open_output_stream(self._path)
         self._writer = pq.ParquetWriter(
             self._stream, self.schema, compression="zstd", compression_level=1
@@ -146,7 +148,6 @@ class _OpenFile:
         self._row_count = 0
         self._low: dict[str, int] = {}
         self._high: dict[str, int] = {}
-        self._nulls = dict.fromkeys(table.ranged_by, 0)
 
     @property
     def size_bytes(self) -> int:
@@ -158,12 +159,10 @@ class _OpenFile:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._row_count += rows.num_rows
         for name in self._table.ranged_by:
-            column = rows.column(name)
-            self._nulls[name] += column.null_count
-            if column.null_count < rows.num_rows:
-                low, high = pc.min_max(column).as_py().values()
-                self._low[name] = min(low, self._low.get(name, low))
-                self._high[name] = max(high, self._high.get(name, high))
+            low, high = pc.min_max(rows.column(name), skip_nulls=False).as_py().values()
+            assert low is not None, f"{name} is never null"
+            self._low[name] = min(low, self._low.get(name, low))
+            self._high[name] = max(high, self._high.get(name, high))
 
     def close(self) -> WrittenFile:
         """End the file, and tell of it."""
@@ -174,7 +173,7 @@ class _OpenFile:
             "numRecords": self._row_count,
             "minValues": self._low,
             "maxValues": self._high,
-            "nullCount": self._nulls,
+            "nullCount": dict.fromkeys(self._low, 0),
         }
         return WrittenFile(
             table=self._table.name,

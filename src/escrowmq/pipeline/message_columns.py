@@ -29,6 +29,7 @@ RECONSUME_TIMES = "reconsume_times"
 TRANSACTION_ID = "transaction_id"
 PROBLEM = "problem"
 PROPERTIES = "properties"
+HALF_OFFSET = "half_offset"
 
 #: In the order in which they come; the types as SQL names them.
 TYPES = {
@@ -51,9 +52,11 @@ TYPES = {
     TRANSACTION_ID: "string",
     PROBLEM: "string",
     PROPERTIES: "map<string,string>",
+    # Of a message that was a half message.
+    HALF_OFFSET: "bigint",
 }
 #: Not among them unless it is asked for.
-EXTRA = (PROPERTIES,)
+EXTRA = (PROPERTIES, HALF_OFFSET)
 
 
 def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
@@ -63,7 +66,8 @@ def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
             raise bad_option("columns", f"some of {', '.join(TYPES)}", name)
     if columns:
         return tuple(dict.fromkeys(columns))
-    return tuple(name for name in TYPES if with_properties or name not in EXTRA)
+    left_out = set(EXTRA) - ({PROPERTIES} if with_properties else set())
+    return tuple(name for name in TYPES if name not in left_out)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:

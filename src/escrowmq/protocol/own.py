@@ -35,6 +35,7 @@ class OwnCode(IntEnum):
     READ_MESSAGES = 30_007
     AWAIT_DUE = 30_008
     LIST_BATCHES = 30_009
+    LIST_EVENTS = 30_010
     READ_STORED = 30_011
 
     # Writing.
@@ -158,6 +159,14 @@ _TABLE = (
         answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(
+        code=OwnCode.LIST_EVENTS,
+        about="All that happened to transactions, as the log has it, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.LogEventRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
         code=OwnCode.READ_STORED,
         about="Visible messages of a queue, by queue offsets, as they were written.",
         header=headers.ReadStoredHeader,
@@ -224,9 +233,9 @@ _TABLE = (
         about="Do what the pipeline says, where nothing has changed since it looked.",
         header=headers.ByHeader,
         rows=rows.VerdictRow,
-        rows_max=4_096,
+        rows_max=32_768,
         answer_rows=rows.VerdictOutcomeRow,
-        answer_rows_max=4_096,
+        answer_rows_max=32_768,
         changes=True,
     ),
     OwnRequest(

@@ -84,6 +84,11 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     half: Half | None
     is_visible: bool
 
+    @property
+    def may_become_visible(self) -> bool:
+        """Whether it is a half message that was not rolled back."""
+        return self.half is not None and self.half.state is not State.ROLLED_BACK
+
 
 class Reader:
     """Questions to a store.  They change nothing."""
@@ -234,18 +239,26 @@ class Reader:
     # By key.
 
     def find(
-        self, topic: str, key: str, *, limit: int, from_ms: int = 0, until_ms: int = NEVER
+        self,
+        topic: str,
+        key: str,
+        *,
+        limit: int,
+        from_ms: int = 0,
+        until_ms: int = NEVER,
+        with_undecided: bool = False,
     ) -> list[bytes]:
         """Visible messages of a topic with this key or unique key, newest first.
 
-        Of a key that very many messages have, only the newest are looked at.
+        ``with_undecided`` gives those too that may become visible.  Of a key that very many
+        messages have, only the newest are looked at.
         """
         found: list[bytes] = []
         for located in islice(self._located(key), LOOKED_MAX if limit > 0 else 0):
             _, _, _, _, stored_topic, properties = skim(located.message)
             unique_key, keys, _ = index_facts(properties)
             if (
-                located.is_visible
+                (located.is_visible or (with_undecided and located.may_become_visible))
                 and stored_topic == topic
                 and (key == unique_key or key in keys)
                 and from_ms <= stored_at_ms(located.message) <= until_ms

@@ -151,11 +151,13 @@ async def test_messages_are_found_by_key_and_by_id(tmp_path: Path) -> None:
         assert (await find(peer, message_id=found[0].message_id)).rows == found[:1]
 
 
-async def test_an_undecided_message_is_found_by_its_id_only(tmp_path: Path) -> None:
+async def test_an_undecided_message_is_found_by_its_id_or_if_asked_for(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await hold(peer, "t", sent(b"held", KEYS="k"))
         assert (await find(peer, topic="orders", key="k")).rows == []
+        (asked_for,) = (await find(peer, topic="orders", key="k", with_undecided=True)).rows
+        assert (asked_for.body, asked_for.queue_offset) == (b"held", None)
         await ask(peer, OwnCode.SEND_MANY, rows=[sent(b"other", KEYS="o")])
         (other,) = (await find(peer, topic="orders", key="o")).rows
         log_offset = server.broker.store.row(0).log_offset

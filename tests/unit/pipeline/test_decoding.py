@@ -20,7 +20,13 @@ from escrowmq.pipeline.stored_records import Page, Place
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import find_property, parse_properties
-from escrowmq.protocol.stored_message import SYS_PREPARED, decode, encode, record_crc
+from escrowmq.protocol.stored_message import (
+    SYS_PREPARED,
+    SYS_TRANSACTION_MASK,
+    decode,
+    encode,
+    record_crc,
+)
 
 PLACE = Place("broker-a", "orders", 3)
 ALL = tuple(c.TYPES)
@@ -57,7 +63,8 @@ def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
     bits = draw(st.sampled_from([0, SYS_PREPARED]))
     store_host = draw(st.sampled_from([V4, V6]))
     log_offset = draw(st.integers(0, 2**63 - 1))
-    return encode(message, 0, log_offset, draw(large), store_host, bits)
+    stated = draw(st.integers(0, 2**40))
+    return encode(message, stated, log_offset, draw(large), store_host, bits)
 
 
 def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> bytes:
@@ -107,7 +114,12 @@ def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]
         "transaction_id": text("__transactionId__"),
         "problem": None,
         "properties": sorted(parse_properties(properties).items()),
+        "half_offset": decode(record).queue_offset if is_half(record) else None,
     }
+
+
+def is_half(record: bytes) -> bool:
+    return decode(record).sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED
 
 
 def decoded(

@@ -269,6 +269,18 @@ def test_half_messages_are_found_by_key_once_they_are_committed() -> None:
     assert found_bodies(driver, "k") == ["committed"]
 
 
+def test_what_may_become_visible_is_found_by_key_if_that_is_asked_for() -> None:
+    driver = Driver()
+    driver.append(message("ordinary", keys="k"))
+    for name in ("undecided", "rolled back", "parked"):
+        driver.hold(name, message(name, keys="k"))
+    driver.roll_back(1)
+    driver.do(Park(half_offset=2, reason="exhausted"))
+    found = driver.reader.find("orders", "k", limit=10, with_undecided=True)
+    bodies = [decode(one).body.decode() for one in found]
+    assert bodies == ["parked", "undecided", "ordinary"]
+
+
 def test_keys_with_one_hash_are_told_apart() -> None:
     first, second = TWINS
     assert crc32(first.encode()) == crc32(second.encode())

@@ -1,0 +1,135 @@
+"""``escrowmq up``: the broker and the pipeline, each a process of its own, until told to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import typer
+
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.serve import (
+    AdvertiseOption,
+    BrokerNameOption,
+    ClusterOption,
+    DataOption,
+    HostOption,
+    HttpPortOption,
+    InsecureOption,
+    NamePortOption,
+    PortOption,
+    broker_flags,
+)
+from escrowmq.pipeline.config import PipelineConfig, places_of, spark_missing
+
+if TYPE_CHECKING:
+    from escrowmq.cli.supervising import Supervisor
+
+NAME_WIDTH = 9
+READY = "ready"
+#: Ports by their settings, and what the broker's ready line calls the places they are in.
+PORTS = {"name_port": "name", "port": "broker", "http_port": "http"}
+
+
+def up(
+    *,
+    data: DataOption,
+    host: HostOption = None,
+    name_port: NamePortOption = None,
+    port: PortOption = None,
+    http_port: HttpPortOption = None,
+    advertise_host: AdvertiseOption = None,
+    broker_name: BrokerNameOption = None,
+    cluster: ClusterOption = None,
+    insecure: InsecureOption = False,
+    file: FileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is.
+
+    Each is a process of its own, and is started again when it dies.
+    """
+    flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
+    flags += set_ or ()
+    # Read here too, so that what is wrong is said at once, and once.
+    config = load(file=file, environ=os.environ, flags=flags).section(PipelineConfig)
+    if find_spec("pyspark") is None:
+        raise spark_missing()
+    places = places_of(config, data)
+    common = ["--data-dir", str(data)]
+    common += ["--config", str(file)] if file else []
+    for flag in flags:
+        common += ["--set", flag]
+    say("up", f"data={data} master={config.master} lake={places.lake}")
+    raise typer.Exit(Up(common, ["--insecure"] if insecure else []).run())
+
+
+def say(name: str, text: str) -> None:
+    """One line for each event."""
+    typer.echo(f"{name:{NAME_WIDTH}} {text}")
+
+
+class Up:
+    """A broker, and a pipeline that knows where it is."""
+
+    def __init__(self, common: Sequence[str], for_broker: Sequence[str]) -> None:
+        from escrowmq.cli.supervising import Child, Supervisor
+
+        self._common = common
+        self._for_broker = for_broker
+        #: Where the broker was last, by the names in its ready line.
+        self._places: dict[str, str] = {}
+        #: Where the pipeline was told that the broker is.
+        self._told = ""
+        self._broker = Child(
+            name="broker", command=self._broker_command, on_line=self._on_broker, is_vital=True
+        )
+        self._pipeline = Child(
+            name="pipeline", command=self._pipeline_command, on_line=self._on_pipeline
+        )
+        self._supervisor: Supervisor = Supervisor((self._broker, self._pipeline), say)
+
+    def run(self) -> int:
+        """Until the end; the exit code."""
+        return self._supervisor.run()
+
+    def _broker_command(self) -> list[str]:
+        command = [*_ours("serve"), *self._common, *self._for_broker]
+        # Where any port would do, that of before is best: clients and the pipeline know it.  When
+        # somebody else has taken it meanwhile, every other try takes any.
+        if self._broker.refusals % 2 == 0:
+            for setting, place in PORTS.items():
+                if place in self._places:
+                    port = self._places[place].rpartition(":")[2]
+                    command += ["--set", f"broker.{setting}={port}"]
+        return command
+
+    def _on_broker(self, line: str) -> bool:
+        word, _, facts = line.partition(" ")
+        if word != READY:
+            return False
+        say("broker", line)
+        self._places = dict(fact.split("=", 1) for fact in facts.split())
+        if self._told not in ("", self._places["broker"]):
+            self._supervisor.restart(self._pipeline)
+        return True
+
+    def _pipeline_command(self) -> list[str] | None:
+        if not self._places:
+            return None
+        self._told = self._places["broker"]
+        return [*_ours("pipeline"), *self._common, "--brokers", self._told]
+
+    def _on_pipeline(self, line: str) -> bool:
+        say("pipeline", line)
+        return line.startswith(f"{READY} ")
+
+
+def _ours(command: str) -> list[str]:
+    """Our own command, as a child of this process."""
+    program = [sys.executable, "-m", "escrowmq.cli.main"]
+    return [*program, command, "--parent", str(os.getpid())]

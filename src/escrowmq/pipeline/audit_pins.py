@@ -1,0 +1,123 @@
+"""Where an audit stands: one position of each broker's log, and how far back its log goes.
+
+Everything is read up to the pin.  What came later is no evidence against anything, and what
+retention has deleted is none either: the horizon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.view_ranges import patiently
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, StatusAnswer
+from escrowmq.protocol.own_rows import HalfRow
+
+SOUGHT_BYTES = 1024 * 1024
+"""A search by time ends in so much of the log, which is then read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSpan:
+    """A queue, as it was when the position was taken."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """One broker, at one position."""
+
+    address: str
+    status: StatusAnswer
+    #: The log offsets that are read: from, and up to.
+    log_start: int
+    log_end: int
+    #: The first half offset of that part of the log.  Of what is below it only copies may be left.
+    known_from: int
+    #: Somebody asked for no more than this; otherwise it is all that there is.
+    is_cut: bool
+    queues: tuple[QueueSpan, ...]
+
+    @property
+    def name(self) -> str:
+        """The broker's own name."""
+        return self.status.broker
+
+
+def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
+    """Ask each broker where it is; ``since_ms`` leaves out what was stored before."""
+    return [_pin(address, since_ms) for address in addresses]
+
+
+def _pin(address: str, since_ms: int) -> Pin:
+    with OwnCalls(address) as calls:
+        # The position belongs to the queues' ends: whatever is visible was decided below it.
+        queues, log_end = _queues(calls)
+        status = patiently(partial(calls.call, OwnCode.STATUS)).header
+        assert isinstance(status, StatusAnswer)
+        log_start = status.log_start
+        if since_ms:
+            log_start = _first_since(calls, log_start, log_end, since_ms)
+        first = _first_half(calls, log_start, log_end, lambda half: not half.is_copy)
+    return Pin(
+        address=address,
+        status=status,
+        log_start=log_start,
+        log_end=log_end,
+        known_from=status.half_end if first is None else first.first,
+        is_cut=since_ms > 0,
+        queues=queues,
+    )
+
+
+def _queues(calls: OwnCalls) -> tuple[tuple[QueueSpan, ...], int]:
+    spans: list[QueueSpan] = []
+    log_end = 0
+    header: PagedHeader | None = None
+    for answer in calls.pages(OwnCode.LIST_QUEUES, header):
+        log_end = max(log_end, answer.header.log_end)
+        spans += [
+            QueueSpan(topic=row.topic, queue_id=row.queue_id, start=row.start, end=row.end)
+            for row in answer.rows
+        ]
+    return tuple(spans), log_end
+
+
+def _first_half(
+    calls: OwnCalls, start: int, end: int, is_wanted: Callable[[HalfRow], bool]
+) -> HalfRow | None:
+    """The first of the half messages in this part of the log that is wanted."""
+    header = LogRangeHeader(start=start, end=end)
+    for answer in calls.pages(OwnCode.LIST_HALVES, header):
+        for row in answer.rows:
+            if is_wanted(row):
+                found: HalfRow = row
+                return found
+    return None
+
+
+def _first_since(calls: OwnCalls, start: int, end: int, since_ms: int) -> int:
+    """The log offset from which on everything was stored at this time or later."""
+    high = end
+    while high - start > SOUGHT_BYTES:
+        middle = (start + high) // 2
+        half = _first_half(calls, middle, high, lambda _: True)
+        if half is None or half.stored_at_ms >= since_ms:
+            high = middle
+        else:
+            start = half.log_offset + 1
+    first = _first_half(calls, start, end, lambda half: half.stored_at_ms >= since_ms)
+    return end if first is None else first.log_offset
+
+
+def offsets_option(offsets: dict[str, int]) -> str:
+    """Offsets by the brokers' names, as the views take them."""
+    return json.dumps(offsets)
