@@ -40,7 +40,7 @@ def test_messages_come_with_all_that_is_known_of_them(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
     frame = read(spark, broker, topic="orders", includeProperties="true")
-    assert frame.columns == list(TYPES)
+    assert frame.columns == [name for name in TYPES if name != "half_offset"]
     one = frame.where("unique_key is not null and queue_id = 1 and queue_offset = 3").collect()[0]
     now_ms = broker.clock.now_ms()
     told = one.asDict()

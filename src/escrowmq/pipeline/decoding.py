@@ -6,7 +6,7 @@ an error.  A message that is whole and odd is none: it comes with its ``problem`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline import message_columns as c
-from escrowmq.pipeline.bodies import inflated
+from escrowmq.pipeline.bodies import INFLATED_BYTES_MAX, inflated
 from escrowmq.pipeline.property_search import Properties, readable
 from escrowmq.pipeline.slicing import slices
 from escrowmq.pipeline.stored_records import Array, Page, Place, Records, records_of
@@ -43,12 +43,30 @@ _FIELDS = {
     c.RECONSUME_TIMES: np.int32,
 }
 
+INFLATED_TOGETHER_MAX = 4 * INFLATED_BYTES_MAX
+"""Bytes of bodies that were compressed, in one batch."""
+
 Problems: TypeAlias = dict[int, str]
 """What is odd about a message, by its row."""
 
 
-def decode_page(page: Page, place: Place, columns: Sequence[str]) -> pa.RecordBatch | None:
-    """These columns of all messages of a page; None if it has none."""
+class _TooMuchInflatedError(Exception):
+    """What is together in a page cannot be together in memory."""
+
+
+def decode_page(page: Page, place: Place, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of all messages of a page, in order; nearly always in one batch."""
+    try:
+        batch = _decode(page, place, columns)
+    except _TooMuchInflatedError:
+        for part in page.halves():
+            yield from decode_page(part, place, columns)
+    else:
+        if batch is not None:
+            yield batch
+
+
+def _decode(page: Page, place: Place, columns: Sequence[str]) -> pa.RecordBatch | None:
     batches = []
     places = []
     for records, rows in records_of(page, place):
@@ -127,10 +145,14 @@ class _Decoder:
         packed = np.flatnonzero(flags & SYS_COMPRESSED)
         if not len(packed):
             return bodies, {}
-        found = []
-        problems = {}
+        found: list[bytes] = []
+        problems: Problems = {}
+        total = 0
         for row in packed.tolist():
             body, problem = inflated(bodies[row].as_py(), int(flags[row]))
+            total += len(body)
+            if found and total > INFLATED_TOGETHER_MAX:
+                raise _TooMuchInflatedError
             found.append(body)
             if problem is not None:
                 problems[row] = problem

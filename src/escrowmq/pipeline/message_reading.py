@@ -54,10 +54,9 @@ def read_partition(
     with OwnCalls(partition.address) as calls:
         for one in partition.ranges:
             for page in _pages(calls, one, options):
-                batch = decode_page(page, Place(*one.queue), decoded)
-                if batch is not None:
-                    batch = _filtered(batch, options)
-                    arrays = [batch.column(name) for name in names]
+                for batch in decode_page(page, Place(*one.queue), decoded):
+                    kept = _filtered(batch, options)
+                    arrays = [kept.column(name) for name in names]
                     yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 

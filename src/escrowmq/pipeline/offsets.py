@@ -45,9 +45,9 @@ Offsets = Mapping[QueueKey, int]
 Spans = Mapping[QueueKey, Span]
 
 
-def to_json(offsets: Offsets) -> StreamOffsets:
-    """As a checkpoint keeps them."""
-    kept: StreamOffsets = {}
+def to_json(offsets: Offsets, brokers: Iterable[str] = ()) -> StreamOffsets:
+    """As a checkpoint keeps them; brokers are known also if they have no queue yet."""
+    kept: StreamOffsets = {broker: {} for broker in sorted(brokers)}
     for key in sorted(offsets):
         kept.setdefault(key.broker, {}).setdefault(key.topic, {})[str(key.queue_id)] = offsets[key]
     return kept
@@ -63,15 +63,15 @@ def from_json(kept: StreamOffsets) -> dict[QueueKey, int]:
     }
 
 
-def begun(offsets: Offsets, there: Spans) -> dict[QueueKey, int]:
+def begun(kept: StreamOffsets, there: Spans) -> dict[QueueKey, int]:
     """Where each queue is read from, also those that came since.
 
     A queue that a known broker did not have then is read from its first message.  A broker that
     nobody knew may be old: of it we take what there is.
     """
-    known = {key.broker for key in offsets}
+    offsets = from_json(kept)
     more = {
-        key: 0 if key.broker in known else span.start
+        key: 0 if key.broker in kept else span.start
         for key, span in there.items()
         if key not in offsets
     }

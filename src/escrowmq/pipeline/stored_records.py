@@ -69,6 +69,23 @@ class Page(NamedTuple):
     #: The records, one after the other.
     data: memoryview
 
+    def halves(self) -> tuple[Page, Page]:
+        """The first half of the messages, and the second."""
+        row = len(self.size) // 2
+        at = int(self.size[:row].sum())
+        first = self.of(slice(row))._replace(data=self.data[:at])
+        return first, self.of(slice(row, None))._replace(data=self.data[at:])
+
+    def of(self, rows: slice | Array) -> Page:
+        """These rows, with the bytes of all."""
+        return Page(
+            queue_offset=self.queue_offset[rows],
+            visible_at_ms=self.visible_at_ms[rows],
+            crc=self.crc[rows],
+            size=self.size[rows],
+            data=self.data,
+        )
+
 
 def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None]]:
     """The records of a page in groups that are laid out alike, and which rows each group has.
@@ -88,9 +105,7 @@ def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None
         return
     for group in np.unique(hosts).tolist():
         rows = np.flatnonzero(hosts == group)
-        fields = {name: getattr(page, name)[rows] for name in Page._fields[:4]}
-        part = Page(**fields, data=page.data)
-        yield Records(part, place, data, _HEADS[group], starts[rows]), rows
+        yield Records(page.of(rows), place, data, _HEADS[group], starts[rows]), rows
 
 
 class Records:

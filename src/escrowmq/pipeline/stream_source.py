@@ -58,8 +58,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
         """Where a new query begins; once in its life."""
-        there = self._known().spans
-        return to_json(bounds(self._options, self._options.start, there))
+        found = self._known()
+        starts = bounds(self._options, self._options.start, found.spans)
+        return to_json(starts, found.addresses)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What ``maxRowsPerBatch`` says."""
@@ -72,11 +73,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: StreamOffsets, limit: ReadLimit) -> StreamOffsets:  # noqa: N802 - Spark's
         """Where the next batch ends; before each batch."""
-        there = self._known().spans
-        before = from_json(start)
+        found = self._known()
+        there = found.spans
         if self._target is not None:
             there = {key: span for key, span in there.items() if key in self._target}
-        starts = begun(before, there)
+        starts = begun(start, there)
         lost = losses(starts, there)
         note_losses(lost, self._options)
         for loss in lost:
@@ -88,7 +89,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {key: max(min(end, self._target[key]), starts[key]) for key, end in ends.items()}
         if isinstance(limit, ReadMaxRows):
             ends = shared_out(starts, ends, limit.max_rows)
-        return to_json({**before, **ends})
+        return to_json({**from_json(start), **ends}, found.addresses.keys() | start.keys())
 
     def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
         """The ends of all queues, for the query's progress."""
@@ -98,7 +99,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What each task reads of a batch; once for each batch, again if it is repeated."""
         found = self._known()
         ends = from_json(end)
-        starts = begun(from_json(start), {key: found.spans.get(key, NOWHERE) for key in ends})
+        starts = begun(start, {key: found.spans.get(key, NOWHERE) for key in ends})
         ranges = [
             Range(key, starts[key], ends[key]) for key in sorted(ends) if starts[key] != ends[key]
         ]

@@ -19,6 +19,7 @@ from escrowmq.protocol.remoting import (
     Frame,
     FrameSplitter,
     decode_frame,
+    frame_size,
 )
 from tests.unit.protocol.frames import (
     FIELDS,
@@ -128,6 +129,15 @@ def test_a_frame_without_its_size_is_read_alone() -> None:
     assert comparable(decode_frame(THREE[0][4:])) == WHOLE[0]
     with pytest.raises(ProtocolViolation, match="truncated"):
         decode_frame(b"\x00\x00\x00")
+    with pytest.raises(ProtocolViolation, match="header passes"):
+        decode_frame(b"\x00\x00\x00\x09{}")
+
+
+def test_the_first_bytes_of_a_frame_say_how_many_follow() -> None:
+    assert frame_size(THREE[0][:4]) == len(THREE[0]) - 4
+    for illegal in (-1, 3, FRAME_BYTES_MAX + 1):
+        with pytest.raises(ProtocolViolation):
+            frame_size(illegal.to_bytes(4, "big", signed=True))
 
 
 def test_less_than_a_frame_is_kept_however_it_comes() -> None:

@@ -172,6 +172,19 @@ def test_entries_cross_from_file_to_file(disk: FaultyDisk, queue: ConsumeQueue) 
     assert again.entries(FILE_ENTRIES - 1, 3) == [entry(1), entry(2), entry(3)]
 
 
+def test_rows_are_the_same_as_entries(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    first = FILE_ENTRIES - 2
+    queue.begin_at(first)
+    add(queue, first, numbered(0, 5))
+    file_all(disk, queue)
+    add(queue, first + 5, numbered(5, 2))
+    for offset in range(first, first + 8):
+        for count in (0, 1, 3, 9):
+            rows = queue.rows(offset, count)
+            found = [Entry(*row.item()[:5]) for row in rows]
+            assert found == queue.entries(offset, count)
+
+
 # Deleted entries
 
 

@@ -1,0 +1,143 @@
+"""Offsets: where a stream stands, what is lost, how much a batch and a task read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from escrowmq.pipeline.offsets import (
+    Loss,
+    QueueKey,
+    Range,
+    Span,
+    begun,
+    from_json,
+    losses,
+    packed,
+    readable,
+    shared_out,
+    to_json,
+)
+
+A0 = QueueKey("a", "orders", 0)
+A1 = QueueKey("a", "orders", 1)
+B0 = QueueKey("b", "orders", 0)
+
+keys = st.builds(QueueKey, st.sampled_from("ab"), st.sampled_from(["t", "u"]), st.integers(0, 3))
+
+
+@given(st.dictionaries(keys, st.integers(0, 2**62)))
+def test_a_checkpoint_brings_offsets_back(offsets: dict[QueueKey, int]) -> None:
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+
+
+def test_offsets_are_kept_by_names() -> None:
+    assert to_json({A1: 5, A0: 7}, ["b"]) == {"a": {"orders": {"0": 7, "1": 5}}, "b": {}}
+
+
+def test_a_new_queue_is_read_from_its_first_message_and_a_new_broker_from_what_it_has() -> None:
+    there = {A0: Span(3, 9), A1: Span(2, 4), B0: Span(5, 6)}
+    assert begun(to_json({A0: 7}), there) == {A0: 7, A1: 0, B0: 5}
+    assert begun(to_json({A0: 7}, ["b"]), there) == {A0: 7, A1: 0, B0: 0}
+
+
+@pytest.mark.parametrize(
+    ("start", "there", "is_lost"),
+    [
+        (3, Span(3, 9), False),
+        (9, Span(3, 9), False),
+        # Retention, a store made anew, a topic that was deleted.
+        (2, Span(3, 9), True),
+        (10, Span(3, 9), True),
+        (0, None, True),
+    ],
+)
+def test_what_cannot_be_read_on_is_lost(start: int, there: Span | None, is_lost: bool) -> None:  # noqa: FBT001
+    found = losses({A0: start}, {} if there is None else {A0: there})
+    assert found == ([Loss(A0, start, None, there)] if is_lost else [])
+
+
+def test_a_loss_names_queue_offsets_and_the_way_out() -> None:
+    error = Loss(A0, 2, 8, Span(3, 9)).error()
+    assert error.code == "data_lost"
+    assert "failOnDataLoss=false" in str(error)
+    assert error.fields == {
+        "broker": "a",
+        "topic": "orders",
+        "queue_id": 0,
+        "start": 2,
+        "end": 8,
+        "there_start": 3,
+        "there_end": 9,
+    }
+    assert "there_start" not in Loss(A0, 2, 8, None).facts()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (4, 6, Span(4, 6)),
+        (0, 6, Span(3, 6)),
+        (4, 99, Span(4, 9)),
+        (0, 2, Span(3, 3)),
+        (20, 99, Span(20, 20)),
+        # The queue was made anew since: its end is below where somebody stood.
+        (20, 5, Span(3, 5)),
+    ],
+)
+def test_of_a_range_what_is_there_can_be_read(start: int, end: int, expected: Span) -> None:
+    assert readable(start, end, Span(3, 9)) == expected
+
+
+backlogs = st.dictionaries(keys, st.tuples(st.integers(0, 50), st.integers(0, 1_000)))
+
+
+@given(backlogs, st.integers(1, 500))
+def test_a_batch_has_as_many_rows_as_allowed_and_no_more(
+    held: dict[QueueKey, tuple[int, int]], rows_max: int
+) -> None:
+    starts = {key: start for key, (start, _) in held.items()}
+    ends = {key: start + backlog for key, (start, backlog) in held.items()}
+    cut = shared_out(starts, ends, rows_max)
+    assert cut.keys() == ends.keys()
+    assert all(starts[key] <= cut[key] <= ends[key] for key in ends)
+    total = sum(backlog for _, backlog in held.values())
+    assert sum(cut[key] - starts[key] for key in cut) == min(total, rows_max)
+
+
+def test_a_small_queue_beside_a_large_one_is_read_too() -> None:
+    starts, end = {A0: 0, A1: 0}, {A0: 1_000_000, A1: 3}
+    for _ in range(200):
+        starts = shared_out(starts, end, 10_000)
+    assert starts == end
+    # With the last row of the large one, at the latest: each has its part.
+    assert shared_out({A0: 0, A1: 0}, {A0: 100, A1: 100}, 10) == {A0: 5, A1: 5}
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[Range]:
+    sizes = draw(st.lists(st.tuples(keys, st.integers(0, 50), st.integers(0, 40))))
+    return [Range(key, start, start + rows) for key, start, rows in sizes]
+
+
+@given(ranges(), st.integers(1, 30))
+def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
+    tasks = list(packed(wanted, rows_max))
+    rows = [
+        (one.queue, offset)
+        for task in tasks
+        for one in task
+        for offset in range(one.start, one.end)
+    ]
+    assert rows == [(one.queue, at) for one in wanted for at in range(one.start, one.end)]
+    for task in tasks:
+        assert len({one.queue.broker for one in task}) == 1
+        assert 0 < sum(one.end - one.start for one in task) <= rows_max
+
+
+def test_small_queues_share_a_task() -> None:
+    wanted = [Range(A0._replace(queue_id=number), 0, 3) for number in range(10)]
+    assert [len(task) for task in packed(wanted, 100)] == [10]

@@ -1,0 +1,63 @@
+"""Asking brokers about their queues."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.pipeline.offsets import QueueKey, Span
+from escrowmq.pipeline.queues import Topics, known, patiently
+from escrowmq.testing import InProcessBroker
+from tests.spark.topics import row, send
+
+
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        (Topics(("orders", "nothing"), ""), {"orders"}),
+        (Topics(("%DLQ%shop",), ""), {"%DLQ%shop"}),
+        (Topics((), "or.*"), {"orders", "orders-2"}),
+        # The whole name.
+        (Topics((), "orders"), {"orders"}),
+        (Topics((), ".*"), {"orders", "orders-2"}),
+        (Topics((), "%DLQ%.*"), {"%DLQ%shop"}),
+    ],
+)
+def test_topics_are_chosen_by_name_or_pattern(topics: Topics, expected: set[str]) -> None:
+    assert topics.chosen(["orders", "orders-2", "%RETRY%shop", "%DLQ%shop"]) == expected
+
+
+def test_a_broker_that_comes_back_is_waited_for() -> None:
+    with InProcessBroker(queue_count=1) as broker:
+        send(broker, row())
+        address = broker.broker_address
+        broker.stop()
+        back = threading.Timer(0.3, broker.start)
+        back.start()
+        found = known([address], Topics(("orders",), ""), 20)
+        back.join()
+        assert found.spans == {QueueKey("broker-a", "orders", 0): Span(0, 1)}
+        assert found.addresses == {"broker-a": address}
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr("time.monotonic", lambda: sum(waits))
+    with pytest.raises(Unavailable):
+        known(["127.0.0.1:1"], Topics(("orders",), ""), 10)
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+
+    def refuse() -> None:
+        raise RequestRefused("topic_unknown")
+
+    # What is refused will be refused again.
+    with pytest.raises(RequestRefused):
+        patiently(refuse, 10)
+
+
+def test_a_broker_is_named_once() -> None:
+    with InProcessBroker() as broker, pytest.raises(RequestRefused, match="broker_named_twice"):
+        known([broker.broker_address] * 2, Topics(("orders",), ""), 0)

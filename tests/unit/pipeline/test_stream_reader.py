@@ -1,0 +1,172 @@
+"""A stream's reader on a real broker, without Spark: what a batch reads, and what is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.message_columns import spark_schema
+from escrowmq.pipeline.message_reading import RangesPartition
+from escrowmq.pipeline.offsets import StreamOffsets
+from escrowmq.pipeline.source import MessageReader
+from escrowmq.pipeline.source import reader as batch_reader
+from escrowmq.pipeline.stream_source import MessageStreamReader, stream_reader
+from escrowmq.store.disk import OsDisk
+from escrowmq.testing import InProcessBroker
+from tests.spark.topics import row, send
+from tests.unit.store.helpers import HOUR, Driver, message
+
+ALL = ReadAllAvailable()
+COLUMNS = spark_schema(("queue_offset", "body"))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
+    """Queue 0 has the messages 3 and 4 of five, because retention has deleted the others."""
+    (tmp_path / "store").mkdir()
+    driver = Driver(OsDisk(tmp_path / "store"))
+    driver.append(*(message(f"old {number}") for number in range(3)))
+    driver.roll_segment()
+    driver.clock.advance(ms=25 * HOUR)
+    driver.append(message("new 3"), message("new 4"))
+    driver.retain()
+    driver.store.close()
+    with InProcessBroker(clock=driver.clock, data=tmp_path, queue_count=1) as broker:
+        broker.create_topic("orders")
+        yield broker
+
+
+def reader(broker: InProcessBroker, **options: str) -> MessageStreamReader:
+    given = {"broker": broker.broker_address, "topic": "orders", "retryMs": "0", **options}
+    made = stream_reader(given, COLUMNS)
+    assert isinstance(made, MessageStreamReader)
+    return made
+
+
+def at(offset: int) -> StreamOffsets:
+    return {"broker-a": {"orders": {"0": offset}}}
+
+
+def batch(stream: MessageStreamReader, start: StreamOffsets, limit: ReadLimit = ALL) -> list[Any]:
+    """What a batch from here on reads."""
+    end = stream.latestOffset(start, limit)
+    return read(stream, start, end)
+
+
+def read(stream: MessageStreamReader, start: StreamOffsets, end: StreamOffsets) -> list[Any]:
+    return [
+        body
+        for partition in stream.partitions(start, end)
+        for part in stream.read(partition)
+        for body in part.column("body").to_pylist()
+    ]
+
+
+def test_a_stream_begins_with_what_there_is(broker: InProcessBroker) -> None:
+    stream = reader(broker)
+    assert stream.initialOffset() == at(3)
+    assert stream.reportLatestOffset() == at(5)
+    assert batch(stream, at(3)) == [b"new 3", b"new 4"]
+    assert stream.latestOffset(at(5), ALL) == at(5)
+    assert list(stream.partitions(at(5), at(5))) == []
+
+
+def test_limits_are_kept(broker: InProcessBroker) -> None:
+    assert reader(broker).getDefaultReadLimit() == ALL
+    stream = reader(broker, maxRowsPerBatch="1")
+    assert stream.getDefaultReadLimit() == ReadMaxRows(1)
+    assert stream.latestOffset(at(3), ReadMaxRows(1)) == at(4)
+    # Spark may want all nevertheless.
+    assert stream.latestOffset(at(3), ALL) == at(5)
+
+
+def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker) -> None:
+    stream = reader(broker, topicPattern="orders|later", topic="")
+    stream.prepareForTriggerAvailableNow()
+    send(broker, row(b"late"), row(b"later", topic="later"))
+    assert stream.latestOffset(at(3), ReadMaxRows(100)) == at(5)
+    assert stream.latestOffset(at(5), ALL) == at(5)
+
+
+@pytest.mark.parametrize(
+    ("start", "facts"),
+    [
+        (at(2), {"start": 2, "there_start": 3, "there_end": 5}),
+        # A store that was made anew, a topic that was deleted, a queue that nobody has seen yet.
+        (at(6), {"start": 6, "there_start": 3, "there_end": 5}),
+        ({"broker-a": {"gone": {"0": 1}, "orders": {"0": 3}}}, {"start": 1, "topic": "gone"}),
+        ({"broker-a": {}}, {"start": 0, "there_start": 3, "there_end": 5}),
+    ],
+)
+def test_what_was_deleted_unread_is_an_error(
+    broker: InProcessBroker, start: StreamOffsets, facts: dict[str, object]
+) -> None:
+    with pytest.raises(RequestRefused, match=r"data_lost.*failOnDataLoss=false") as raised:
+        reader(broker).latestOffset(start, ALL)
+    assert facts.items() <= raised.value.fields.items()
+
+
+@pytest.mark.parametrize("start", [0, 99])
+def test_loss_can_be_passed_over(
+    broker: InProcessBroker, caplog: pytest.LogCaptureFixture, start: int
+) -> None:
+    stream = reader(broker, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert batch(stream, at(start)) == [b"new 3", b"new 4"]
+    assert "data_lost" in {record.message for record in caplog.records}
+    assert stream.latestOffset(at(start), ReadMaxRows(1)) == at(4)
+
+
+def test_a_topic_that_was_deleted_can_be_passed_over(broker: InProcessBroker) -> None:
+    start = {"broker-a": {"gone": {"0": 1}, "orders": {"0": 4}}}
+    stream = reader(broker, failOnDataLoss="false")
+    end = stream.latestOffset(start, ALL)
+    assert end == {"broker-a": {"gone": {"0": 1}, "orders": {"0": 5}}}
+    assert read(stream, start, end) == [b"new 4"]
+
+
+def test_a_batch_that_is_repeated_after_retention_is_an_error(broker: InProcessBroker) -> None:
+    stream = reader(broker)
+    for start, end in ((at(0), at(4)), (at(3), at(9)), (at(1), at(2))):
+        with pytest.raises(RequestRefused, match="data_lost"):
+            stream.partitions(start, end)
+    gone: StreamOffsets = {"broker-a": {"gone": {"0": 5}}}
+    with pytest.raises(RequestRefused, match="data_lost"):
+        stream.partitions({}, gone)
+    lenient = reader(broker, failOnDataLoss="false")
+    assert read(lenient, at(0), at(4)) == [b"new 3"]
+    assert read(lenient, at(1), at(2)) == []
+    assert read(lenient, {}, gone) == []
+
+
+def test_a_task_that_comes_after_retention_is_an_error(broker: InProcessBroker) -> None:
+    (planned,) = reader(broker).partitions(at(3), at(5))
+    early = tuple(one._replace(start=one.start - 1) for one in planned.ranges)
+    late = RangesPartition(planned.address, early)
+    with pytest.raises(RequestRefused, match="data_lost"):
+        list(reader(broker).read(late))
+    found = list(reader(broker, failOnDataLoss="false").read(late))
+    assert [part.num_rows for part in found] == [2]
+
+
+def test_a_batch_read_takes_what_there_is(broker: InProcessBroker) -> None:
+    def bodies(**options: str) -> list[Any]:
+        given = {"broker": broker.broker_address, "topic": "orders", **options}
+        made = batch_reader(given, COLUMNS)
+        assert isinstance(made, MessageReader)
+        parts = [part for one in made.partitions() for part in made.read(one)]
+        return [body for part in parts for body in part.column("body").to_pylist()]
+
+    assert bodies() == [b"new 3", b"new 4"]
+    early = '{"orders": {"0": 1}}'
+    with pytest.raises(RequestRefused, match="data_lost"):
+        bodies(startingOffsets=early)
+    assert bodies(startingOffsets=early, failOnDataLoss="false") == [b"new 3", b"new 4"]
+    with pytest.raises(RequestRefused, match="topic_unknown"):
+        bodies(topic="nothing")
