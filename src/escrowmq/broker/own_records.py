@@ -1,52 +1,65 @@
 """Our own questions about what the log says: half messages, decisions, checks, life lines.
 
-A page ends after so many rows, or once enough of the log was passed.  Its cursor is the log offset
-of the next frame and, if the page ended within one, how many of its rows were told.
+A page ends after so many rows, or once enough of the log was passed or enough time has.  Its cursor
+is the log offset of the next frame and, if the page ended within one, how many of its rows were
+told.  What is settled of the log never changes, so pages fit together whenever they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.broker.own_calls import Call, cursor_malformed, own_questions
+import msgspec
+import numpy as np
+
+from escrowmq.broker.own_calls import PAGE_S_MAX, Call, cursor_malformed, own_questions
+from escrowmq.broker.own_events import Event, Kind
+from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
 from escrowmq.protocol.message_views import stored_at_ms
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.log_scan import LogScan
-from escrowmq.transaction.records import (
-    NEVER,
-    PLAIN,
-    Answered,
-    Asked,
-    BatchDecided,
-    Decided,
-    DecidedMany,
-    Moved,
-    Parked,
-    Prepared,
-    Resumed,
-    Span,
-    unpack_rows,
-)
+from escrowmq.store.log_sweep import LogSweep
+from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.own_calls import ColumnMakers
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TransactionHeader
-    from escrowmq.store.log_scan import Passed
-    from escrowmq.store.store import Store
+    from escrowmq.protocol.own_headers import LogRangeHeader, TransactionHeader
     from escrowmq.transaction.names import Names
-    from escrowmq.transaction.records import Record
 
-PASSED_BYTES_MAX = 1024 * 1024
-"""Bytes of the log that one page passes."""
+FRAMES_MAX = 10_000
+"""Frames that one page of a life line reads."""
 
-Told = tuple[object, ...]
-TellFrame = Callable[["Passed"], Iterator[Told]]
+FRAMES_MIN = 256
+"""Frames that one page of a list reads at least: many tell nothing."""
+
+# Texts, and the columns that need them.
+_HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), {"transaction_id": "transaction_id"})
+_OPS = List(
+    frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)),
+    {"by": "decided_by", "app_id": "app_id", "batch_id": "batch_id"},
+)
+_CHECKS = List(
+    frozenset((Kind.ASKED, Kind.ANSWERED, Kind.PARKED, Kind.RESUMED)),
+    {"by": "detail", "detail": "detail"},
+)
+_EVENTS = List(
+    ANY, {name: name for name in ("transaction_id", "by", "detail", "app_id", "batch_id")}
+)
 _CURSOR_PARTS = 2
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """Events, and where to go on."""
+
+    told: Told
+    cursor: str | None
+    unreadable_bytes: int
 
 
 class OwnRecords:
@@ -54,7 +67,8 @@ class OwnRecords:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._scan = LogScan(broker.store)
+        self._sweep = LogSweep(broker.store)
+        self._names = broker.store.core.names
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -64,47 +78,126 @@ class OwnRecords:
                 OwnCode.LIST_HALVES: self.halves,
                 OwnCode.LIST_OPS: self.ops,
                 OwnCode.LIST_CHECKS: self.checks,
+                OwnCode.LIST_EVENTS: self.events,
                 OwnCode.LIFE_LINE: self.life_line,
             },
         )
 
     def halves(self, call: Call[LogRangeHeader]) -> None:
         """Half messages, in the order of the log."""
-        names = self._broker.store.core.names
-        self._list(call, lambda passed: _tell_halves(passed, names), with_messages=True)
+        self._list(call, _HALVES, self._half_columns)
 
     def ops(self, call: Call[LogRangeHeader]) -> None:
         """Decisions, in the order of the log."""
-        self._list(call, _tell_ops, with_messages=False)
+        self._list(call, _OPS, self._op_columns)
 
     def checks(self, call: Call[LogRangeHeader]) -> None:
         """What happened to undecided transactions, in the order of the log."""
-        self._list(call, _tell_checks, with_messages=False)
+        self._list(call, _CHECKS, self._check_columns)
 
-    def _list(self, call: Call[LogRangeHeader], tell: TellFrame, *, with_messages: bool) -> None:
+    def events(self, call: Call[LogRangeHeader]) -> None:
+        """All that happened, in the order of the log."""
+        self._list(call, _EVENTS, self._event_columns)
+
+    def _list(
+        self, call: Call[LogRangeHeader], listed: List, columns: Callable[[Told], ColumnMakers]
+    ) -> None:
         header, store = call.header, self._broker.store
         end = store.settled if header.end < 0 else min(header.end, store.settled)
-        rows, cursor = self._page(call, header.start, end, tell, with_messages=with_messages)
-        call.answer_rows(rows, cursor=cursor, log_start=store.log.start, log_end=store.settled)
+        page = self._page(call, header.start, end, listed.with_columns(call.wanted_columns))
+        call.answer_list(
+            columns(page.told),
+            cursor=page.cursor,
+            log_start=store.log.start,
+            log_end=store.settled,
+            unreadable_bytes=page.unreadable_bytes,
+        )
 
     def _page(
-        self, call: Call[Any], start: int, end: int, tell: TellFrame, *, with_messages: bool
-    ) -> tuple[list[Told], str | None]:
-        header: PagedHeader = call.header
-        at, skip = _cursor(header.cursor, max(start, 0))
-        rows: list[Told] = []
+        self, call: Call[Any], start: int, end: int, listed: List, head: int | None = None
+    ) -> _Page:
+        """The next events between these log offsets, of all transactions or of one."""
         limit = call.limit()
-        for passed in self._scan.frames(at, PASSED_BYTES_MAX, with_messages=with_messages):
-            at = passed.log_offset
-            if at >= end or len(rows) == limit:
-                break
-            told = list(tell(passed))[skip:]
-            room = limit - len(rows)
-            rows += told[:room]
-            if len(told) > room:
-                return rows, f"{at}/{skip + room}"
-            at, skip = passed.end, 0
-        return rows, None if at >= end else str(at)
+        start, skip = _cursor(call.header.cursor, max(start, 0))
+        until = time.monotonic() + PAGE_S_MAX
+        swept = self._sweep.sweep(
+            start,
+            end,
+            listed.wanted,
+            frames_max=max(limit, FRAMES_MIN) if head is None else FRAMES_MAX,
+            is_over=lambda: time.monotonic() >= until,
+        )
+        told = listed.tell(swept, self._broker.store)
+        if head is not None:
+            told = told.of(head)
+        if len(told) <= skip + limit:
+            told_to, cursor = swept.end, None if swept.end >= end else str(swept.end)
+        else:
+            offsets = told.plain("log_offset")
+            told_to = int(offsets[skip + limit])
+            before = int(np.count_nonzero(offsets[: skip + limit] == told_to))
+            cursor = f"{told_to}/{before}"
+        unreadable_bytes = sum(length for at, length in swept.unreadable if at < told_to)
+        return _Page(told.part(skip, skip + limit), cursor, unreadable_bytes)
+
+    def _half_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "stored_at_ms": lambda: told.plain("at_ms"),
+            "first": lambda: told.plain("first"),
+            "head": lambda: told.plain("head"),
+            "message_count": lambda: told.plain("count"),
+            "transaction_id": lambda: told.text("transaction_id"),
+            "producer_group": lambda: told.origin(self._names)[0],
+            "ledger": lambda: told.origin(self._names)[1],
+            "number": lambda: told.plain("number"),
+            "is_copy": lambda: told.plain("kind") == int(Kind.CARRIED),
+        }
+
+    def _op_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "decided_at_ms": lambda: told.plain("at_ms"),
+            "head": lambda: told.plain("head"),
+            "first": lambda: told.plain("first"),
+            "message_count": lambda: told.plain("count"),
+            "state": told.state,
+            "decided_by": lambda: told.text("by"),
+            "app_id": lambda: told.text("app_id"),
+            "batch_id": lambda: told.text("batch_id"),
+        }
+
+    def _check_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "at_ms": lambda: told.plain("at_ms"),
+            "head": lambda: told.plain("head"),
+            "event": told.event,
+            "checks_sent": lambda: told.sparse("checks_sent"),
+            "detail": lambda: told.either_text("by", "detail"),
+        }
+
+    def _event_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "at_ms": lambda: told.plain("at_ms"),
+            "event": told.event,
+            "head": lambda: told.sparse("head"),
+            "first": lambda: told.sparse("first"),
+            "message_count": lambda: told.sparse("count"),
+            "transaction_id": lambda: told.text("transaction_id"),
+            "producer_group": lambda: told.origin(self._names)[0],
+            "ledger": lambda: told.origin(self._names)[1],
+            "number": lambda: told.sparse("number"),
+            "checks_sent": lambda: told.sparse("checks_sent"),
+            "by": lambda: told.text("by"),
+            "detail": lambda: told.text("detail"),
+            "topic": lambda: told.queue(self._names)[0],
+            "queue_id": lambda: told.queue(self._names)[1],
+            "queue_offset": lambda: told.sparse("queue_offset"),
+            "app_id": lambda: told.text("app_id"),
+            "batch_id": lambda: told.text("batch_id"),
+        }
 
     # One transaction.
 
@@ -116,19 +209,17 @@ class OwnRecords:
         origin = store.core.names.origins[head.origin]
         is_decided = head.state in (State.COMMITTED, State.ROLLED_BACK)
         end = store.table.op_offset(head) + 1 if is_decided else store.settled
-        rows, cursor = self._page(
-            call,
-            head.log_offset - HEAD_BYTES,
-            end,
-            _LifeLine(head.half_offset, store).tell,
-            with_messages=True,
-        )
+        page = self._page(call, head.log_offset - HEAD_BYTES, end, _EVENTS, head.half_offset)
+        names = store.core.names
         is_due = head.state is State.PREPARED and head.next_at_ms != NEVER
         located = broker.reader.at(head.log_offset)
         is_visible = located is not None and located.is_visible
         call.answer_rows(
-            rows,
-            cursor=cursor,
+            [
+                (at_ms, event.kind.label, log_offset, *_told_of(event, names))
+                for log_offset, at_ms, event in page.told.events()
+            ],
+            cursor=page.cursor,
             half_offset=head.half_offset,
             transaction_id=store.table.identity(head)[0],
             producer_group=origin.group,
@@ -141,134 +232,23 @@ class OwnRecords:
         )
 
 
-def _tell_halves(passed: Passed, names: Names) -> Iterator[Told]:
-    for record in passed.records:
-        if isinstance(record, Prepared):
-            count, is_copy = len(record.placed.queues), False
-            first, head, number = record.first, record.head, record.number
-            origin, transaction_id = record.origin, record.transaction_id
-        elif isinstance(record, Moved) and record.rows[0].origin != PLAIN:
-            row, count, is_copy = record.rows[0], len(record.rows), True
-            first, head, number = row.half_offset, row.head, row.number
-            origin, transaction_id = row.origin, row.transaction_id
-        else:
-            continue
-        named = names.origins[origin]
-        yield (
-            passed.log_offset,
-            passed.stored_at_ms,
-            first,
-            head,
-            count,
-            transaction_id,
-            named.group,
-            named.ledger,
-            number,
-            is_copy,
-        )
-
-
-def _tell_ops(passed: Passed) -> Iterator[Told]:
-    for record in passed.records:
-        if isinstance(record, DecidedMany):
-            yield from _tell_each_op(passed, record)
-            continue
-        if isinstance(record, Decided):
-            head, state, batch = record.head, record.state, (None, None)
-        elif isinstance(record, BatchDecided):
-            head, state = record.heads[0] if record.heads else -1, int(State.COMMITTED)
-            batch = (record.app_id, str(record.batch_id))  # type: ignore[assignment]
-        else:
-            continue
-        for first, count in record.ranges:
-            at = (passed.log_offset, passed.stored_at_ms)
-            yield (*at, head, first, count, state, record.by, *batch)
-
-
-def _tell_each_op(passed: Passed, record: DecidedMany) -> Iterator[Told]:
-    for packed, state in (
-        (record.committed, State.COMMITTED),
-        (record.rolled_back, State.ROLLED_BACK),
-    ):
-        for row in unpack_rows(packed):
-            at = (passed.log_offset, passed.stored_at_ms)
-            yield (*at, row, row, 1, int(state), record.by, None, None)
-
-
-def _tell_checks(passed: Passed) -> Iterator[Told]:
-    for record in passed.records:
-        told = _check(record)
-        if told is not None:
-            yield passed.log_offset, passed.stored_at_ms, *told
-
-
-def _check(record: Record) -> tuple[int, str, int | None, str] | None:
-    """Head, event, number of the check, and what there is to say of it."""
-    match record:
-        case Asked():
-            return record.head, "asked", record.checks_sent, record.client
-        case Answered():
-            return record.head, "answered", record.checks_sent, record.client
-        case Parked():
-            return record.head, "parked", None, record.reason
-        case Resumed():
-            return record.head, "resumed", None, record.by
-    return None
-
-
-class _LifeLine:
-    """What frames say of one transaction."""
-
-    def __init__(self, head: int, store: Store) -> None:
-        self._head = head
-        self._table = store.table
-        self._names = store.core.names
-
-    def tell(self, passed: Passed) -> Iterator[Told]:
-        for record in passed.records:
-            for event, by, detail in self._events(record):
-                yield passed.stored_at_ms, event, passed.log_offset, by, detail
-
-    def _events(self, record: Record) -> Iterator[tuple[str, str, str]]:
-        head = self._head
-        check = _check(record)
-        if check is not None and check[0] == head:
-            _, event, number, said = check
-            is_reason = event == "parked"
-            detail = said if is_reason else f"check {number}" if number is not None else ""
-            yield event, "" if is_reason else said, detail
-        elif isinstance(record, Prepared) and record.head == head:
-            group = self._names.origins[record.origin].group
-            yield "held", group, f"{len(record.placed.queues)} messages from {record.first} on"
-        elif isinstance(record, Decided) and record.head == head:
-            yield State(record.state).label, record.by, ""
-            for span in record.given:
-                yield "visible", "", self._place(span)
-        elif isinstance(record, DecidedMany):
-            yield from self._among_many(record)
-        elif isinstance(record, BatchDecided) and head in record.heads:
-            batch = f"batch {record.batch_id} of {record.app_id}, query {record.query_id}"
-            yield State.COMMITTED.label, record.by, batch
-
-    def _among_many(self, record: DecidedMany) -> Iterator[tuple[str, str, str]]:
-        if self._head in unpack_rows(record.rolled_back):
-            yield State.ROLLED_BACK.label, record.by, ""
-        committed = unpack_rows(record.committed).tolist()
-        if self._head not in committed:
-            return
-        yield State.COMMITTED.label, record.by, ""
-        halves = [self._table.get(row) for row in committed[: committed.index(self._head) + 1]]
-        queues = [half.queue for half in halves if half is not None]
-        if len(queues) < len(halves):
-            # Of what is lost nobody knows which places it took.
-            return
-        (first,) = (span.first for span in record.given if span.queue == queues[-1])
-        yield "visible", "", self._place(Span(queues[-1], first + queues.count(queues[-1]) - 1, 1))
-
-    def _place(self, span: Span) -> str:
-        queue = self._names.queues[span.queue]
-        last = span.first + span.count - 1
-        return f"{queue.topic}, queue {queue.queue_id}, offsets {span.first} to {last}"
+def _told_of(event: Event, names: Names) -> tuple[str, str]:
+    """By whom, and what else there is to say."""
+    by, detail = event.by or "", event.detail or ""
+    match event.kind:
+        case Kind.HELD:
+            by = names.origins[event.origin].group
+            detail = f"{event.count} messages from {event.first} on"
+        case Kind.ASKED | Kind.ANSWERED:
+            detail = f"check {event.checks_sent}"
+        case Kind.COMMITTED if event.app_id is not None:
+            detail = f"batch {event.batch_id} of {event.app_id}, {event.detail}"
+        case Kind.VISIBLE:
+            queue = names.queues[event.queue]
+            last = event.queue_offset + event.count - 1
+            place = f"{queue.topic}, queue {queue.queue_id}"
+            detail = f"{place}, offsets {event.queue_offset} to {last}"
+    return by, detail
 
 
 def _cursor(cursor: str, start: int) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class OwnCalls:
     ) -> ArrowAnswer:
         """Ask with rows as Arrow has them, and get such rows: no object is made for any of them."""
         request = encode_arrow_call(code, self._next_opaque(), header, batch)
-        return read_arrow_answer(code, self._exchange(code, request))
+        return read_arrow_answer(code, self._exchange(code, request), header)
 
     def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Frame:
         """Ask something in RocketMQ's own words; for what the table of own requests has no row."""

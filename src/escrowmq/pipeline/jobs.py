@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import subprocess
 
     from pyspark.sql import SparkSession
+
+#: The oldest go first.
+ROUNDS_MAX = 10_000
 
 SETTLE = "settle"
 ARCHIVE = "archive"
@@ -61,36 +65,54 @@ class SparkJobs:
         places: Places,
         ledgers: Mapping[str, LedgerConfig],
     ) -> None:
+        from escrowmq.pipeline.archive import Archive
+        from escrowmq.pipeline.lake import Lake
         from escrowmq.pipeline.ledgers import Ledgers
         from escrowmq.pipeline.settling import Settling
 
         self._spark = spark
-        self._config = config
-        self._places = places
+        self._brokers = config.broker_addresses
         asks_max = config.check_budget_per_group
         self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
+        self._lake = Lake(places.lake)
+        self._archive = Archive(
+            spark,
+            self._brokers,
+            places.lake,
+            places.checkpoints,
+            interval_ms=config.archive_interval_ms,
+        )
+        #: Summaries of rounds that are not in the lake yet.
+        self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
 
     def settle(self) -> Facts:
         """Run one round."""
         self._join(SETTLE)
-        return facts_of(self._settling.round(self._config.broker_addresses))
+        return facts_of(self._settling.round(self._brokers))
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Take what is new into the lake, and these summaries of rounds with it."""
-        from escrowmq.pipeline.archive import archive_once  # type: ignore[import-not-found]  # to come
+        from escrowmq.pipeline.archive_rounds import append_rounds
 
-        del rounds
         self._join(ARCHIVE)
-        brokers = self._config.broker_addresses
-        lake, checkpoints = self._places.lake, self._places.checkpoints
-        return facts_of(archive_once(self._spark, brokers, lake, checkpoints))
+        self._rounds += rounds
+        append_rounds(self._lake, tuple(self._rounds))
+        self._rounds.clear()
+        return facts_of(self._archive.run())
+
+    def archive_once(self, rounds: Sequence[Facts]) -> Facts:
+        """As ``archive``, and leave nothing running."""
+        from escrowmq.pipeline.archive_rounds import append_rounds
+
+        append_rounds(self._lake, rounds)
+        return facts_of(self._archive.once())
 
     def progress(self) -> object:
         """The sum over what all consumer groups have read, and how many places that is."""
         import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
 
         read = places = 0
-        for address in self._config.broker_addresses:
+        for address in self._brokers:
             with OwnCalls(address) as calls:
                 for page in calls.arrow_pages(OwnCode.LIST_OFFSETS):
                     read += pc.sum(page.batch.column("offset")).as_py() or 0
@@ -102,7 +124,8 @@ class SparkJobs:
         self._spark.sparkContext.cancelJobGroup(SETTLE)
 
     def tidy(self) -> None:
-        """Have Java give back the heap that is free."""
+        """End what waits for new messages, and have Java give back the heap that is free."""
+        self._archive.rest()
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no other way to it
         jvm.System.gc()
 

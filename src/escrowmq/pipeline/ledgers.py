@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from escrowmq.client.database_errors import failure_of
 from escrowmq.client.databases import cutting, opener_of, reading
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.ledger_config import LedgerConfig, masked
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ ANSWER_S = 5.0
 
 SLOW = "ledger_slow"
 STANDBY = "standby"
-NO_UUID = "ledger_missing"
 TWICE = "ledger_twice"
 
 
@@ -131,7 +130,7 @@ class _Database:
         ):
             rows = link.execute(link.dialect.probe).rows
         if len(rows) != 1:
-            raise EscrowError(NO_UUID, "its UUID is gone")
+            raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
         uuid, _, is_standby = rows[0]
         return str(uuid), bool(is_standby)
 

@@ -71,7 +71,7 @@ def run_once(
         settled = jobs.settle()
         say(_line("settled", settled))
         if config.archive:
-            say(_line("archived", jobs.archive([settled])))
+            say(_line("archived", jobs.archive_once([settled])))
 
 
 def _line(word: str, facts: Mapping[str, object]) -> str:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from escrowmq.model.clock import Clock
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.jobs import ARCHIVE, SETTLE, Jobs
+from escrowmq.pipeline.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, Jobs
 from escrowmq.pipeline.lanes import Done, Lane
 from escrowmq.pipeline.pacing import PROGRESS_MS, Heard, Pace
 from escrowmq.pipeline.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
@@ -38,8 +38,6 @@ WAIT_MS_MAX = 20_000
 AWAY_MS = 1_000
 #: After so long without work, memory is given back.
 TIDY_AFTER_MS = 30_000
-#: Summaries of rounds that wait for the next run of archiving; the oldest go first.
-ROUNDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +203,9 @@ class Service:
             self._pace.settling.end(now_ms, is_failed=is_failed)
             self._rounds += self.telemetry.settle.end(done, self._clock.now_ms())
         elif done.name == ARCHIVE:
-            self._pace.archive_ended(now_ms, is_failed=is_failed)
-            self.telemetry.archive.end(done, self._clock.now_ms())
+            told = self.telemetry.archive.end(done, self._clock.now_ms())
+            is_whole = all(facts.get("is_complete", True) for facts in told)
+            self._pace.archive_ended(now_ms, is_failed=is_failed, is_whole=is_whole)
             for broker, lag in self._pace.archive_lag().items():
                 self.telemetry.brokers[broker].archive_lag_bytes = lag
         elif is_failed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,13 +51,14 @@ def spark_session(
     cache: Path | None = None,
     scratch: Path | None = None,
     jvm_options: tuple[str, ...] = (),
+    further: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark, or return the session that this process has.
 
     Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
     workers inherit.  `cache` is where the scripts for Java are kept, by default the user's cache;
     `scratch` is for what Spark needs while it runs, by default the system's place for that.
-    `jvm_options` come after ours.
+    `jvm_options` come after ours, `further` settings too.
 
     Raises:
         RequestRefused: ``spark_missing``.
@@ -73,7 +75,8 @@ def spark_session(
     options = settings(config, jvm_options)
     if scratch is not None:
         options |= {name: str(scratch) for name in ("spark.local.dir", "spark.sql.warehouse.dir")}
-    for name, value in {**options, **spark_options_of(config.spark_options)}.items():
+    options |= {**(further or {}), **spark_options_of(config.spark_options)}
+    for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

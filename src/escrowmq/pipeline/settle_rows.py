@@ -94,6 +94,8 @@ SEEN = "seen"
 WAITING = "waiting"
 WITHOUT_DUE = "without_due"
 UNKNOWN = "unknown"
+#: Unknown too, because the broker could not be told, or did not answer.
+UNTOLD = "untold"
 ASKS_DUE = "asks_due"
 ASKS_SENT = "asks_sent"
 

@@ -26,6 +26,7 @@ from escrowmq.pipeline.settle_rows import (
     ROWS,
     SEEN,
     UNKNOWN,
+    UNTOLD,
     WAITING,
     WHAT,
     WITHOUT_DUE,
@@ -157,8 +158,8 @@ class _Round:
         reports: list[_Report] = []
         is_done = not any(broker.undecided for broker in standing)
         while not is_done and standing:
+            done = self.plan.reports(standing, known)
             try:
-                done = self.plan.reports(standing, known)
                 reports, is_done = done.toArrow().to_pylist(), True
             except Exception as error:
                 before, standing = standing, self._look_at([one.address for one in standing])
@@ -186,8 +187,10 @@ class _Round:
         for report in reports:
             if report[KIND] == Kind.PARKED.value:
                 self.parked.append(report)
-            elif report[KIND] == Kind.COUNT.value and report[WHAT] == UNKNOWN:
+            elif report[KIND] == Kind.COUNT.value and report[WHAT] in (UNKNOWN, UNTOLD):
                 self.unknown[report[REASON]] += report[ROWS]
+                if report[WHAT] == UNTOLD:
+                    self.away.add(report[BROKER])
             elif report[KIND] == Kind.COUNT.value:
                 self.counts[report[WHAT]] += report[ROWS]
 

@@ -23,7 +23,7 @@ from escrowmq.pipeline.facts import (
     STATE,
     TRANSACTION_ID,
 )
-from escrowmq.pipeline.settle_rows import REASON, UNKNOWN, Tallies, Tally
+from escrowmq.pipeline.settle_rows import REASON, UNKNOWN, UNTOLD, Tallies, Tally
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.transaction.commands import VerdictKind
 
@@ -120,7 +120,7 @@ class Verdicts:
                 is_parked = pc.equal(outcomes, VerdictOutcome.PARKED.value)
                 self._note_parked(broker, batch.filter(is_parked))
                 return
-        self._tallies[Tally(broker, UNKNOWN, self._away[broker])] += batch.num_rows
+        self._tallies[Tally(broker, UNTOLD, self._away[broker])] += batch.num_rows
 
     def _called(self, broker: str) -> OwnCalls:
         if broker not in self._calls:
