@@ -16,7 +16,7 @@ from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import HOSTS, PYTHON_PATH, ROOT, Cluster
 from tests.interop.child import Child
 from tests.spark.faulty_sink import FORMAT, FaultySink
-from tests.spark.orphans import roll_back_orphans
+from tests.spark.settled import rolled_back
 from tests.spark.streams import TOPIC, Stream
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def test_of_a_task_and_its_speculative_copy_one_counts(
     )
     assert bodies(broker) == each_once(100)
     assert len(broker.undecided()) == 1
-    assert roll_back_orphans(spark, broker.broker_address) == ["batch_decided"]
+    assert rolled_back(spark, broker.broker_address) == 1
     assert bodies(broker) == each_once(100)
 
 
@@ -100,7 +100,7 @@ def test_a_host_dies_in_the_middle_and_a_stage_is_run_again(
     assert not cluster.is_alive(HOSTS[1])
     assert max(stage_attempts(spark, tmp_path.name)) > 0
     assert bodies(broker) == each_once(400)
-    roll_back_orphans(spark, broker.broker_address)
+    rolled_back(spark, broker.broker_address)
     assert broker.undecided() == []
     assert bodies(broker) == each_once(400)
 
@@ -147,7 +147,7 @@ def test_a_driver_dies_between_the_brokers_commit_and_sparks(
     assert list(bodies(broker).values()) == [1] * 10
     assert drivers.run() == 0
     assert bodies(broker) == each_once(30)
-    roll_back_orphans(spark, broker.broker_address)
+    rolled_back(spark, broker.broker_address)
     assert broker.undecided() == []
 
 
@@ -157,9 +157,9 @@ def test_a_driver_dies_at_every_step_of_a_batch(
     drivers = Drivers(cluster, stream_of(spark, broker, tmp_path), tmp_path)
     for step in STEPS:
         assert drivers.run(f"{step}:kill") == -signal.SIGKILL
-        roll_back_orphans(spark, broker.broker_address)
+        rolled_back(spark, broker.broker_address)
         assert list(bodies(broker).values()) in ([], [1] * 10)
     assert drivers.run() == 0
     assert bodies(broker) == each_once(30)
-    roll_back_orphans(spark, broker.broker_address)
+    rolled_back(spark, broker.broker_address)
     assert broker.undecided() == []

@@ -14,7 +14,7 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.config import StoreConfig
 from escrowmq.testing import InProcessBroker
-from tests.spark.orphans import roll_back_orphans
+from tests.spark.settled import rolled_back
 from tests.spark.streams import TOPIC, Stream
 
 if TYPE_CHECKING:
@@ -34,12 +34,6 @@ def bodies(broker: InProcessBroker) -> Counter[str]:
     return Counter(message.body.decode() for message in broker.messages(TOPIC))
 
 
-def settle(spark: SparkSession, broker: InProcessBroker) -> list[str]:
-    """A round by the time rules, then one by evidence."""
-    broker.run_checks()
-    return roll_back_orphans(spark, broker.broker_address)
-
-
 def test_a_job_of_three_hours_commits_what_it_held_at_first(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
@@ -52,7 +46,7 @@ def test_a_job_of_three_hours_commits_what_it_held_at_first(
             assert query.exception() is None
         for _ in range(2):
             broker.advance(seconds=3 * HOUR_S // 2)
-            assert settle(spark, broker) == []
+            assert rolled_back(spark, broker.broker_address) == 0
     finally:
         go_on.touch()
         query.awaitTermination()
@@ -68,9 +62,9 @@ def test_what_nobody_comes_back_for_is_given_up_after_a_day(
     with pytest.raises(StreamingQueryException):
         stream.run(fault="write.after:raise")
     assert len(broker.undecided()) == 2
-    assert settle(spark, broker) == []
+    assert rolled_back(spark, broker.broker_address) == 0
     broker.advance(seconds=24 * HOUR_S)
-    assert roll_back_orphans(spark, broker.broker_address) == ["too_old", "too_old"]
+    assert rolled_back(spark, broker.broker_address) == 2
     stream.run()
     assert bodies(broker) == Counter("a")
     assert broker.undecided() == []
@@ -84,9 +78,9 @@ def test_the_next_run_shows_that_what_the_last_one_left_is_not_wanted(
     for _ in range(2):
         with pytest.raises(StreamingQueryException):
             stream.run(fault="write.after:raise")
-    assert roll_back_orphans(spark, broker.broker_address) == ["newer_run", "newer_run"]
+    assert rolled_back(spark, broker.broker_address) == 2
     stream.run()
-    assert roll_back_orphans(spark, broker.broker_address) == ["batch_decided", "batch_decided"]
+    assert rolled_back(spark, broker.broker_address) == 2
     assert bodies(broker) == Counter("a")
     assert broker.undecided() == []
 

@@ -25,7 +25,7 @@ from escrowmq.protocol.own_forms import (
     is_loaded,
     load_arrow,
 )
-from escrowmq.protocol.own_headers import ListHeader, OwnHeader, PagedHeader
+from escrowmq.protocol.own_headers import ListHeader, OwnAnswer, OwnHeader, PagedHeader
 from escrowmq.protocol.remoting import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -120,28 +120,25 @@ class Call(Generic[HeaderT]):
                     rows=count,
                     bytes=len(body),
                 )
-        self._answer(body, count, fields)
+        self.request.answer(header=self._answered(count, fields), body=body)
 
     def answer_blocks(
         self,
         columns: Sequence[Block],
-        pieces: Sequence[bytes | memoryview],
+        data: memoryview,
         **fields: Any,  # noqa: ANN401 - of the answer's header
     ) -> None:
         """Answer with these numbers, and these bytes after them."""
         spec = self.spec
         assert spec.answer_bytes
         assert spec.answer_rows is not None
-        body = encode_blocks(spec.answer_rows, columns, pieces)
-        assert len(body) <= ANSWER_BYTES_MAX
-        self._answer(body, len(columns[0]), fields)
+        blocks = encode_blocks(spec.answer_rows, columns)
+        self.request.answer_parts(self._answered(len(columns[0]), fields), [*blocks, data])
 
-    def _answer(self, body: bytes, count: int, fields: dict[str, Any]) -> None:
+    def _answered(self, count: int, fields: dict[str, Any]) -> OwnAnswer:
         fields.setdefault("now_ms", self.broker.clock.now_ms())
-        header = self.spec.answer(
-            form=self.header.form, version=self.spec.version, row_count=count, **fields
-        )
-        self.request.answer(header=header, body=body)
+        spec = self.spec
+        return spec.answer(form=self.header.form, version=spec.version, row_count=count, **fields)
 
     def answer_rows(self, rows: Iterable[Sequence[object]], **fields: Any) -> None:  # noqa: ANN401
         """Answer with these rows, each in the order of the columns."""

@@ -124,7 +124,9 @@ class OwnReading:
         queue = broker.reader.queue(header.topic, header.queue_id)
         if queue is None:
             none = np.zeros(0, dtype=np.int64)
-            call.answer_blocks([none] * 4, [], next_start=0, queue_start=0, queue_end=0)
+            call.answer_blocks(
+                [none] * 4, memoryview(b""), next_start=0, queue_start=0, queue_end=0
+            )
             return
         rows_max = call.spec.answer_rows_max
         found = read_stored(
@@ -139,7 +141,7 @@ class OwnReading:
         entries = found.entries
         call.answer_blocks(
             [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
-            [found.records],
+            found.records,
             next_start=found.next_offset,
             queue_start=queue.start,
             queue_end=queue.end,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
@@ -11,7 +11,7 @@ from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import Header, read_header
 from escrowmq.protocol.own import is_own
 from escrowmq.protocol.own_headers import OwnRefusal
-from escrowmq.protocol.remoting import Frame, encode_response
+from escrowmq.protocol.remoting import Frame, encode_response, response_head
 
 if TYPE_CHECKING:
     from escrowmq.broker.connection import Connection
@@ -72,6 +72,13 @@ class Request:
             self.connection.send(
                 encode_response(self.frame, code, header=header, remark=remark, body=body)
             )
+
+    def answer_parts(self, header: Header, parts: Sequence[bytes | memoryview]) -> None:
+        """Answer it with a large body, whose parts are joined once."""
+        if not self.frame.is_one_way:
+            size = sum(map(len, parts))
+            head = response_head(self.frame, ResponseCode.SUCCESS, header=header, body_bytes=size)
+            self.connection.send(b"".join((head, *parts)))
 
     def decline(self, error: BaseException) -> None:
         """Say why not."""

@@ -19,17 +19,12 @@ Block = npt.NDArray[Any]
 _TYPES: dict[Kind, np.dtype[Any]] = {Kind.INT64: np.dtype("<i8"), Kind.INT32: np.dtype("<i4")}
 
 
-def encode_blocks(
-    kind: type[Row], columns: Sequence[Block], pieces: Sequence[bytes | memoryview]
-) -> bytes:
-    """These columns of numbers, and these bytes."""
-    named = columns_of(kind)
-    assert len(named) == len(columns)
-    blocks = [
+def encode_blocks(kind: type[Row], columns: Sequence[Block]) -> list[bytes]:
+    """These columns of numbers: bytes to be sent one after the other."""
+    return [
         held.astype(_TYPES[column.kind]).tobytes()
-        for column, held in zip(named, columns, strict=True)
+        for column, held in zip(columns_of(kind), columns, strict=True)
     ]
-    return b"".join((*blocks, *pieces))
 
 
 def decode_blocks(kind: type[Row], body: bytes, row_count: int) -> tuple[dict[str, Block], int]:
