@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -141,6 +142,7 @@ class OwnRecords:
         return _Page(told.part(skip, skip + limit), cursor, unreadable_bytes)
 
     def _half_columns(self, told: Told) -> ColumnMakers:
+        origin = cache(lambda: told.origin(self._names))
         return {
             "log_offset": lambda: told.plain("log_offset"),
             "stored_at_ms": lambda: told.plain("at_ms"),
@@ -148,8 +150,8 @@ class OwnRecords:
             "head": lambda: told.plain("head"),
             "message_count": lambda: told.plain("count"),
             "transaction_id": lambda: told.text("transaction_id"),
-            "producer_group": lambda: told.origin(self._names)[0],
-            "ledger": lambda: told.origin(self._names)[1],
+            "producer_group": lambda: origin()[0],
+            "ledger": lambda: origin()[1],
             "number": lambda: told.plain("number"),
             "is_copy": lambda: told.plain("kind") == int(Kind.CARRIED),
         }
@@ -178,6 +180,8 @@ class OwnRecords:
         }
 
     def _event_columns(self, told: Told) -> ColumnMakers:
+        origin = cache(lambda: told.origin(self._names))
+        queue = cache(lambda: told.queue(self._names))
         return {
             "log_offset": lambda: told.plain("log_offset"),
             "at_ms": lambda: told.plain("at_ms"),
@@ -186,14 +190,14 @@ class OwnRecords:
             "first": lambda: told.sparse("first"),
             "message_count": lambda: told.sparse("count"),
             "transaction_id": lambda: told.text("transaction_id"),
-            "producer_group": lambda: told.origin(self._names)[0],
-            "ledger": lambda: told.origin(self._names)[1],
+            "producer_group": lambda: origin()[0],
+            "ledger": lambda: origin()[1],
             "number": lambda: told.sparse("number"),
             "checks_sent": lambda: told.sparse("checks_sent"),
             "by": lambda: told.text("by"),
             "detail": lambda: told.text("detail"),
-            "topic": lambda: told.queue(self._names)[0],
-            "queue_id": lambda: told.queue(self._names)[1],
+            "topic": lambda: queue()[0],
+            "queue_id": lambda: queue()[1],
             "queue_offset": lambda: told.sparse("queue_offset"),
             "app_id": lambda: told.text("app_id"),
             "batch_id": lambda: told.text("batch_id"),

@@ -69,7 +69,7 @@ _CHECKSUM = struct.Struct("<I")
 _NO_HEAD = bytes(HEAD_BYTES)
 _encode_records = msgspec.msgpack.Encoder().encode
 _MAGIC = int.from_bytes(MAGIC, "little")
-_unpack_sizes = struct.Struct("<8xII24xI").unpack_from
+_unpack_length = struct.Struct("<8xI").unpack_from
 _unpack_head = struct.Struct("<4sH2xIIQQQI").unpack_from
 _decode_records = msgspec.msgpack.Decoder(list[Record]).decode
 
@@ -188,30 +188,23 @@ def is_vouched(head: bytes, tail: bytes, log_offset: int, seed: int) -> bool:
     return is_ours and checksum == int(heads["checksum"][0])
 
 
-def vouched_heads(data: bytes, log_offset: int, seed: int) -> tuple[Rows, Rows]:
-    """Frames that follow each other, up to the first bad one: where each starts, and its head.
+def stated_heads(data: bytes, log_offset: int) -> tuple[Rows, Rows]:
+    """Where frames start that follow each other, as their heads say, and these heads.
 
-    What ``each_vouched`` does, for whoever reads thousands: nothing is built for any of them.
+    It ends before the first that cannot be one, or is not whole.  Nothing vouches for any of them
+    yet: ``are_vouched`` tells.
     """
     starts: list[int] = []
-    add, unpack, crc_of = starts.append, _unpack_sizes, crc32
-    at, size = 0, len(data)
-    while size - at >= HEAD_BYTES:
-        length, records_at, checksum = unpack(data, at)
-        end = at + length
-        if not HEAD_BYTES <= records_at <= length <= size - at:
-            break
-        if (
-            crc_of(data[at + records_at : end], crc_of(data[at : at + CHECKSUM_AT], seed))
-            != checksum
-        ):
-            break
+    add, unpack = starts.append, _unpack_length
+    at, last = 0, len(data) - HEAD_BYTES
+    while at <= last:
         add(at)
-        at = end
+        # However wrong, it goes on.
+        at += unpack(data, at)[0] or len(data)
     places = np.array(starts, dtype=np.int64)
     heads = windows(data, FRAME_HEAD, places)
-    is_ours = are_ours(heads, places + log_offset)
-    count = len(places) if is_ours.all() else int(np.argmin(is_ours))
+    is_stated = are_ours(heads, places + log_offset) & (places + heads["length"] <= len(data))
+    count = len(places) if is_stated.all() else int(np.argmin(is_stated))
     return places[:count], heads[:count]
 
 
@@ -222,8 +215,27 @@ def are_ours(heads: Rows, log_offsets: Rows) -> Rows:
         & (heads["version"] == VERSION)
         & (heads["log_offset"] == log_offsets)
         & (heads["flushed"] <= log_offsets)
+        & (heads["records_at"] >= HEAD_BYTES)
+        & (heads["records_at"] <= heads["length"])
     )
     return is_ours
+
+
+def are_vouched(data: bytes, places: Rows, heads: Rows, seed: int) -> Rows:
+    """Whether head and records of the frames at these places are what was written."""
+    borders = zip(
+        places.tolist(),
+        (places + heads["records_at"]).tolist(),
+        (places + heads["length"]).tolist(),
+        strict=True,
+    )
+    crc_of = crc32
+    checksums = [
+        crc_of(data[tail:end], crc_of(data[start : start + CHECKSUM_AT], seed))
+        for start, tail, end in borders
+    ]
+    is_vouched: Rows = np.array(checksums, dtype=np.uint32) == heads["checksum"]
+    return is_vouched
 
 
 def encode_records(records: tuple[Record, ...]) -> bytes:

@@ -6,16 +6,15 @@ Only heads and records are checked: whoever reads a message checks that.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import numpy as np
 
 from escrowmq.store import lone
 from escrowmq.store.frames import (
-    CHECKSUM_AT,
     FRAME_HEAD,
     HEAD_BYTES,
     are_ours,
+    are_vouched,
     decode_records,
     is_vouched,
     stated_head,
@@ -89,35 +88,22 @@ class _Block:
         """Which of the frames at these places hold this one half message; their ids are kept."""
         data = self._data
         is_read = places + HEAD_BYTES <= len(data)
-        heads = windows(data, FRAME_HEAD, places[is_read])
-        starts = places[is_read]
-        tails = starts + heads["records_at"]
-        ends = starts + heads["length"]
-        is_whole = are_ours(heads, starts + self._start)
-        is_whole &= (heads["records_at"] >= HEAD_BYTES) & (tails + lone.HALF_BYTES <= ends)
-        is_whole &= ends <= len(data)
+        places = places[is_read]
+        heads = windows(data, FRAME_HEAD, places)
+        tails, ends = places + heads["records_at"], places + heads["length"]
+        is_whole = are_ours(heads, places + self._start)
+        is_whole &= (tails + lone.HALF_BYTES <= ends) & (ends <= len(data))
         is_read[is_read] = is_whole
-        starts, tails, ends = starts[is_whole], tails[is_whole], ends[is_whole]
+        places, heads, tails, ends = (column[is_whole] for column in (places, heads, tails, ends))
         records = windows(data, lone.HALF, tails)
         is_lone = (records["mark"] == lone.MARK) & (records["kind"] == lone.HALF_KIND)
         is_lone &= records["row"] == rows[is_read]
-        is_lone &= self._checksums(starts, tails, ends) == heads["checksum"][is_whole]
+        is_lone &= are_vouched(data, places, heads, self._seed)
         is_read[is_read] = is_lone
         ids_at = tails + lone.HALF_BYTES + 4 * records["key_count"].astype(np.int64)
         pairs = zip(ids_at[is_lone].tolist(), ends[is_lone].tolist(), strict=True)
         self.ids = [data[at:end] for at, end in pairs]
         return is_read
-
-    def _checksums(self, starts: Rows, tails: Rows, ends: Rows) -> Rows:
-        data, seed = self._data, self._seed
-        places = zip(starts.tolist(), tails.tolist(), ends.tolist(), strict=True)
-        return np.array(
-            [
-                crc32(data[tail:end], crc32(data[start : start + CHECKSUM_AT], seed))
-                for start, tail, end in places
-            ],
-            dtype=np.uint32,
-        )
 
 
 def _alone(store: Store, row: int, frame_at: int) -> tuple[bytes, int]:

@@ -1,11 +1,12 @@
 """Reading a stretch of the log for whoever lists it: the commonest records as columns.
 
 Most of a log is transactions of one message, in a fixed layout (see ``lone``).  Their frames are
-checked one by one, as every frame is; what they say is then taken out by numpy, and nothing is
-built for any of them but its text.  All other records come as they are.
+checked one by one, as all are; what they say is then taken out by numpy, and nothing is built for
+any of them but its text.  Only lone records of which nothing is wanted are passed over as their
+heads say.  All other records come as they are.
 
-Where a frame should start and none does, the log is damaged.  That is told by whoever reads the
-range in which it should start, and by nobody else.
+Where a frame should start and none does, or one does not hold what was written, the log is damaged.
+That is told by whoever reads the range in which it starts, and by nobody else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store import lone
-from escrowmq.store.frames import HEAD_BYTES, MAGIC, decode_records, vouched_heads
+from escrowmq.store.frames import (
+    HEAD_BYTES,
+    MAGIC,
+    are_vouched,
+    decode_records,
+    stated_heads,
+)
 from escrowmq.store.log_scan import CANDIDATES_MAX, LogScan, Passed
 from escrowmq.store.rows import Rows, windows
 from escrowmq.transaction.records import Scheduled, Stored
@@ -33,8 +40,8 @@ BLOCK_BYTES = 512 * 1024
 BEFORE_BYTES = (16 * 1024, 4 * 1024 * 1024)
 """In which the frame before an offset is looked for, first and last."""
 
-_HALF, _DECISION, _OTHER = 1, 2, 3
-_THREE_BYTES = np.dtype([("first", "u1"), ("second", "u1"), ("third", "u1")])
+#: What a frame is: told of, of no use but looked at, or surely another list's.
+_NOTHING, _HALF, _DECISION, _OTHER, _PASSED = range(5)
 #: How MessagePack begins an array of one.
 _ONE_RECORD = 0x91
 #: Tags of records that are about no transaction.
@@ -66,21 +73,27 @@ class Wanted:
     texts: bool = True
 
     def kinds(self, data: bytes, places: Rows, heads: Rows) -> Rows:
-        """What each of these frames is; 0 if it is not asked for."""
+        """What each of these frames is to whoever asks for this."""
+        bytes_of = np.frombuffer(data, dtype=np.uint8)
         tails = places + heads["records_at"]
-        first, second, third = windows(data, _THREE_BYTES, tails).view(np.uint8).reshape(-1, 3).T
-        is_lone = first == lone.MARK
-        is_half = is_lone & (second == lone.HALF_KIND)
-        is_decision = is_lone & (second == lone.DECISION_KIND)
+        first, second = bytes_of[tails], bytes_of[tails + 1]
         has_messages = heads["records_at"] > HEAD_BYTES
-        # Ordinary messages: a single record says so in its third byte, after two arrays' heads.
-        is_ordinary = has_messages & (first == _ONE_RECORD) & np.isin(third, _ORDINARY)
-        is_other = np.where(has_messages, self.others_with_messages, self.others_without)
-        return np.select(
-            [is_half, is_decision, is_ordinary, is_other],
-            [_HALF * self.halves, _DECISION * self.decisions, 0, _OTHER],
-            0,
-        )
+        is_lone = first == lone.MARK
+        is_half = is_lone & has_messages & (second == lone.HALF_KIND)
+        is_decision = is_lone & ~has_messages & (second == lone.DECISION_KIND)
+        kinds: Rows = np.zeros(len(places), dtype=np.uint8)
+        kinds[is_half] = _HALF if self.halves else _PASSED
+        kinds[is_decision] = _DECISION if self.decisions else _PASSED
+        others = np.flatnonzero(~(is_half | is_decision))
+        if len(others):
+            # Ordinary messages: a single record says so in its third byte, after two arrays' heads.
+            tags = bytes_of[np.minimum(tails[others] + 2, len(data) - 1)]
+            is_ordinary = (first[others] == _ONE_RECORD) & np.isin(tags, _ORDINARY)
+            is_wanted = np.where(
+                has_messages[others], self.others_with_messages & ~is_ordinary, self.others_without
+            )
+            kinds[others] = np.where(is_wanted, _OTHER, _NOTHING)
+        return kinds
 
 
 @dataclass(slots=True)
@@ -142,19 +155,25 @@ class LogSweep:
     # Frames.
 
     def _read_block(self, swept: Swept, end: int, wanted: Wanted, frames_max: int) -> None:
-        base = swept.end
+        base, seed = swept.end, self._store.seed
         data = bytes(self._scan.block(base, BLOCK_BYTES))
-        places, heads = vouched_heads(data, base, self._store.seed)
+        places, heads = stated_heads(data, base)
         count = int(np.searchsorted(places, end - base))
+        if not count or not are_vouched(data, places[:1], heads[:1], seed)[0]:
+            # Where a frame starts that is one, the next starts where it ends.
+            return
         kinds = wanted.kinds(data, places[:count], heads[:count])
-        taken = np.flatnonzero(kinds)
+        taken = np.flatnonzero((kinds != _NOTHING) & (kinds != _PASSED))
         room = frames_max - swept.frames
         if len(taken) > room:
             count = int(taken[room])
-            kinds, taken = kinds[:count], taken[:room]
-        if count:
-            swept.end = base + int(places[count - 1]) + int(heads["length"][count - 1])
-        swept.frames += len(taken)
+        looked_at = np.flatnonzero(kinds[:count] != _PASSED)
+        is_vouched = are_vouched(data, places[looked_at], heads[looked_at], seed)
+        if not is_vouched.all():
+            count = int(looked_at[np.argmin(is_vouched)])
+        kinds = kinds[:count]
+        swept.frames += int(np.searchsorted(taken, count))
+        swept.end = base + int(places[count - 1]) + int(heads["length"][count - 1])
         halves, decisions = np.flatnonzero(kinds == _HALF), np.flatnonzero(kinds == _DECISION)
         if len(halves):
             swept.halves.append(_halves(data, places[halves], heads[halves], wanted))

@@ -201,10 +201,10 @@ async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
 
 
 def damage(server: Server, number: int) -> tuple[int, int]:
-    """Spoil a frame; where it starts, and how long it is."""
+    """Spoil the head of a frame; where it starts, and how long it is."""
     store = server.broker.store
     victim = list(LogScan(store).frames(0, 2**30))[number]
-    store.log.segments[0].file.write_at(victim.log_offset + 41, b"\xff\xff")
+    store.log.segments[0].file.write_at(victim.log_offset, b"????")
     return victim.log_offset, victim.end - victim.log_offset
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from escrowmq.store import log_sweep
-from escrowmq.store.frames import HEAD_BYTES, MAGIC, each_vouched, vouched_heads
+from escrowmq.store.frames import HEAD_BYTES, MAGIC, are_vouched, each_vouched, stated_heads
 from escrowmq.store.log_scan import LogScan
 from escrowmq.store.log_sweep import LogSweep, Lone, Swept, Wanted
 from escrowmq.transaction.commands import CheckSent, Park
@@ -260,14 +260,54 @@ def test_what_repair_took_out_is_told_with_what_is_damaged() -> None:
 
 def test_heads_by_the_thousand_end_where_frames_one_by_one_end() -> None:
     driver = day()
-    segment = driver.store.log.segments[0]
+    seed, segment = driver.store.seed, driver.store.log.segments[0]
     data = segment.file.read_at(0, segment.size)
     for at in (*range(0, len(data), 5), len(data)):
         for spoilt in (data[:at], data[:at] + bytes(len(data) - at)):
-            expected = list(each_vouched(spoilt, 0, 0, driver.store.seed))
-            starts, heads = vouched_heads(spoilt, 0, driver.store.seed)
-            assert starts.tolist() == [one[0] for one in expected]
-            assert heads["length"].tolist() == [one[1] for one in expected]
+            expected = list(each_vouched(spoilt, 0, 0, seed))
+            starts, heads = stated_heads(spoilt, 0)
+            is_vouched = [*are_vouched(spoilt, starts, heads, seed).tolist(), False]
+            count = is_vouched.index(False)
+            assert starts[:count].tolist() == [one[0] for one in expected]
+            assert heads["length"][:count].tolist() == [one[1] for one in expected]
     # Intact, but not where they say they stand.
-    starts, _ = vouched_heads(data, 1, driver.store.seed)
+    starts, _ = stated_heads(data, 1)
     assert starts.tolist() == []
+
+
+def test_damage_in_another_lists_lone_records_is_left_to_that_list() -> None:
+    driver = day()
+    places = frames(driver)
+    (whole,) = swept(driver)
+    victim = int(whole.decisions[0].offsets[1])
+    (start, end) = next(place for place in places if place[0] == victim)
+    driver.store.log.segments[0].file.write_at(end - 1, b"?")
+    (halves,) = swept(driver, Wanted(halves=True, others_with_messages=True))
+    assert halves.unreadable == []
+    (decisions,) = swept(driver, Wanted(decisions=True, others_without=True))
+    assert decisions.unreadable == [(start, end - start)]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Wanted(halves=True, others_with_messages=True),
+        Wanted(decisions=True, others_without=True),
+        Wanted(others_without=True),
+    ],
+)
+def test_no_flipped_bit_hides_what_was_asked_for(wanted: Wanted) -> None:
+    driver = day()
+    segment = driver.store.log.segments[0]
+    (whole,) = swept(driver, wanted)
+    data = segment.file.read_at(0, segment.size)
+    # One of each kind: what their heads say, and what their records are.
+    for start, _ in frames(driver)[6:13]:
+        records_at = start + int.from_bytes(data[start + 12 : start + 16], "little")
+        for at in (*range(start, start + HEAD_BYTES), records_at, records_at + 1):
+            for bit in range(8):
+                segment.file.write_at(at, bytes([data[at] ^ 1 << bit]))
+                part = LogSweep(driver.store).sweep(0, len(data), wanted, frames_max=1_000)
+                told = [one for one in said([whole]) if one[0] < len(data)]  # type: ignore[operator]
+                assert part.unreadable or said([part]) == told, (at - start, bit)
+            segment.file.write_at(at, data[at : at + 1])
