@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import date
 from decimal import Decimal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUESTIONS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 
 
@@ -39,6 +41,9 @@ def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
     if word not in QUESTIONS:
         raise RequestRefused("bad_query", f"begin with one of {', '.join(QUESTIONS)}", word=word)
     register(spark, lake)
+    for name in _LOGGERS:
+        # They would print what is raised, and how it came to that.
+        logging.getLogger(name).disabled = True
     try:
         frame = spark.sql(sql)
         rows = frame.limit(rows_max + 1).collect()
