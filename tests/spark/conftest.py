@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 #: Short jobs never earn back what the optimizing compiler costs.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 
@@ -30,11 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start Spark once; it takes about ten seconds."""
     scratch = tmp_path_factory.mktemp("spark")
-    config = PipelineConfig(master="local[2]", shuffle_partitions=2)
+    # A task that failed is tried once more, as it would be on a cluster.
+    config = PipelineConfig(master="local[2,2]", shuffle_partitions=2)
     folders = {"spark.local.dir": "local", "spark.sql.warehouse.dir": "warehouse"}
     with pytest.MonkeyPatch.context() as variables:
         # The packaged Java, whatever the host has, so that every run is the same.
         variables.delenv("JAVA_HOME", raising=False)
+        # Workers import faults from here.
+        variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         # All that the session sets is gone again after it.
         for name, value in environment(config, scratch / "cache").items():
             variables.setenv(name, value)

@@ -191,7 +191,7 @@ FAMILIES = {
 }
 #: ``refuse`` passes its code on: its callers are looked at instead.  A broker's refusal keeps its.
 REFUSALS = {"refuse": "RequestRefused"}
-PASSED_ON = {"code", "row.refused"}
+PASSED_ON = {"code", "refused.code", "row.refused"}
 
 
 def raised() -> set[tuple[str, str]]:

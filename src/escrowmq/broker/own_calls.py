@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Rows in one answer: with the header they are a frame that any client takes."""
 
+PAGE_S_MAX = 0.004
+"""How long others wait for a page of many rows, about: whoever wants more asks again."""
+
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
 

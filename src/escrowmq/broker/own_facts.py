@@ -5,15 +5,26 @@ Each is answered between two batches, so no fact leaves before what it tells of 
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_cursor, own_questions
+import numpy as np
+
+from escrowmq.broker.own_calls import (
+    PAGE_S_MAX,
+    Call,
+    key_cursor,
+    keys_after,
+    offset_cursor,
+    own_questions,
+)
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_columns import Named, Sparse, Texts, compact
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
-from escrowmq.store.identities import transaction_ids
+from escrowmq.store.identities import UNKNOWN, identities
 from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import NEVER
@@ -28,10 +39,15 @@ if TYPE_CHECKING:
         OwnHeader,
         PlanHeader,
     )
+    from escrowmq.store.rows import Rows
+    from escrowmq.store.store import Store
     from escrowmq.transaction.batches import AppBatches
 
-IDS_MAX = 2_000
-"""Transaction ids that one page reads from the log: each is a read of its own."""
+IDS_MAX = 4_000
+"""Rows of a page with transaction ids: hardly more than there is time for."""
+
+IDS_AT_ONCE = 1_000
+"""Transaction ids that are read from the log between two looks at the time."""
 
 ROWS_PER_RANGE = 10_000
 BYTES_PER_RANGE = 64 * 1024 * 1024
@@ -40,6 +56,7 @@ BYTES_PER_RANGE = 64 * 1024 * 1024
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
 _OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__))
 _OF_POLICY = sorted(_FIELDS & {field.name for field in fields(CheckPolicy)})
+_DECIDED = (int(State.COMMITTED), int(State.ROLLED_BACK))
 _STATES = {state.label: state for state in State}
 
 
@@ -106,33 +123,34 @@ class OwnFacts:
             _states(header.states),
             limit=call.limit(IDS_MAX) if header.with_ids else call.limit(),
         )
-        heads = page.heads
-        now_ms = max(self._broker.clock.now_ms(), store.last_at_ms)
-        half_offsets = heads["half_offset"].tolist()
-        ids: list[str] | list[None] = [None] * len(half_offsets)
+        heads, next_start = page.heads, page.next_start
+        ids: list[bytes | None] = [None] * len(heads)
+        first = _undecided_heads(heads)
         if header.with_ids:
-            ids = transaction_ids(store, zip(half_offsets, heads["location"].tolist(), strict=True))
-        numbers = heads["origin"].tolist()
-        origins = store.core.names.origins
-        online = {
-            number: self._broker.checking.online(origins[number].group) for number in set(numbers)
-        }
+            ids, first = _identities(store, heads)
+            if len(ids) < len(heads):
+                heads, next_start = heads[: len(ids)], int(heads["half_offset"][len(ids)])
+        now_ms = max(self._broker.clock.now_ms(), store.last_at_ms)
+        numbers, seen = compact(heads["origin"])
+        origins = [store.core.names.origins[number] for number in seen]
+        online = [self._broker.checking.online(origin.group) for origin in origins]
         call.answer(
             [
-                half_offsets,
-                ids,
-                [origins[number].group for number in numbers],
-                [origins[number].ledger for number in numbers],
-                [origins[number].allowed_ms for number in numbers],
+                heads["half_offset"],
+                Sparse(first, first < 0),
+                Texts(ids),
+                Named(numbers, [origin.group for origin in origins]),
+                Named(numbers, [origin.ledger for origin in origins]),
+                np.array([origin.allowed_ms for origin in origins], dtype=np.int64)[numbers],
                 heads["state"],
                 heads["stored_at_ms"],
                 now_ms - started_at_ms(store, heads),
                 heads["next_at_ms"] - now_ms,
                 heads["checks_sent"],
                 message_counts(store, heads),
-                [online[number] for number in numbers],
+                np.array(online, dtype=np.int64)[numbers],
             ],
-            cursor=None if page.next_start is None else str(page.next_start),
+            cursor=None if next_start is None else str(next_start),
         )
 
     def batches(self, call: Call[ListBatchesHeader]) -> None:
@@ -162,6 +180,27 @@ def _batch(app_id: str, app: AppBatches, key: str, *, is_named: bool) -> tuple[o
         batch = app.named[key]
         return app_id, batch.query_id, None, key, batch.log_offset
     return app_id, key, app.highest[key], None, None
+
+
+def _undecided_heads(heads: Rows) -> Rows:
+    """The heads that the table knows."""
+    is_decided = np.isin(heads["state"], _DECIDED)
+    return np.where(is_decided, UNKNOWN, heads["half_offset"])
+
+
+def _identities(store: Store, heads: Rows) -> tuple[list[bytes | None], Rows]:
+    """Ids and heads as the log has them, of as many as there is time for."""
+    ids: list[bytes | None] = []
+    first: list[Rows] = []
+    until = time.monotonic() + PAGE_S_MAX
+    while len(ids) < len(heads):
+        some = heads[len(ids) : len(ids) + IDS_AT_ONCE]
+        found, firsts = identities(store, some["half_offset"], some["location"])
+        ids += found
+        first.append(firsts)
+        if time.monotonic() >= until:
+            break
+    return ids, np.concatenate([np.empty(0, dtype=np.int64), *first])
 
 
 def _states(names: str) -> tuple[State, ...]:

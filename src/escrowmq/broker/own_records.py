@@ -1,48 +1,57 @@
 """Our own questions about what the log says: half messages, decisions, checks, life lines.
 
-A page ends after so many rows, or once enough of the log was passed.  Its cursor is the log offset
-of the next frame and, if the page ended within one, how many of its rows were told.
+A page ends after so many rows, or once enough of the log was passed or enough time has.  Its cursor
+is the log offset of the next frame and, if the page ended within one, how many of its rows were
+told.  What is settled of the log never changes, so pages fit together whenever they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.broker.own_calls import Call, cursor_malformed, own_questions
+import msgspec
+import numpy as np
+
+from escrowmq.broker.own_calls import PAGE_S_MAX, Call, cursor_malformed, own_questions
+from escrowmq.broker.own_events import Event, Kind
+from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
 from escrowmq.protocol.message_views import stored_at_ms
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_columns import Texts
 from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.log_scan import LogScan
-from escrowmq.transaction.records import (
-    NEVER,
-    PLAIN,
-    Answered,
-    Asked,
-    BatchDecided,
-    Decided,
-    Moved,
-    Parked,
-    Prepared,
-    Resumed,
-)
+from escrowmq.store.log_sweep import LogSweep
+from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TransactionHeader
-    from escrowmq.store.log_scan import Passed
+    from escrowmq.protocol.own_forms import Columns
+    from escrowmq.protocol.own_headers import LogRangeHeader, TransactionHeader
     from escrowmq.transaction.names import Names
-    from escrowmq.transaction.records import Record, Span
 
-PASSED_BYTES_MAX = 1024 * 1024
-"""Bytes of the log that one page passes."""
+FRAMES_MAX = 10_000
+"""Frames that one page of a life line reads."""
 
-Told = tuple[object, ...]
-TellFrame = Callable[["Passed"], Iterator[Told]]
+FRAMES_MIN = 256
+"""Frames that one page of a list reads at least: many tell nothing."""
+
+_HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), ("transaction_id",))
+_OPS = List(frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)), ("by", "app_id", "batch_id"))
+_CHECKS = List(frozenset((Kind.ASKED, Kind.ANSWERED, Kind.PARKED, Kind.RESUMED)), ("by", "detail"))
+_EVENTS = List(ANY, ("transaction_id", "by", "detail", "app_id", "batch_id"))
 _CURSOR_PARTS = 2
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """Events, and where to go on."""
+
+    told: Told
+    cursor: str | None
+    unreadable_bytes: int
 
 
 class OwnRecords:
@@ -50,7 +59,8 @@ class OwnRecords:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._scan = LogScan(broker.store)
+        self._sweep = LogSweep(broker.store)
+        self._names = broker.store.core.names
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -60,47 +70,131 @@ class OwnRecords:
                 OwnCode.LIST_HALVES: self.halves,
                 OwnCode.LIST_OPS: self.ops,
                 OwnCode.LIST_CHECKS: self.checks,
+                OwnCode.LIST_EVENTS: self.events,
                 OwnCode.LIFE_LINE: self.life_line,
             },
         )
 
     def halves(self, call: Call[LogRangeHeader]) -> None:
         """Half messages, in the order of the log."""
-        names = self._broker.store.core.names
-        self._list(call, lambda passed: _tell_halves(passed, names), with_messages=True)
+        self._list(call, _HALVES, self._half_columns)
 
     def ops(self, call: Call[LogRangeHeader]) -> None:
         """Decisions, in the order of the log."""
-        self._list(call, _tell_ops, with_messages=False)
+        self._list(call, _OPS, self._op_columns)
 
     def checks(self, call: Call[LogRangeHeader]) -> None:
         """What happened to undecided transactions, in the order of the log."""
-        self._list(call, _tell_checks, with_messages=False)
+        self._list(call, _CHECKS, self._check_columns)
 
-    def _list(self, call: Call[LogRangeHeader], tell: TellFrame, *, with_messages: bool) -> None:
+    def events(self, call: Call[LogRangeHeader]) -> None:
+        """All that happened, in the order of the log."""
+        self._list(call, _EVENTS, self._event_columns)
+
+    def _list(
+        self, call: Call[LogRangeHeader], listed: List, columns: Callable[[Told], Columns]
+    ) -> None:
         header, store = call.header, self._broker.store
         end = store.settled if header.end < 0 else min(header.end, store.settled)
-        rows, cursor = self._page(call, header.start, end, tell, with_messages=with_messages)
-        call.answer_rows(rows, cursor=cursor, log_start=store.log.start, log_end=store.settled)
+        page = self._page(call, header.start, end, listed)
+        call.answer(
+            columns(page.told),
+            cursor=page.cursor,
+            log_start=store.log.start,
+            log_end=store.settled,
+            unreadable_bytes=page.unreadable_bytes,
+        )
 
     def _page(
-        self, call: Call[Any], start: int, end: int, tell: TellFrame, *, with_messages: bool
-    ) -> tuple[list[Told], str | None]:
-        header: PagedHeader = call.header
-        at, skip = _cursor(header.cursor, max(start, 0))
-        rows: list[Told] = []
+        self, call: Call[Any], start: int, end: int, listed: List, head: int | None = None
+    ) -> _Page:
+        """The next events between these log offsets, of all transactions or of one."""
         limit = call.limit()
-        for passed in self._scan.frames(at, PASSED_BYTES_MAX, with_messages=with_messages):
-            at = passed.log_offset
-            if at >= end or len(rows) == limit:
-                break
-            told = list(tell(passed))[skip:]
-            room = limit - len(rows)
-            rows += told[:room]
-            if len(told) > room:
-                return rows, f"{at}/{skip + room}"
-            at, skip = passed.end, 0
-        return rows, None if at >= end else str(at)
+        start, skip = _cursor(call.header.cursor, max(start, 0))
+        until = time.monotonic() + PAGE_S_MAX
+        swept = self._sweep.sweep(
+            start,
+            end,
+            listed.wanted,
+            frames_max=max(limit, FRAMES_MIN) if head is None else FRAMES_MAX,
+            is_over=lambda: time.monotonic() >= until,
+        )
+        told = listed.tell(swept, self._broker.store)
+        if head is not None:
+            told = told.of(head)
+        if len(told) <= skip + limit:
+            told_to, cursor = swept.end, None if swept.end >= end else str(swept.end)
+        else:
+            offsets = told.plain("log_offset")
+            told_to = int(offsets[skip + limit])
+            before = int(np.count_nonzero(offsets[: skip + limit] == told_to))
+            cursor = f"{told_to}/{before}"
+        unreadable_bytes = sum(length for at, length in swept.unreadable if at < told_to)
+        return _Page(told.part(skip, skip + limit), cursor, unreadable_bytes)
+
+    def _half_columns(self, told: Told) -> Columns:
+        group, ledger = told.origin(self._names)
+        return [
+            told.plain("log_offset"),
+            told.plain("at_ms"),
+            told.plain("first"),
+            told.plain("head"),
+            told.plain("count"),
+            told.text("transaction_id"),
+            group,
+            ledger,
+            told.plain("number"),
+            told.plain("kind") == int(Kind.CARRIED),
+        ]
+
+    def _op_columns(self, told: Told) -> Columns:
+        is_committed = told.plain("kind") == int(Kind.COMMITTED)
+        return [
+            told.plain("log_offset"),
+            told.plain("at_ms"),
+            told.plain("head"),
+            told.plain("first"),
+            told.plain("count"),
+            np.where(is_committed, int(State.COMMITTED), int(State.ROLLED_BACK)),
+            told.text("by"),
+            told.text("app_id"),
+            told.text("batch_id"),
+        ]
+
+    def _check_columns(self, told: Told) -> Columns:
+        pairs = zip(told.texts["by"], told.texts["detail"], strict=True)
+        return [
+            told.plain("log_offset"),
+            told.plain("at_ms"),
+            told.plain("head"),
+            told.event(),
+            told.sparse("checks_sent"),
+            Texts([by or detail or b"" for by, detail in pairs]),
+        ]
+
+    def _event_columns(self, told: Told) -> Columns:
+        group, ledger = told.origin(self._names)
+        topic, queue_id = told.queue(self._names)
+        return [
+            told.plain("log_offset"),
+            told.plain("at_ms"),
+            told.event(),
+            told.sparse("head"),
+            told.sparse("first"),
+            told.sparse("count"),
+            told.text("transaction_id"),
+            group,
+            ledger,
+            told.sparse("number"),
+            told.sparse("checks_sent"),
+            told.text("by"),
+            told.text("detail"),
+            topic,
+            queue_id,
+            told.sparse("queue_offset"),
+            told.text("app_id"),
+            told.text("batch_id"),
+        ]
 
     # One transaction.
 
@@ -112,19 +206,17 @@ class OwnRecords:
         origin = store.core.names.origins[head.origin]
         is_decided = head.state in (State.COMMITTED, State.ROLLED_BACK)
         end = store.table.op_offset(head) + 1 if is_decided else store.settled
-        rows, cursor = self._page(
-            call,
-            head.log_offset - HEAD_BYTES,
-            end,
-            _LifeLine(head.half_offset, store.core.names).tell,
-            with_messages=True,
-        )
+        page = self._page(call, head.log_offset - HEAD_BYTES, end, _EVENTS, head.half_offset)
+        names = store.core.names
         is_due = head.state is State.PREPARED and head.next_at_ms != NEVER
         located = broker.reader.at(head.log_offset)
         is_visible = located is not None and located.is_visible
         call.answer_rows(
-            rows,
-            cursor=cursor,
+            [
+                (at_ms, event.kind.label, log_offset, *_told_of(event, names))
+                for log_offset, at_ms, event in page.told.events()
+            ],
+            cursor=page.cursor,
             half_offset=head.half_offset,
             transaction_id=store.table.identity(head)[0],
             producer_group=origin.group,
@@ -137,103 +229,23 @@ class OwnRecords:
         )
 
 
-def _tell_halves(passed: Passed, names: Names) -> Iterator[Told]:
-    for record in passed.records:
-        if isinstance(record, Prepared):
-            count, is_copy = len(record.placed.queues), False
-            first, head, number = record.first, record.head, record.number
-            origin, transaction_id = record.origin, record.transaction_id
-        elif isinstance(record, Moved) and record.rows[0].origin != PLAIN:
-            row, count, is_copy = record.rows[0], len(record.rows), True
-            first, head, number = row.half_offset, row.head, row.number
-            origin, transaction_id = row.origin, row.transaction_id
-        else:
-            continue
-        named = names.origins[origin]
-        yield (
-            passed.log_offset,
-            passed.stored_at_ms,
-            first,
-            head,
-            count,
-            transaction_id,
-            named.group,
-            named.ledger,
-            number,
-            is_copy,
-        )
-
-
-def _tell_ops(passed: Passed) -> Iterator[Told]:
-    for record in passed.records:
-        if isinstance(record, Decided):
-            head, state, batch = record.head, record.state, (None, None)
-        elif isinstance(record, BatchDecided):
-            head, state = record.heads[0] if record.heads else -1, int(State.COMMITTED)
-            batch = (record.app_id, str(record.batch_id))  # type: ignore[assignment]
-        else:
-            continue
-        for first, count in record.ranges:
-            at = (passed.log_offset, passed.stored_at_ms)
-            yield (*at, head, first, count, state, record.by, *batch)
-
-
-def _tell_checks(passed: Passed) -> Iterator[Told]:
-    for record in passed.records:
-        told = _check(record)
-        if told is not None:
-            yield passed.log_offset, passed.stored_at_ms, *told
-
-
-def _check(record: Record) -> tuple[int, str, int | None, str] | None:
-    """Head, event, number of the check, and what there is to say of it."""
-    match record:
-        case Asked():
-            return record.head, "asked", record.checks_sent, record.client
-        case Answered():
-            return record.head, "answered", record.checks_sent, record.client
-        case Parked():
-            return record.head, "parked", None, record.reason
-        case Resumed():
-            return record.head, "resumed", None, record.by
-    return None
-
-
-class _LifeLine:
-    """What frames say of one transaction."""
-
-    def __init__(self, head: int, names: Names) -> None:
-        self._head = head
-        self._names = names
-
-    def tell(self, passed: Passed) -> Iterator[Told]:
-        for record in passed.records:
-            for event, by, detail in self._events(record):
-                yield passed.stored_at_ms, event, passed.log_offset, by, detail
-
-    def _events(self, record: Record) -> Iterator[tuple[str, str, str]]:
-        head = self._head
-        check = _check(record)
-        if check is not None and check[0] == head:
-            _, event, number, said = check
-            is_reason = event == "parked"
-            detail = said if is_reason else f"check {number}" if number is not None else ""
-            yield event, "" if is_reason else said, detail
-        elif isinstance(record, Prepared) and record.head == head:
-            group = self._names.origins[record.origin].group
-            yield "held", group, f"{len(record.placed.queues)} messages from {record.first} on"
-        elif isinstance(record, Decided) and record.head == head:
-            yield State(record.state).label, record.by, ""
-            for span in record.given:
-                yield "visible", "", self._place(span)
-        elif isinstance(record, BatchDecided) and head in record.heads:
-            batch = f"batch {record.batch_id} of {record.app_id}, query {record.query_id}"
-            yield State.COMMITTED.label, record.by, batch
-
-    def _place(self, span: Span) -> str:
-        queue = self._names.queues[span.queue]
-        last = span.first + span.count - 1
-        return f"{queue.topic}, queue {queue.queue_id}, offsets {span.first} to {last}"
+def _told_of(event: Event, names: Names) -> tuple[str, str]:
+    """By whom, and what else there is to say."""
+    by, detail = event.by or "", event.detail or ""
+    match event.kind:
+        case Kind.HELD:
+            by = names.origins[event.origin].group
+            detail = f"{event.count} messages from {event.first} on"
+        case Kind.ASKED | Kind.ANSWERED:
+            detail = f"check {event.checks_sent}"
+        case Kind.COMMITTED if event.app_id is not None:
+            detail = f"batch {event.batch_id} of {event.app_id}, {event.detail}"
+        case Kind.VISIBLE:
+            queue = names.queues[event.queue]
+            last = event.queue_offset + event.count - 1
+            place = f"{queue.topic}, queue {queue.queue_id}"
+            detail = f"{place}, offsets {event.queue_offset} to {last}"
+    return by, detail
 
 
 def _cursor(cursor: str, start: int) -> tuple[int, int]:

@@ -80,7 +80,7 @@ Watching: TypeAlias = Callable[[str, Callable[[Heard | Away], None]], BrokerWatc
 
 
 class Service:
-    """Conducts; ``stop`` may be called from anywhere, all else belongs to the thread that runs it."""
+    """Conducts; ``stop`` may be called from anywhere, all else by the thread that runs it."""
 
     def __init__(
         self,

@@ -21,12 +21,17 @@ RANGE_BYTES = 64 * 1024 * 1024
 BATCH_BYTES = 1024 * 1024 * 1024
 """Of the log of each broker, what one batch of a stream reads at most."""
 
+RETRY_MS = 3_000
+STREAM_RETRY_MS = 30_000
+"""How long a broker is waited for: a stream has nobody who tries again."""
+
+EVENTS = "events"
 EARLIEST = "earliest"
 LATEST = "latest"
 
 _STATES = tuple(state.label for state in State)
 _UNDECIDED = frozenset((State.PREPARED.label, State.PARKED.label))
-_COMMON = ("view", "broker", "columns", "failOnDataLoss")
+_COMMON = ("view", "broker", "columns", "failOnDataLoss", "retryMs")
 _OF_STREAMS = ("startingOffsets", "maxBytesPerBatch", "rangeBytes")
 _OF_LOG = ("startOffset", "endOffset", "rangeBytes")
 _OF_TABLE = ("startOffset", "endOffset", "rangeRows", "states", "withIds")
@@ -64,6 +69,7 @@ VIEWS = {
         View(name="halves", code=OwnCode.LIST_HALVES),
         View(name="ops", code=OwnCode.LIST_OPS),
         View(name="checks", code=OwnCode.LIST_CHECKS),
+        View(name=EVENTS, code=OwnCode.LIST_EVENTS),
     )
 }
 
@@ -89,6 +95,7 @@ class ViewOptions:
     #: The columns that are wanted; empty for all.
     columns: tuple[str, ...]
     fails_on_data_loss: bool
+    patience_s: float
     range_rows: int
     range_bytes: int
     states: tuple[str, ...]
@@ -108,7 +115,8 @@ class ViewOptions:
 def batch_options(given: Mapping[str, str]) -> ViewOptions:
     """The options of a read of what is there."""
     view = _view(given)
-    return _read(view, Options(given, (*_COMMON, *(_OF_LOG if view.is_of_log else _OF_TABLE))))
+    known = (*_COMMON, *(_OF_LOG if view.is_of_log else _OF_TABLE))
+    return _read(view, Options(given, known), RETRY_MS)
 
 
 def stream_options(given: Mapping[str, str]) -> ViewOptions:
@@ -117,13 +125,13 @@ def stream_options(given: Mapping[str, str]) -> ViewOptions:
     if not view.is_of_log:
         streams = ", ".join(name for name, one in VIEWS.items() if one.is_of_log)
         raise bad_option("view", f"one of {streams} can be a stream", view.name)
-    return _read(view, Options(given, (*_COMMON, *_OF_STREAMS)))
+    return _read(view, Options(given, (*_COMMON, *_OF_STREAMS)), STREAM_RETRY_MS)
 
 
 def any_options(given: Mapping[str, str]) -> ViewOptions:
     """The options of a read whose kind is not known yet: Spark asks for the columns first."""
     known = (*_COMMON, *_OF_LOG, *_OF_TABLE, *_OF_STREAMS)
-    return _read(_view(given), Options(given, known))
+    return _read(_view(given), Options(given, known), RETRY_MS)
 
 
 def _view(given: Mapping[str, str]) -> View:
@@ -131,7 +139,7 @@ def _view(given: Mapping[str, str]) -> View:
     return VIEWS[given.get("view", "").lower()]
 
 
-def _read(view: View, options: Options) -> ViewOptions:
+def _read(view: View, options: Options, retry_ms: int) -> ViewOptions:
     starting = options.text("startingOffsets", EARLIEST).strip()
     is_word = starting.lower() in (EARLIEST, LATEST)
     return ViewOptions(
@@ -139,6 +147,7 @@ def _read(view: View, options: Options) -> ViewOptions:
         brokers=options.brokers(),
         columns=_columns(view, options.names("columns")),
         fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        patience_s=options.whole("retryMs", retry_ms, low=0, high=3_600_000) / 1_000,
         range_rows=options.whole("rangeRows", RANGE_ROWS, low=1, high=2**31),
         range_bytes=options.whole("rangeBytes", RANGE_BYTES, low=1, high=2**40),
         states=_states(options.names("states")),

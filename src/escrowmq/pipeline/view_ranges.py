@@ -1,23 +1,25 @@
 """How a read of a view is cut into ranges, on the driver, and a range read in pages, in a task.
 
 Reads can be repeated: a connection that breaks is made anew, and the page asked for again from the
-cursor that the last one gave, a limited number of times.
+cursor that the last one gave, for a limited time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.errors import RequestRefused, StoreCorrupt
 from escrowmq.pipeline.facts import TRANSACTION_ID
+from escrowmq.pipeline.queues import patiently
+from escrowmq.pipeline.view_options import EVENTS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import (
     ListTransactionsHeader,
@@ -26,15 +28,11 @@ from escrowmq.protocol.own_headers import (
     PlanHeader,
 )
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from escrowmq.pipeline.view_options import ViewOptions
     from escrowmq.protocol.own_frames import ArrowAnswer
-
-TRIES_MAX = 6
-FIRST_WAIT_S = 0.1
-"""Before the second try; each wait is twice the one before: all of them are about three seconds."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,17 @@ class Standing:
     half_end: int
 
 
-def standing(addresses: tuple[str, ...]) -> list[Standing]:
+def standing(options: ViewOptions) -> list[Standing]:
     """Ask brokers how far they are; two of one name are refused: identities are made of it."""
     found: dict[str, Standing] = {}
-    for address in addresses:
-        one = _standing(address)
+    for address in options.brokers:
+        one = patiently(partial(_standing, address), options.patience_s)
         if one.name in found:
             raise RequestRefused(
                 "broker_named_twice",
-                "name each broker once, and give each a name of its own",
+                "give each broker once; two brokers have two names",
                 broker=one.name,
-                addresses=f"{found[one.name].address}, {address}",
+                addresses=[found[one.name].address, address],
             )
         found[one.name] = one
     return list(found.values())
@@ -76,7 +74,7 @@ def standing(addresses: tuple[str, ...]) -> list[Standing]:
 
 def _standing(address: str) -> Standing:
     with OwnCalls(address) as calls:
-        status = patiently(partial(calls.call, OwnCode.STATUS)).header
+        status = calls.call(OwnCode.STATUS).header
     return Standing(
         address=address,
         name=status.broker,
@@ -86,30 +84,18 @@ def _standing(address: str) -> Standing:
     )
 
 
-def patiently(ask: Callable[[], T]) -> T:
-    """Ask again, a few times, if the broker cannot be reached or has no time."""
-    wait_s = FIRST_WAIT_S
-    for _ in range(TRIES_MAX - 1):
-        try:
-            return ask()
-        except Unavailable:
-            time.sleep(wait_s)
-            wait_s *= 2
-    return ask()
-
-
 # On the driver.
 
 
 def plan(options: ViewOptions) -> list[Range]:
     """Ranges that cover what there is now, between the offsets that were asked for."""
     ranges = []
-    for broker in standing(options.brokers):
+    for broker in standing(options):
         start, end = options.start.of(broker.name), options.end.of(broker.name)
         if start is None:
             start = broker.log_start if options.view.is_of_log else 0
         elif options.view.is_of_log:
-            refuse_loss(options, broker.name, start, broker.log_start)
+            refuse_loss(options, broker.name, start, (broker.log_start, max(broker.log_end, start)))
         for low, high in _planned(options, broker):
             first, last = max(low, start), high if end is None else min(high, end)
             if first < last:
@@ -125,7 +111,7 @@ def _planned(options: ViewOptions, broker: Standing) -> list[tuple[int, int]]:
     # They are few among all others: the broker knows where they are.
     header = PlanHeader(what="transactions", weight=options.range_rows)
     with OwnCalls(broker.address) as calls:
-        rows = patiently(partial(calls.call, OwnCode.PLAN_RANGES, header)).rows
+        rows = patiently(partial(calls.call, OwnCode.PLAN_RANGES, header), options.patience_s).rows
     return [(row.start, row.end) for row in rows]
 
 
@@ -143,9 +129,13 @@ def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[Arr
     at = part.start
     with OwnCalls(part.broker) as calls:
         while True:
-            answer = patiently(partial(calls.call_arrow, options.view.code, header))
+            answer = patiently(
+                partial(calls.call_arrow, options.view.code, header), options.patience_s
+            )
             if options.view.is_of_log:
-                refuse_loss(options, part.broker_name, at, answer.header.log_start)
+                there = (answer.header.log_start, answer.header.log_end)
+                refuse_loss(options, part.broker_name, at, there)
+                _refuse_damage(options, part, at, answer.header.unreadable_bytes)
             yield answer
             cursor = answer.header.cursor
             if cursor is None:
@@ -165,13 +155,32 @@ def _header(options: ViewOptions, part: Range, columns: list[str]) -> PagedHeade
     )
 
 
-def refuse_loss(options: ViewOptions, broker: str, start: int, log_start: int) -> None:
-    """Refuse to pass over what retention has deleted, unless that was allowed."""
-    if start < log_start and options.fails_on_data_loss:
+def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, int]) -> bool:
+    """Whether what was to be read here is gone; an error, unless somebody said that it is none."""
+    log_start, log_end = there
+    if log_start <= at <= log_end:
+        return False
+    if options.fails_on_data_loss:
         raise RequestRefused(
             "data_lost",
-            "retention has deleted what was to be read; failOnDataLoss=false passes over it",
+            "retention has deleted it, or the store was made anew; set failOnDataLoss=false to "
+            "read what is there",
             broker=broker,
-            start=start,
+            start=at,
             log_start=log_start,
+            log_end=log_end,
+        )
+    log.warning("data_lost", extra={"broker": broker, "start": at, "log_start": log_start})
+    return True
+
+
+def _refuse_damage(options: ViewOptions, part: Range, at: int, unreadable_bytes: int) -> None:
+    """The same of what is damaged; where everything is told, that is."""
+    if unreadable_bytes and options.fails_on_data_loss and options.view.name != EVENTS:
+        raise StoreCorrupt(
+            "log_unreadable",
+            "part of the log is damaged; failOnDataLoss=false passes over it",
+            broker=part.broker_name,
+            log_offset=at,
+            unreadable_bytes=unreadable_bytes,
         )

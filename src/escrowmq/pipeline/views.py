@@ -1,7 +1,4 @@
-"""Facts about transactions as DataFrames: what brokers know, and what their logs say.
-
-Rows stay Arrow's from the broker to Spark; none of them becomes an object.
-"""
+"""Facts about transactions as DataFrames: what brokers know, and what their logs say."""
 
 from __future__ import annotations
 
@@ -20,10 +17,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from escrowmq.pipeline.facts import AS_OF_MS, BROKER, BROKER_NAME
 from escrowmq.pipeline.options import bad_option
-from escrowmq.pipeline.view_options import any_options, batch_options
-from escrowmq.pipeline.view_ranges import Range, pages, plan
+from escrowmq.pipeline.view_options import any_options, batch_options, stream_options
+from escrowmq.pipeline.view_ranges import Range, plan
+from escrowmq.pipeline.view_rows import read_range
+from escrowmq.pipeline.view_stream import ViewStreamReader
 from escrowmq.protocol.own_forms import Kind
 
 if TYPE_CHECKING:
@@ -55,8 +53,9 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """A reader of what comes."""
-    raise NotImplementedError(options, schema)
+    """A reader of what is there and comes."""
+    read = stream_options(options)
+    return ViewStreamReader(read, _checked(read.view, schema))
 
 
 class ViewReader(DataSourceReader):
@@ -72,31 +71,7 @@ class ViewReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; in a task, and again if the task is."""
-        assert isinstance(partition, Range)
         return read_range(self._options, self._schema, partition)
-
-
-def read_range(options: ViewOptions, schema: StructType, part: Range) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, with these columns."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    wanted = to_arrow_schema(schema)
-    for answer in pages(options, part, wanted.names):
-        batch, count = answer.batch, answer.batch.num_rows
-        first = {
-            BROKER: part.broker,
-            BROKER_NAME: part.broker_name,
-            AS_OF_MS: answer.header.now_ms,
-        }
-        columns = [
-            pa.repeat(pa.scalar(first[field.name], field.type), count)
-            if field.name in first
-            else batch.column(field.name)
-            for field in wanted
-        ]
-        if count:
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _fields(view: View) -> dict[str, StructField]:

@@ -35,6 +35,7 @@ class OwnCode(IntEnum):
     READ_MESSAGES = 30_007
     AWAIT_DUE = 30_008
     LIST_BATCHES = 30_009
+    LIST_EVENTS = 30_010
     READ_STORED = 30_011
 
     # Writing.
@@ -155,6 +156,14 @@ _TABLE = (
         header=headers.ListBatchesHeader,
         answer=headers.PagedAnswer,
         answer_rows=rows.BatchRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_EVENTS,
+        about="All that happened to transactions, as the log has it, by log offsets.",
+        header=headers.LogRangeHeader,
+        answer=headers.LogRangeAnswer,
+        answer_rows=rows.LogEventRow,
         answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(

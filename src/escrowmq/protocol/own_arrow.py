@@ -8,7 +8,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own_columns import Named, Sparse, Texts
 from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, too_many_rows
 
 VERSION = b"escrowmq.version"
@@ -48,12 +49,22 @@ def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
     """One batch of these columns."""
     schema = schema_of(columns, version)
     arrays = [
-        pa.array(held, type=_TYPES[column.kind])
-        for column, held in zip(columns, values, strict=True)
+        _array(held, _TYPES[column.kind]) for column, held in zip(columns, values, strict=True)
     ]
     for column, array in zip(columns, arrays, strict=True):
         assert column.is_nullable or not array.null_count, column.name
     return _stream(pa.record_batch(arrays, schema=schema))
+
+
+def _array(held: Collection[Any], kind: pa.DataType) -> pa.Array:
+    """A column, whichever way it is given."""
+    if isinstance(held, Named):
+        return pa.array(held.names, type=kind).take(pa.array(held.numbers))
+    if isinstance(held, Texts):
+        return pa.array(held.encoded, type=kind)
+    if isinstance(held, Sparse):
+        return pa.array(held.numbers, type=kind, mask=held.is_missing)
+    return pa.array(held, type=kind)
 
 
 def encode_batch(columns: tuple[Column, ...], version: int, batch: pa.RecordBatch) -> bytes:

@@ -110,7 +110,7 @@ class PlanHeader(OwnHeader, frozen=True, kw_only=True):
     """PLAN_RANGES."""
 
     #: `transactions`: ranges of half offsets.  `log`: ranges of log offsets, for LIST_HALVES,
-    #: LIST_OPS and LIST_CHECKS.
+    #: LIST_OPS, LIST_CHECKS and LIST_EVENTS.
     what: str = "transactions"
     #: What a range should have, about: undecided half messages, or bytes; 0 lets the broker say.
     weight: Int64 = 0
@@ -124,12 +124,12 @@ class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
     end: Int64 = -1
     #: Names of states, with commas between them.
     states: str = "prepared,parked"
-    #: Whether transaction ids are wanted.  They are read from the log: pages are smaller.
+    #: Whether transaction ids are wanted.  They are read from the log.
     with_ids: bool = False
 
 
 class LogRangeHeader(PagedHeader, frozen=True, kw_only=True):
-    """LIST_HALVES, LIST_OPS and LIST_CHECKS."""
+    """LIST_HALVES, LIST_OPS, LIST_CHECKS and LIST_EVENTS."""
 
     #: Log offsets: from, and up to; -1 means to the end.  What begins between them is listed.
     start: Int64 = 0
@@ -142,6 +142,8 @@ class LogRangeAnswer(PagedAnswer, frozen=True, kw_only=True):
     #: What of the log could be read: from, and up to.
     log_start: Int64
     log_end: Int64
+    #: Bytes of the log that begin in this page and say nothing: damaged, or lost by repair.
+    unreadable_bytes: Int64 = 0
 
 
 class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):

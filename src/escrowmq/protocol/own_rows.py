@@ -20,9 +20,15 @@ class RangeRow(Row, frozen=True):
 
 
 class TransactionRow(Row, frozen=True):
-    """What the rules need to know of a transaction; one row each, under its first half message."""
+    """What the rules need to know of a transaction: one row each, under its first half message.
+
+    Once it is decided each of its requests is a row, if it came in several.
+    """
 
     half_offset: Int64
+    #: The transaction's first half message: rows with the same one belong together.  Of a decided
+    #: transaction the log knows it: it is null unless ids were asked for.
+    head: Int64 | None
     #: Null unless ids were asked for.
     transaction_id: str | None
     producer_group: str
@@ -39,7 +45,7 @@ class TransactionRow(Row, frozen=True):
     wait_ms: Int64
     #: Back-checks that a live producer was sent.
     checks_sent: Int32
-    #: Of a decided transaction that came in several requests, each is a row with its own count.
+    #: In the row's request, once it is decided.
     message_count: Int64
     #: Producers of its group that are online.
     producers_online: Int32
@@ -68,7 +74,7 @@ class OpRow(Row, frozen=True):
 
     log_offset: Int64
     decided_at_ms: Int64
-    #: The transaction's first half message; of a batch, which decides several, its first one's.
+    #: The transaction's first half message.
     head: Int64
     #: The run: its first half message, and how many.
     first: Int64
@@ -94,6 +100,41 @@ class CheckRow(Row, frozen=True):
     checks_sent: Int32 | None
     #: The client that was asked or answered, who resumed it, or why it was parked.
     detail: str
+
+
+class LogEventRow(Row, frozen=True):
+    """Something that happened to transactions; what it does not have is null."""
+
+    log_offset: Int64
+    at_ms: Int64
+    #: `held`, `carried` (forward, by retention or a late commit), `asked`, `answered`, `parked`,
+    #: `resumed`, `committed`, `rolled_back`, `visible`, or `unreadable`: nobody knows what.
+    event: str
+    #: The transaction's first half message.
+    head: Int64 | None
+    #: The run of half messages that it is about: its first one, and how many.  A decision has a
+    #: row for each run, `visible` one for each run of queue offsets.
+    first: Int64 | None
+    message_count: Int64 | None
+    #: Of `held` and `carried`.
+    transaction_id: str | None
+    producer_group: str | None
+    ledger: str | None
+    #: Which of the transaction's requests; -1 from a stock client.
+    number: Int64 | None
+    #: Which check.
+    checks_sent: Int32 | None
+    #: Who decided or resumed it, was asked, or answered.
+    by: str | None
+    #: Why it was parked, which query decided it, or how many bytes cannot be read.
+    detail: str | None
+    #: Where it is visible, and the first of the queue offsets.
+    topic: str | None
+    queue_id: Int32 | None
+    queue_offset: Int64 | None
+    #: Of a batch decision.
+    app_id: str | None
+    batch_id: str | None
 
 
 class QueueRow(Row, frozen=True):

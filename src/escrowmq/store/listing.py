@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 LOOKED_AT_MAX = 2_000_000
 """Rows that one page looks at."""
 
+BLOCK_ROWS = 16_384
+"""Rows that are looked at together: hardly more than fit on a page."""
+
 _DECIDED = frozenset((State.COMMITTED, State.ROLLED_BACK))
 _NAMES = (
     "half_offset",
@@ -69,17 +72,15 @@ def list_heads(
     end = min(end, table.end)
     found: list[Rows] = []
     count = looked_at = 0
-    for base in _bases(table, start, end, states):
+    for block in _blocks(table, start, end, states):
         if looked_at >= looked_at_max:
-            return _page(found, max(base, start))
-        block = (max(base, start), min(base + table.chunk_rows, end))
-        heads = _heads_in(store, base, block, states)
+            return _page(found, block[0])
+        heads, next_start = _heads_in(store, block, states, limit - count)
         looked_at += block[1] - block[0]
         count += len(heads)
         found.append(heads)
-        if count > limit:
-            found[-1] = heads[: len(heads) - (count - limit)]
-            return _page(found, int(heads["half_offset"][len(found[-1])]))
+        if next_start is not None:
+            return _page(found, next_start)
     return _page(found, None)
 
 
@@ -137,48 +138,70 @@ def _page(found: list[Rows], next_start: int | None) -> Page:
     return Page(np.concatenate([np.empty(0, dtype=_HEAD), *found]), next_start)
 
 
-def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -> Iterator[int]:
+def _blocks(
+    table: StateTable, start: int, end: int, states: Collection[State]
+) -> Iterator[tuple[int, int]]:
+    """Ranges within chunks that may hold such rows."""
+    for base in _bases(table, start, end, states):
+        last = min(base + table.chunk_rows, end)
+        for first in range(max(base, start), last, BLOCK_ROWS):
+            yield first, min(first + BLOCK_ROWS, last)
+
+
+def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -> list[int]:
     """Where chunks begin that may hold such rows."""
     rows = table.chunk_rows
-    bases = {half - half % rows for half in table.survivors.rows}
+    bases = {half - half % rows for half in table.survivors.between(start, end)}
     if _DECIDED.isdisjoint(states):
         bases.update(base for base, chunk in table.chunks.items() if chunk.needed)
     else:
         bases.update(table.chunks)
         bases.update(chunk.base for chunk in table.files.chunks)
-    return (base for base in sorted(bases) if base + rows > start and base < end)
+    return sorted(base for base in bases if base + rows > start and base < end)
 
 
-def _heads_in(store: Store, base: int, block: tuple[int, int], states: Collection[State]) -> Rows:
+def _heads_in(
+    store: Store, block: tuple[int, int], states: Collection[State], limit: int
+) -> tuple[Rows, int | None]:
+    """So many heads of a block at most, and where the next one is if there are more."""
     table = store.table
+    base = block[0] - block[0] % table.chunk_rows
     chunk = table.chunks.get(base)
-    heads = np.empty(0, dtype=_HEAD)
-    if chunk is not None:
-        heads = _from_chunk(chunk, block, states)
-    elif not _DECIDED.isdisjoint(states):
-        heads = _from_file(table, base, block, states)
     kept = [
-        half
-        for row, half in table.survivors.rows.items()
-        if block[0] <= row < block[1] and table.place(row)[0] is None
+        table.survivors.rows[row]
+        for row in table.survivors.between(*block)
+        if table.place(row)[0] is None
     ]
+    # One more says where the next page begins, and the map is newer than the file.
+    heads, more = np.empty(0, dtype=_HEAD), limit + 1 + len(kept)
+    if chunk is not None:
+        heads = _from_chunk(chunk, block, states, more)
+    elif not _DECIDED.isdisjoint(states):
+        heads = _from_file(table, base, block, states, more)
     if kept:
-        # The map is newer than the file.
         is_older = ~np.isin(heads["half_offset"], [half.half_offset for half in kept])
         heads = np.concatenate([heads[is_older], _from_halves(kept, states)])
-        heads.sort(order="half_offset")
-    later = [row for row in store.core.heads if block[0] <= row < block[1]]
-    return heads[~np.isin(heads["half_offset"], later)] if later else heads
+        # By one column: sorting whole records takes a hundred times as long.
+        heads = heads[np.argsort(heads["half_offset"])]
+    next_start = int(heads["half_offset"][limit]) if len(heads) > limit else None
+    heads = heads[:limit]
+    later = store.core.heads
+    if later:
+        is_first = [row not in later for row in heads["half_offset"].tolist()]
+        heads = heads[np.array(is_first, dtype=np.bool_)]
+    return heads, next_start
 
 
-def _from_chunk(chunk: Chunk, block: tuple[int, int], states: Collection[State]) -> Rows:
+def _from_chunk(
+    chunk: Chunk, block: tuple[int, int], states: Collection[State], limit: int
+) -> Rows:
     at = max(block[0] - chunk.base, chunk.skipped)
     here = slice(at, max(block[1] - chunk.base, at))
 
     def column(name: str) -> Rows:
         return chunk.view("log_offset" if name == "location" else name)[here]
 
-    heads = _picked(column, chunk.base + at, states)
+    heads = _picked(column, chunk.base + at, states, limit)
     if chunk.locations:
         for index, row in enumerate(heads["half_offset"].tolist()):
             if row in chunk.locations:
@@ -187,17 +210,19 @@ def _from_chunk(chunk: Chunk, block: tuple[int, int], states: Collection[State])
 
 
 def _from_file(
-    table: StateTable, base: int, block: tuple[int, int], states: Collection[State]
+    table: StateTable, base: int, block: tuple[int, int], states: Collection[State], limit: int
 ) -> Rows:
     first = max(block[0], table.start)
     if first >= block[1] or all(chunk.base != base for chunk in table.files.chunks):
         return np.empty(0, dtype=_HEAD)
     rows = table.files.rows(base, first - base, block[1] - first)
-    return _picked(rows.__getitem__, first, states)
+    return _picked(rows.__getitem__, first, states, limit)
 
 
-def _picked(column: Callable[[str], Rows], first: int, states: Collection[State]) -> Rows:
-    """Of rows from the first one on, those that are heads."""
+def _picked(
+    column: Callable[[str], Rows], first: int, states: Collection[State], limit: int
+) -> Rows:
+    """Of rows from the first one on, those that are heads: so many at most."""
     is_head = (column("part") >= FIRST) & (column("size") > 0) & (column("origin") != PLAIN)
     state = column("state")
     # As plain numbers: comparing with an enum takes several times as long.
@@ -205,7 +230,7 @@ def _picked(column: Callable[[str], Rows], first: int, states: Collection[State]
     is_wanted = state == wanted[0]
     for code in wanted[1:]:
         is_wanted |= state == code
-    hits = np.flatnonzero(is_head & is_wanted)
+    hits = np.flatnonzero(is_head & is_wanted)[:limit]
     heads = np.empty(len(hits), dtype=_HEAD)
     heads["half_offset"] = hits + first
     for name in _NAMES[1:]:

@@ -17,7 +17,6 @@ from escrowmq.store.frames import HEAD_BYTES, MAGIC, decode_records, each_vouche
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from escrowmq.store.frames import Vouched
     from escrowmq.store.store import Store
     from escrowmq.transaction.records import Record
 
@@ -57,28 +56,32 @@ class LogScan:
         at = self.next_frame(log_offset)
         stop = min(max(log_offset, self._store.log.start) + bytes_max, self._store.settled)
         while at < stop:
-            for vouched in self._block(at, stop - at):
+            for vouched in each_vouched(self.block(at, stop - at), 0, at, self._store.seed):
                 place, length, records_at, stored_at_ms, _, tail = vouched
                 # What brings messages decides nothing.
                 is_passed_over = records_at > HEAD_BYTES and not with_messages
                 records = [] if is_passed_over else decode_records(tail, place)
                 yield Passed(place, place + length, stored_at_ms, records)
                 at = place + length
-            if at < stop and self._is_between(at):
+            if at < stop and self.frame_end(at) is None:
                 # Damaged since it was written: what can be read goes on after it.
                 at = self.next_frame(at + 1)
         yield Passed(at, at, 0, [])
 
-    def _is_between(self, log_offset: int) -> bool:
-        return next(iter(self._block(log_offset, 1)), None) is None
+    def frame_end(self, log_offset: int) -> int | None:
+        """Where the frame ends that starts exactly here; None if none does."""
+        block = self.block(log_offset, 1)
+        vouched = next(each_vouched(block, 0, log_offset, self._store.seed), None)
+        return None if vouched is None else log_offset + vouched[1]
 
-    def _block(self, log_offset: int, size: int) -> Iterator[Vouched]:
-        segment = self._segment_of(log_offset)
+    def block(self, log_offset: int, size: int) -> memoryview:
+        """About so many settled bytes of one segment; a frame that starts them is whole."""
+        segment = self.segment_of(log_offset)
         end = min(segment.end, self._store.settled)
-        block = block_at(segment, log_offset, end, max(min(size, end - log_offset), HEAD_BYTES))
-        return each_vouched(block, 0, log_offset, self._store.seed)
+        return block_at(segment, log_offset, end, max(min(size, end - log_offset), HEAD_BYTES))
 
-    def _segment_of(self, log_offset: int) -> Segment:
+    def segment_of(self, log_offset: int) -> Segment:
+        """Where this offset is."""
         return next(s for s in reversed(self._store.log.segments) if s.start <= log_offset)
 
     def next_frame(self, log_offset: int, bytes_max: int = SOUGHT_BYTES_MAX) -> int:
@@ -90,14 +93,14 @@ class LogScan:
         log_offset = max(log_offset, store.log.start)
         if log_offset >= store.settled:
             return store.settled
-        segment = self._segment_of(log_offset)
+        segment = self.segment_of(log_offset)
         end = min(segment.end, store.settled)
         data = segment.file.read_at(log_offset - segment.start, min(bytes_max, end - log_offset))
         at = data.find(MAGIC)
         candidates = 0
         while 0 <= at <= len(data) - _STATED.size:
             if _STATED.unpack_from(data, at)[0] == log_offset + at:
-                if not self._is_between(log_offset + at):
+                if self.frame_end(log_offset + at) is not None:
                     return log_offset + at
                 candidates += 1
                 if candidates == CANDIDATES_MAX:

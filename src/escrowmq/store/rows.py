@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 Rows = npt.NDArray[Any]
 
@@ -73,3 +74,12 @@ def first_bad(rows: Rows) -> int | None:
     """The index of the first record whose check word is wrong."""
     bad = np.flatnonzero(rows["check"] != check_words(rows))
     return int(bad[0]) if len(bad) else None
+
+
+def windows(data: bytes, kind: np.dtype[np.void], starts: Rows) -> Rows:
+    """Records of one kind, wherever in the bytes each of them starts."""
+    if not len(starts):
+        return np.empty(0, dtype=kind)
+    every = sliding_window_view(np.frombuffer(data, dtype=np.uint8), kind.itemsize)
+    records: Rows = every[starts].view(kind)
+    return records.ravel()

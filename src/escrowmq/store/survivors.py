@@ -6,6 +6,7 @@ decision, until retention deletes the chunk's file.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,8 @@ class Survivors:
         self._row_by_log_offset: dict[int, int] = {}
         self._hash_by_row: dict[int, int] = {}
         self.rows_by_hash: dict[int, list[int]] = {}
+        #: The rows in their order; None when it must be found again.
+        self._order: list[int] | None = None
 
     def keep(self, half: Half, id_hash: int) -> None:
         """Take a row in, or set all of it."""
@@ -41,6 +44,7 @@ class Survivors:
             self._row_by_log_offset[half.log_offset] = row
             self._hash_by_row[row] = id_hash
             self.rows_by_hash.setdefault(id_hash, []).append(row)
+            self._order = None
         self.rows[row] = half
         self._expect(half)
         self.has_changed = True
@@ -65,6 +69,12 @@ class Survivors:
         for half in self.rows.values():
             self._expect(half)
 
+    def between(self, start: int, end: int) -> list[int]:
+        """The rows in ``[start, end)``, in their order."""
+        if self._order is None:
+            self._order = sorted(self.rows)
+        return self._order[bisect_left(self._order, start) : bisect_left(self._order, end)]
+
     def row_at(self, log_offset: int) -> int | None:
         """The row with exactly this identity in the log."""
         return self._row_by_log_offset.get(log_offset)
@@ -78,6 +88,8 @@ class Survivors:
             and max(half.op_offset, half.location) < log_offset
             and not half.is_needed
         ]
+        if gone:
+            self._order = None
         for row in gone:
             half = self.rows.pop(row)
             del self._row_by_log_offset[half.log_offset]

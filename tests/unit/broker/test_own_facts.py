@@ -55,6 +55,7 @@ async def test_undecided_transactions_come_with_all_that_the_rules_need(
         assert answer.header.row_count == 3
         assert answer.rows[0] == TransactionRow(
             half_offset=0,
+            head=0,
             transaction_id="a",
             producer_group="pay",
             ledger="uuid",
@@ -112,7 +113,8 @@ async def test_ranges_and_pages_hold_everything_once(tmp_path: Path) -> None:
 async def test_ids_are_read_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_facts, "IDS_MAX", 2)
+    monkeypatch.setattr(own_facts, "IDS_AT_ONCE", 2)
+    monkeypatch.setattr(own_facts, "PAGE_S_MAX", 0)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         for name in "abc":

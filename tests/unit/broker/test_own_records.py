@@ -15,6 +15,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
 from escrowmq.protocol.own_headers import DecideBatchHeader, LogRangeHeader, TransactionHeader
 from escrowmq.protocol.own_rows import AttemptRow, CheckRow, HalfRow, OpRow
+from escrowmq.store import log_sweep
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import CheckSent, Command, End, Park, Resume
 from escrowmq.transaction.states import Resolution
@@ -112,8 +113,9 @@ async def test_pages_and_ranges_hold_everything_once(
         peer = await a_day(server)
         whole = await all_rows(peer, code, LogRangeHeader())
         assert await all_rows(peer, code, LogRangeHeader(limit=limit)) == whole
-        # Each page passes a few bytes of the log only.
-        monkeypatch.setattr(own_records, "PASSED_BYTES_MAX", 100)
+        # Each page reads a few bytes of the log only.
+        monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
+        monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 100)
         assert await all_rows(peer, code, LogRangeHeader(limit=limit)) == whole
         settled = server.broker.store.settled
         parts = []

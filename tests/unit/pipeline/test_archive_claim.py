@@ -9,7 +9,7 @@ import pytest
 
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline import archive_claim
-from escrowmq.pipeline.archive_claim import NOTE, Claim, Place, place_of
+from escrowmq.pipeline.archive_claim import Claim, Place, place_of
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES

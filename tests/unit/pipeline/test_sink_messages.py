@@ -205,7 +205,7 @@ def test_what_cannot_be_sent_is_refused_with_its_row_and_column(
     making = maker(to="" if "topic" in columns else "orders")
     if not {"body", "value"} & columns.keys():
         columns = {"body": [b"", b""], **columns}
-    making.rows = 100
+    making.made = 100
     with pytest.raises(RequestRefused) as refused:
         made(columns, making)
     assert (refused.value.code, refused.value.fields["column"]) == (code, column)

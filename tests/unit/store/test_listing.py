@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
-from escrowmq.store.identities import transaction_ids
+from escrowmq.store.identities import UNKNOWN, identities
 from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
+from escrowmq.store.rows import Rows
 from escrowmq.transaction.commands import CheckSent, Park, Resume
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -131,9 +133,17 @@ def test_the_age_of_a_resumed_transaction_counts_from_then() -> None:
 
 def ids(driver: Driver) -> list[str]:
     page = list_heads(driver.store, 0, NEVER, tuple(State), limit=1_000)
-    fields = page.heads
-    places = zip(fields["half_offset"].tolist(), fields["location"].tolist(), strict=True)
-    return transaction_ids(driver.store, places)
+    return [one.decode() for one in identities_at(driver, page.heads)[0]]
+
+
+def identities_at(driver: Driver, heads: Rows) -> tuple[list[bytes], list[int]]:
+    found, firsts = identities(driver.store, heads["half_offset"], heads["location"])
+    return found, firsts.tolist()
+
+
+def identity_at(driver: Driver, row: int, location: int) -> tuple[list[bytes], list[int]]:
+    found, firsts = identities(driver.store, np.array([row]), np.array([location]))
+    return found, firsts.tolist()
 
 
 def test_transaction_ids_are_read_from_the_log() -> None:
@@ -163,13 +173,13 @@ def test_a_frame_without_the_row_names_nobody() -> None:
     driver = Driver()
     held = driver.hold("two", message("1"), message("2"))
     driver.hold("one")
-    assert transaction_ids(driver.store, [(7, held.log_offsets[0])]) == [""]
+    assert identity_at(driver, 7, held.log_offsets[0]) == ([b""], [UNKNOWN])
 
 
 def test_a_decided_request_whose_frame_is_deleted_has_no_id() -> None:
     driver = Driver()
     held = driver.hold("t")
-    assert transaction_ids(driver.store, [(0, held.log_offsets[0] - 10_000)]) == [""]
+    assert identity_at(driver, 0, held.log_offsets[0] - 10_000) == ([b""], [UNKNOWN])
 
 
 def test_a_plain_transaction_counts_its_own_messages_from_when_it_was_stored() -> None:

@@ -1,0 +1,170 @@
+"""What records say happened to transactions: what lists of the log and life lines tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.transaction.records import (
+    PLAIN,
+    Answered,
+    Asked,
+    BatchDecided,
+    Decided,
+    Moved,
+    Parked,
+    Prepared,
+    Released,
+    Resumed,
+)
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.records import Record, Span
+
+NOTHING = -(2**63)
+"""A number that an event does not have; -1 is the number of a stock client's request."""
+
+
+class Kind(IntEnum):
+    """What happened; only this process uses the numbers."""
+
+    HELD = 0
+    CARRIED = 1
+    ASKED = 2
+    ANSWERED = 3
+    PARKED = 4
+    RESUMED = 5
+    COMMITTED = 6
+    ROLLED_BACK = 7
+    VISIBLE = 8
+    UNREADABLE = 9
+
+    @property
+    def label(self) -> str:
+        """What answers call it."""
+        return self.name.lower()
+
+
+OF_STATE = {State.COMMITTED: Kind.COMMITTED, State.ROLLED_BACK: Kind.ROLLED_BACK}
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a transaction, or to several."""
+
+    kind: Kind
+    #: The first half message of the transaction.
+    head: int = NOTHING
+    #: The first of the half messages that this is about, and how many they are.
+    first: int = NOTHING
+    count: int = NOTHING
+    #: Where it came from, and which request of its transaction it was.
+    origin: int = NOTHING
+    number: int = NOTHING
+    checks_sent: int = NOTHING
+    #: The queue, and the first of the queue offsets that were given.
+    queue: int = NOTHING
+    queue_offset: int = NOTHING
+    transaction_id: str | None = None
+    by: str | None = None
+    detail: str | None = None
+    app_id: str | None = None
+    batch_id: str | None = None
+
+
+def events_of(record: Record, core: Transactions) -> Iterator[Event]:
+    """What a record says happened."""
+    match record:
+        case Prepared():
+            yield _held(record)
+        case Moved() if record.rows[0].origin != PLAIN:
+            yield _carried(record)
+        case Decided():
+            yield from _decided(record)
+        case BatchDecided():
+            yield from _batch_decided(record)
+        case Released():
+            yield from _released(record, core)
+        case Asked() | Answered():
+            kind = Kind.ASKED if type(record) is Asked else Kind.ANSWERED
+            yield Event(
+                kind=kind, head=record.head, checks_sent=record.checks_sent, by=record.client
+            )
+        case Parked():
+            yield Event(kind=Kind.PARKED, head=record.head, detail=record.reason)
+        case Resumed():
+            yield Event(kind=Kind.RESUMED, head=record.head, by=record.by)
+
+
+def _held(record: Prepared) -> Event:
+    return Event(
+        kind=Kind.HELD,
+        head=record.head,
+        first=record.first,
+        count=len(record.placed.queues),
+        origin=record.origin,
+        number=record.number,
+        transaction_id=record.transaction_id,
+    )
+
+
+def _carried(record: Moved) -> Event:
+    row = record.rows[0]
+    return Event(
+        kind=Kind.CARRIED,
+        head=row.head,
+        first=row.half_offset,
+        count=len(record.rows),
+        origin=row.origin,
+        number=row.number,
+        transaction_id=row.transaction_id,
+    )
+
+
+def _decided(record: Decided) -> Iterator[Event]:
+    kind, head = OF_STATE[State(record.state)], record.head
+    for first, count in record.ranges:
+        yield Event(kind=kind, head=head, first=first, count=count, by=record.by)
+    for span in record.given:
+        # Of several messages nobody wrote down which is where.
+        first = head if record.ranges == [(head, 1)] else NOTHING
+        yield msgspec.structs.replace(_visible(span), head=head, first=first)
+
+
+def _batch_decided(record: BatchDecided) -> Iterator[Event]:
+    batch_id = str(record.batch_id)
+    heads, head = set(record.heads), NOTHING
+    for first, count in record.ranges:
+        # The requests of a transaction stand together, and its first one begins with its head.
+        head = first if first in heads else head
+        yield Event(
+            kind=Kind.COMMITTED,
+            head=head,
+            first=first,
+            count=count,
+            by=record.by,
+            detail=f"query {record.query_id}",
+            app_id=record.app_id,
+            batch_id=batch_id,
+        )
+    for span in record.given:
+        yield msgspec.structs.replace(_visible(span), app_id=record.app_id, batch_id=batch_id)
+
+
+def _visible(span: Span) -> Event:
+    return Event(kind=Kind.VISIBLE, queue=span.queue, queue_offset=span.first, count=span.count)
+
+
+def _released(record: Released, core: Transactions) -> Iterator[Event]:
+    placed = zip(record.rows, record.queues, record.queue_offsets, strict=True)
+    for row, queue, queue_offset in placed:
+        half = core.half(row)
+        # Others are ordinary messages that had waited for their time.
+        if half is not None and half.origin != PLAIN:
+            yield Event(
+                kind=Kind.VISIBLE, first=row, count=1, queue=queue, queue_offset=queue_offset
+            )

@@ -1,0 +1,253 @@
+"""What a stretch of the log says, as the columns of a list.
+
+The commonest records come as columns already and stay so; the events of all others are put in
+their places between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from escrowmq.broker.own_events import NOTHING, Event, Kind, events_of
+from escrowmq.protocol.own_columns import Named, Numbers, Sparse, Texts, compact
+from escrowmq.store.log_sweep import Wanted
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from escrowmq.store.log_sweep import Lone, Swept
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.names import Names
+
+_NUMBERS = (
+    "log_offset",
+    "at_ms",
+    "kind",
+    "head",
+    "first",
+    "count",
+    "origin",
+    "number",
+    "checks_sent",
+    "queue",
+    "queue_offset",
+)
+_LAYOUT = np.dtype([(name, "<i8") for name in _NUMBERS])
+_OF_EVENTS = _NUMBERS[2:]
+
+_DECISIONS = (int(Kind.COMMITTED), int(Kind.ROLLED_BACK))
+ANY = frozenset(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Events in the order of the log."""
+
+    numbers: Numbers
+    #: By name, as UTF-8.
+    texts: dict[str, list[bytes | None]]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def part(self, start: int, end: int) -> Told:
+        """Some of them."""
+        texts = {name: texts[start:end] for name, texts in self.texts.items()}
+        return Told(self.numbers[start:end], texts)
+
+    def of(self, head: int) -> Told:
+        """What happened to one transaction; its decision once, however many requests it had."""
+        numbers = self.numbers
+        is_again = np.isin(numbers["kind"], _DECISIONS) & (numbers["first"] != head)
+        is_its = (numbers["head"] == head) & (numbers["kind"] != int(Kind.CARRIED)) & ~is_again
+        places = np.flatnonzero(is_its)
+        texts = {name: [texts[at] for at in places.tolist()] for name, texts in self.texts.items()}
+        return Told(numbers[places], texts)
+
+    def events(self) -> Iterator[tuple[int, int, Event]]:
+        """One by one, with log offset and time."""
+        for at, (log_offset, at_ms, kind, *numbers) in enumerate(self.numbers.tolist()):
+            fields: dict[str, Any] = dict(zip(_OF_EVENTS[1:], numbers, strict=True))
+            fields.update((name, _decoded(texts[at])) for name, texts in self.texts.items())
+            yield log_offset, at_ms, Event(kind=Kind(kind), **fields)
+
+    # Columns.
+
+    def plain(self, name: str) -> Numbers:
+        """Numbers that every event here has."""
+        column: Numbers = self.numbers[name]
+        return column
+
+    def sparse(self, name: str) -> Sparse:
+        """Numbers that some events here have."""
+        return Sparse(self.numbers[name], self.numbers[name] == NOTHING)
+
+    def text(self, name: str) -> Texts:
+        """Texts that some events here have."""
+        return Texts(self.texts[name])
+
+    def event(self) -> Named:
+        """What happened."""
+        return Named(self.numbers["kind"], [kind.label for kind in Kind])
+
+    def origin(self, names: Names) -> tuple[Named, Named]:
+        """Producer group and ledger."""
+        numbers, seen = _named(self.numbers["origin"])
+        named = [names.origins[number] for number in seen]
+        return (
+            Named(numbers, [None, *(one.group for one in named)]),
+            Named(numbers, [None, *(one.ledger for one in named)]),
+        )
+
+    def queue(self, names: Names) -> tuple[Named, Sparse]:
+        """Topic and queue id."""
+        numbers, seen = _named(self.numbers["queue"])
+        named = [names.queues[number] for number in seen]
+        queue_ids = np.array([-1, *(one.queue_id for one in named)])
+        return (
+            Named(numbers, [None, *(one.topic for one in named)]),
+            Sparse(queue_ids[numbers], numbers == 0),
+        )
+
+
+def _named(numbers: Numbers) -> tuple[Numbers, list[int]]:
+    """Positions in a list of the names that occur, which starts with none; and their numbers."""
+    positions, seen = compact(np.maximum(numbers, -1) + 1)
+    if seen and seen[0] == 0:
+        return positions, [number - 1 for number in seen[1:]]
+    return positions + 1, [number - 1 for number in seen]
+
+
+class List:
+    """A list of certain kinds of events, with certain texts."""
+
+    def __init__(self, kinds: frozenset[Kind], texts: Sequence[str]) -> None:
+        self._kinds = kinds
+        self._texts = texts
+        is_of_halves, is_of_decisions = Kind.HELD in kinds, Kind.COMMITTED in kinds
+        self.wanted = Wanted(
+            halves=is_of_halves,
+            decisions=is_of_decisions,
+            others_with_messages=is_of_halves,
+            others_without=kinds > {Kind.HELD, Kind.CARRIED} or not is_of_halves,
+        )
+
+    def tell(self, swept: Swept, store: Store) -> Told:
+        """What was swept."""
+        parts = [self._halves(lone) for lone in swept.halves]
+        parts += [self._decisions(lone) for lone in swept.decisions]
+        if Kind.VISIBLE in self._kinds:
+            parts += [self._visible(lone) for lone in swept.decisions]
+        others = [
+            (passed.log_offset, passed.stored_at_ms, event)
+            for passed in swept.others
+            for record in passed.records
+            for event in events_of(record, store.core)
+            if event.kind in self._kinds
+        ]
+        if Kind.UNREADABLE in self._kinds:
+            others += [
+                (at, _since(store, at), Event(kind=Kind.UNREADABLE, detail=f"{length} bytes"))
+                for at, length in swept.unreadable
+            ]
+        if others:
+            parts.append(self._others(others))
+        return self._in_order(parts)
+
+    def _halves(self, lone: Lone) -> Told:
+        records = lone.records
+        return self._columns(
+            lone,
+            "transaction_id",
+            kind=int(Kind.HELD),
+            head=records["row"],
+            first=records["row"],
+            count=1,
+            origin=records["origin"],
+            number=records["number"],
+        )
+
+    def _decisions(self, lone: Lone) -> Told:
+        records = lone.records
+        is_committed = records["state"] == int(State.COMMITTED)
+        return self._columns(
+            lone,
+            "by",
+            kind=np.where(is_committed, int(Kind.COMMITTED), int(Kind.ROLLED_BACK)),
+            head=records["row"],
+            first=records["row"],
+            count=1,
+        )
+
+    def _visible(self, lone: Lone) -> Told:
+        records = lone.records
+        told = self._columns(
+            lone,
+            "",
+            kind=int(Kind.VISIBLE),
+            head=records["row"],
+            first=records["row"],
+            count=1,
+            queue=records["queue"],
+            queue_offset=records["queue_offset"],
+        )
+        is_shown = records["queue"] >= 0
+        count = int(np.count_nonzero(is_shown))
+        return Told(told.numbers[is_shown], {name: [None] * count for name in self._texts})
+
+    def _columns(self, lone: Lone, text: str, **columns: Numbers | int) -> Told:
+        count = len(lone.records)
+        numbers = np.empty(count, dtype=_LAYOUT)
+        numbers["log_offset"] = lone.offsets
+        numbers["at_ms"] = lone.at_ms
+        for name in _OF_EVENTS:
+            numbers[name] = columns.get(name, NOTHING)
+        texts: dict[str, list[bytes | None]] = {
+            name: list(lone.texts) if name == text else [None] * count for name in self._texts
+        }
+        return Told(numbers, texts)
+
+    def _others(self, others: list[tuple[int, int, Event]]) -> Told:
+        numbers = [
+            (at, at_ms, *(getattr(event, name) for name in _OF_EVENTS))
+            for at, at_ms, event in others
+        ]
+        texts = {
+            name: [_encoded(getattr(event, name)) for _, _, event in others] for name in self._texts
+        }
+        return Told(np.array(numbers, dtype=_LAYOUT), texts)
+
+    def _in_order(self, parts: list[Told]) -> Told:
+        if len(parts) == 1:
+            return parts[0]
+        numbers = np.concatenate([np.empty(0, dtype=_LAYOUT), *(part.numbers for part in parts)])
+        offsets = numbers["log_offset"]
+        texts = {
+            name: [text for part in parts for text in part.texts[name]] for name in self._texts
+        }
+        if np.all(offsets[1:] >= offsets[:-1]):
+            return Told(numbers, texts)
+        # Stable: what one frame says stays in its order.
+        order = np.argsort(offsets, kind="stable")
+        places = order.tolist()
+        for name, column in texts.items():
+            texts[name] = [column[place] for place in places]
+        return Told(numbers[order], texts)
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _decoded(text: bytes | None) -> str | None:
+    return None if text is None else text.decode()
+
+
+def _since(store: Store, log_offset: int) -> int:
+    """When the part of the log was begun that has this offset: what is lost is not older."""
+    segments = (one for one in reversed(store.log.segments) if one.start <= log_offset)
+    return next((one.first_at_ms for one in segments), 0)

@@ -1,0 +1,49 @@
+"""Rows of a DataFrame on their way to become messages, and how one that cannot is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.model.errors import RequestRefused
+
+EMPTY = pa.scalar("")
+
+
+class Rows:
+    """An Arrow batch; its rows are counted within what one task writes."""
+
+    def __init__(self, batch: pa.RecordBatch, first: int) -> None:
+        self.count: int = batch.num_rows
+        self.first = first
+        self._columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def __contains__(self, column: str) -> bool:
+        return column in self._columns
+
+    def __getitem__(self, column: str) -> pa.Array:
+        return self._columns[column]
+
+    def texts(self, column: str) -> pa.Array:
+        """A column of texts."""
+        return self[column].cast(pa.string())
+
+    def numbers(self, column: str) -> pa.Array:
+        """A column of whole numbers."""
+        return self[column].cast(pa.int64())
+
+    def refuse_where(
+        self,
+        is_wrong: pa.Array,
+        code: str,
+        text: str,
+        column: str,
+        rows: Any = None,  # noqa: ANN401 - an array of numpy's
+    ) -> None:
+        """Raise it for the first that is wrong; ``rows`` says which row each belongs to."""
+        at = pc.index(is_wrong, True).as_py()
+        if at >= 0:
+            row = at if rows is None else int(rows[at])
+            raise RequestRefused(code, text, column=column, row=self.first + row)

@@ -1,0 +1,238 @@
+"""Reading a stretch of the log for whoever lists it: the commonest records as columns.
+
+Most of a log is transactions of one message, in a fixed layout (see ``lone``).  Their frames are
+checked one by one, as every frame is; what they say is then taken out by numpy, and nothing is
+built for any of them but its text.  All other records come as they are.
+
+Where a frame should start and none does, the log is damaged.  That is told by whoever reads the
+range in which it should start, and by nobody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from escrowmq.store import lone
+from escrowmq.store.frames import HEAD_BYTES, MAGIC, decode_records, vouched_heads
+from escrowmq.store.log_scan import CANDIDATES_MAX, LogScan, Passed
+from escrowmq.store.rows import Rows, windows
+from escrowmq.transaction.records import Scheduled, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.store.store import Store
+
+BLOCK_BYTES = 512 * 1024
+"""What is read between two looks at the time."""
+
+BEFORE_BYTES = (16 * 1024, 4 * 1024 * 1024)
+"""In which the frame before an offset is looked for, first and last."""
+
+_HALF, _DECISION, _OTHER = 1, 2, 3
+_THREE_BYTES = np.dtype([("first", "u1"), ("second", "u1"), ("third", "u1")])
+#: How MessagePack begins an array of one.
+_ONE_RECORD = 0x91
+#: Tags of records that are about no transaction.
+_ORDINARY: list[int] = [kind.__struct_config__.tag for kind in (Stored, Scheduled)]  # type: ignore[misc]  # numbers here
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """Records of one fixed layout, in the order of the log."""
+
+    #: Log offsets and store times of their frames.
+    offsets: Rows
+    at_ms: Rows
+    #: What they say, and the text at the end of each.
+    records: Rows
+    texts: list[bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which records are asked for."""
+
+    halves: bool = False
+    decisions: bool = False
+    #: Besides lone half messages and lone decisions: of frames with messages, and without.
+    others_with_messages: bool = False
+    others_without: bool = False
+
+    def kinds(self, data: bytes, places: Rows, heads: Rows) -> Rows:
+        """What each of these frames is; 0 if it is not asked for."""
+        tails = places + heads["records_at"]
+        first, second, third = windows(data, _THREE_BYTES, tails).view(np.uint8).reshape(-1, 3).T
+        is_lone = first == lone.MARK
+        is_half = is_lone & (second == lone.HALF_KIND)
+        is_decision = is_lone & (second == lone.DECISION_KIND)
+        has_messages = heads["records_at"] > HEAD_BYTES
+        # Ordinary messages: a single record says so in its third byte, after two arrays' heads.
+        is_ordinary = has_messages & (first == _ONE_RECORD) & np.isin(third, _ORDINARY)
+        is_other = np.where(has_messages, self.others_with_messages, self.others_without)
+        return np.select(
+            [is_half, is_decision, is_ordinary, is_other],
+            [_HALF * self.halves, _DECISION * self.decisions, 0, _OTHER],
+            0,
+        )
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a stretch of the log says."""
+
+    #: Where to go on.
+    end: int
+    halves: list[Lone] = field(default_factory=list)
+    decisions: list[Lone] = field(default_factory=list)
+    others: list[Passed] = field(default_factory=list)
+    #: Log offset and length of what cannot be read.
+    unreadable: list[tuple[int, int]] = field(default_factory=list)
+    #: Frames of which something was taken.
+    frames: int = 0
+
+
+class LogSweep:
+    """Belongs to one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._scan = LogScan(store)
+
+    def sweep(
+        self,
+        start: int,
+        end: int,
+        wanted: Wanted,
+        *,
+        frames_max: int,
+        is_over: Callable[[], bool] = bool,
+    ) -> Swept:
+        """Read what starts in ``[start, end)``: so many frames at most, or until time is over.
+
+        Something is always read: whoever goes on comes to the end.
+        """
+        store = self._store
+        end = min(end, store.settled)
+        start = max(start, store.log.start)
+        swept = Swept(start)
+        #: Whether a frame must start where this is.
+        is_sure = False
+        while swept.end < end and swept.frames < frames_max:
+            before = swept.end
+            self._read_block(swept, end, wanted, frames_max)
+            if swept.end > before:
+                is_sure = True
+            else:
+                is_sure = is_sure or (before == start and self._find_border(swept))
+                if swept.end == before:
+                    self._pass_over(swept, is_told=is_sure)
+            if is_over():
+                break
+        self._note_lost(swept, start)
+        return swept
+
+    # Frames.
+
+    def _read_block(self, swept: Swept, end: int, wanted: Wanted, frames_max: int) -> None:
+        base = swept.end
+        data = bytes(self._scan.block(base, BLOCK_BYTES))
+        places, heads = vouched_heads(data, base, self._store.seed)
+        count = int(np.searchsorted(places, end - base))
+        kinds = wanted.kinds(data, places[:count], heads[:count])
+        taken = np.flatnonzero(kinds)
+        room = frames_max - swept.frames
+        if len(taken) > room:
+            count = int(taken[room])
+            kinds, taken = kinds[:count], taken[:room]
+        if count:
+            swept.end = base + int(places[count - 1]) + int(heads["length"][count - 1])
+        swept.frames += len(taken)
+        halves, decisions = np.flatnonzero(kinds == _HALF), np.flatnonzero(kinds == _DECISION)
+        if len(halves):
+            swept.halves.append(_halves(data, places[halves], heads[halves]))
+        if len(decisions):
+            swept.decisions.append(_decisions(data, places[decisions], heads[decisions]))
+        for at in np.flatnonzero(kinds == _OTHER).tolist():
+            swept.others.append(_passed(data, int(places[at]), heads[at]))
+
+    # What is no frame.
+
+    def _find_border(self, swept: Swept) -> bool:
+        """Go to the end of the frame that this is within; False if there may be none."""
+        border = self._end_before(swept.end)
+        if border is None or border < swept.end:
+            # Within a very large one, or within damage that starts before.
+            return False
+        swept.end = border
+        return True
+
+    def _pass_over(self, swept: Swept, *, is_told: bool) -> None:
+        """Go on behind what is no frame, as far as the next one or as is known."""
+        at = swept.end
+        swept.end = self._scan.next_frame(at + 1)
+        if is_told:
+            if swept.unreadable and sum(swept.unreadable[-1]) == at:
+                at, _ = swept.unreadable.pop()
+            swept.unreadable.append((at, swept.end - at))
+
+    def _note_lost(self, swept: Swept, start: int) -> None:
+        """What repair took out is as good as unreadable."""
+        lost = [(at, end - at) for at, end in self._store.lost.ranges if start <= at < swept.end]
+        if lost:
+            swept.unreadable = sorted([*swept.unreadable, *lost])
+
+    def _end_before(self, log_offset: int) -> int | None:
+        """Where the last frame ends that starts before this offset; None if that is not known."""
+        segment = self._scan.segment_of(log_offset)
+        if segment.start == log_offset:
+            return log_offset
+        for size in BEFORE_BYTES:
+            start = max(segment.start, log_offset - size)
+            end = self._last_end(
+                start, segment.file.read_at(start - segment.start, log_offset - start)
+            )
+            if end is not None:
+                return end
+        return None
+
+    def _last_end(self, start: int, data: bytes) -> int | None:
+        """Where the last frame ends that starts in these bytes of the log."""
+        at = len(data)
+        for _ in range(CANDIDATES_MAX):
+            at = data.rfind(MAGIC, 0, at + len(MAGIC) - 1)
+            if at < 0:
+                return None
+            # A head may go on beyond the offset that was asked for: then the log has the rest.
+            end = self._scan.frame_end(start + at)
+            if end is not None:
+                return end
+        return None
+
+
+def _halves(data: bytes, places: Rows, heads: Rows) -> Lone:
+    tails = places + heads["records_at"]
+    records = windows(data, lone.HALF, tails)
+    ids = tails + lone.HALF_BYTES + 4 * records["key_count"].astype(np.int64)
+    return _lone(data, places, heads, records, ids)
+
+
+def _decisions(data: bytes, places: Rows, heads: Rows) -> Lone:
+    tails = places + heads["records_at"]
+    records = windows(data, lone.DECISION, tails)
+    return _lone(data, places, heads, records, tails + lone.DECISION_BYTES)
+
+
+def _lone(data: bytes, places: Rows, heads: Rows, records: Rows, texts_at: Rows) -> Lone:
+    ends = (places + heads["length"]).tolist()
+    texts = [data[at:end] for at, end in zip(texts_at.tolist(), ends, strict=True)]
+    return Lone(heads["log_offset"], heads["stored_at_ms"], records, texts)
+
+
+def _passed(data: bytes, place: int, head: np.void) -> Passed:
+    log_offset, end = int(head["log_offset"]), place + int(head["length"])
+    records = decode_records(data[place + int(head["records_at"]) : end], log_offset)
+    return Passed(log_offset, log_offset + end - place, int(head["stored_at_ms"]), records)

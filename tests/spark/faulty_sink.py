@@ -1,0 +1,129 @@
+"""The sink with a fault in it, named by the option ``fault``; found by Spark's processes as well.
+
+Nothing of the sink is replaced: a fault happens before, between or after what it does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, WriterCommitMessage
+
+from escrowmq.pipeline import sink, stream_sink
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FORMAT = "faulty_sink"
+_OURS = ("fault", "victims", "once", "rowsmax")
+
+
+class Faults:
+    """What is to go wrong, and when.
+
+    ``fault`` is a step and a deed, as in ``commit.after:raise``.  The steps are ``open``,
+    ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
+    ``commit.after`` and ``abort.before``; the deeds ``raise`` and ``kill``, which kills the process
+    groups in ``victims``.  ``once`` is a file that is made when it happens, and then never again.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        step, _, self._deed = options.get("fault", ":").partition(":")
+        self._step = step
+        self._victims = [int(one) for one in options.get("victims", "").split(",") if one]
+        self._once = options.get("once", "")
+        self.rows_max = int(options.get("rowsmax", "10"))
+
+    def at(self, step: str) -> None:
+        if step != self._step:
+            return
+        if self._once:
+            try:
+                Path(self._once).touch(exist_ok=False)
+            except FileExistsError:
+                return
+        if self._deed == "raise":
+            raise RuntimeError(f"planted at {step}")
+        for victim in self._victims:
+            os.killpg(victim, signal.SIGKILL)
+        # What comes from a dead driver's other processes may still go on.
+        raise RuntimeError(f"killed at {step}")
+
+    def between(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same rows; the fault comes when the first of them must have been held."""
+        for number, batch in enumerate(batches):
+            # Each batch is several requests, and the last but one is held when this is asked for.
+            if number == 1:
+                self.at("write.rows")
+            yield batch
+        self.at("write.rows")
+
+
+class FaultyPlain(sink.PlainWriter):
+    def __init__(self, options: sink.SinkOptions, faults: Faults) -> None:
+        super().__init__(options)
+        self._faults = faults
+        self.rows_max = faults.rows_max
+        faults.at("open")
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        message = super().write(self._faults.between(iterator))
+        self._faults.at("write.after")
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._faults.at("commit.before")
+        super().commit(messages)
+        self._faults.at("commit.after")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._faults.at("abort.before")
+        super().abort(messages)
+
+
+class FaultyStream(stream_sink.StreamWriter):
+    def __init__(self, options: sink.SinkOptions, faults: Faults) -> None:
+        super().__init__(options)
+        self._faults = faults
+        self.rows_max = faults.rows_max
+        faults.at("open")
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        message = super().write(self._faults.between(iterator))
+        self._faults.at("write.after")
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._faults.at("commit.before")
+        super().commit(messages, batchId)
+        self._faults.at("commit.after")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._faults.at("abort.before")
+        super().abort(messages, batchId)
+
+
+class FaultySink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def _chosen(self) -> tuple[dict[str, str], Faults]:
+        given = {name.lower(): value for name, value in self.options.items()}
+        return {name: value for name, value in given.items() if name not in _OURS}, Faults(given)
+
+    def writer(self, schema: StructType, overwrite: bool) -> FaultyPlain:  # noqa: FBT001
+        given, faults = self._chosen()
+        options = sink.read_options(given, is_stream=False)
+        sink.check(schema, options, overwrite=overwrite)
+        return FaultyPlain(options, faults)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyStream:  # noqa: FBT001, N802
+        given, faults = self._chosen()
+        options = sink.read_options(given, is_stream=True)
+        sink.check(schema, options, overwrite=overwrite)
+        return FaultyStream(options, faults)
