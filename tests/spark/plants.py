@@ -32,8 +32,9 @@ class StoppedStore:
 
     def state_row(self, half_offset: int) -> Rows:
         """A row of the state table."""
-        rows, at = self._chunk(half_offset)[1:]
-        return rows[at]
+        _, rows, at = self._chunk(half_offset)
+        row: Rows = rows[at]
+        return row
 
     def change_state(self, half_offset: int, **fields: int) -> None:
         """Change a row of the state table."""

@@ -1,4 +1,4 @@
-"""Lies planted in a broker's files, each of which the audit finds, with its kind and transaction."""
+"""Lies planted in a broker's files: the audit finds each, with its kind and its transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from escrowmq.pipeline.audit_job import run_audit
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
-from escrowmq.transaction.records import Decided, Record
+from escrowmq.transaction.records import NEVER, Decided, Record
 from escrowmq.transaction.states import State
 from tests.spark.audit_day import Day, live
 from tests.spark.plants import StoppedStore
@@ -37,6 +37,7 @@ LIES = {
     ],
     "the state table has forgotten a decision": [
         (Finding.DECISION_FORGOTTEN, Kind.LOST, "forgotten"),
+        (Finding.UNDECIDED_TOO_LONG, Kind.STUCK, "forgotten"),
     ],
     "the state table knows a decision that nobody made": [
         (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "made-up"),
@@ -58,6 +59,7 @@ LIES = {
     "an op record decides another transaction": [
         (Finding.DECIDED_BOTH_WAYS, Kind.CONTRADICTORY, "decided-twice"),
         (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "left-out"),
+        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "left-out"),
     ],
     "an op record cannot be read": [
         (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "damaged-op"),
@@ -94,8 +96,7 @@ def lied(
         # The others are held after it, and yet open for less than the hour.
         broker.advance(ms=HOUR_MS + 20 * 60_000)
         live(day, "later-")
-        for name in ("sound-open", "sound-resumed"):
-            day.roll_back(name)
+        day.roll_back("sound-10", "sound-11", "sound-open", "sound-resumed")
         yield day, run_audit(spark, AuditRequest(brokers=(broker.broker_address,)))
 
 
@@ -124,15 +125,13 @@ def _plant(store: StoppedStore, day: Day, places: dict[str, tuple[int, int]]) ->
     store.change_frame(places["flipped-op"][1], _flipped)
     store.change_state(heads["flipped-row"], state=State.ROLLED_BACK)
     store.change_state(heads["forgotten"], state=State.PREPARED)
-    store.change_state(heads["made-up"], state=State.COMMITTED)
+    store.change_state(heads["made-up"], state=State.COMMITTED, next_at_ms=NEVER)
     store.change_state(heads["shrunk"], part=0x8000 | 2)
     store.change_state(heads["dropped"], size=0)
 
     def show(rows: Rows) -> None:
         at = {int(row["log_offset"]): number for number, row in enumerate(rows)}
-        entries = {
-            name: at.get(int(store.state_row(heads[name])["log_offset"])) for name in heads
-        }
+        entries = {name: at.get(int(store.state_row(heads[name])["log_offset"])) for name in heads}
         rows[entries["shown-never"]] = rows[entries["shown-twice"]]
         hidden = store.state_row(heads["rolled-back"])
         for field in ("log_offset", "size", "crc"):

@@ -1,4 +1,4 @@
-"""An audit of brokers with which nothing is wrong finds nothing, whatever they have been through."""
+"""An audit finds nothing where nothing is wrong, whatever a broker has been through."""
 
 from __future__ import annotations
 
@@ -19,4 +19,3 @@ def test_a_day_with_everything_in_it_is_sound(spark: SparkSession, tmp_path: Pat
         live(Day(broker.broker_address))
         report = run_audit(spark, AuditRequest(brokers=(broker.broker_address,)))
         assert report.findings == []
-        print(report)

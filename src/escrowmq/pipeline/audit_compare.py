@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 from escrowmq.pipeline import audit_records
 from escrowmq.pipeline.audit import NAME
 from escrowmq.pipeline.audit_business import BusinessTable
-from escrowmq.pipeline.audit_cases import TOLD, told
+from escrowmq.pipeline.audit_cases import TOLD, told, told_damage
 from escrowmq.pipeline.audit_consumers import Progress, progress_cases
 from escrowmq.pipeline.audit_findings import Finding
 from escrowmq.pipeline.audit_pins import Pin
@@ -106,9 +106,13 @@ def compare_records(work: Work) -> Outcome:
     judged = judge(work.pins, given)
     found = audit_records.look_again(work.spark, work.pins, judged.found)
     late, ages = undecided(work)
+    damaged = audit_records.unreadable(work.views, found)
+    told_all = told(found).unionByName(late)
+    if damaged is not None:
+        told_all = told_all.unionByName(told_damage(damaged))
     notes = [_horizon(pin) for pin in work.pins if pin.log_start or pin.is_cut]
     return Outcome(
-        found=told(found).unionByName(late),
+        found=told_all,
         counts=dict(judged.counts),
         notes=notes,
         along=judged.along,

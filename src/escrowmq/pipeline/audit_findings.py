@@ -96,3 +96,15 @@ MAY_PASS = frozenset(
         Finding.VISIBLE_WITHOUT_HALF,
     }
 )
+
+#: A record that is not there may be there, and damaged.
+UNRECORDED = frozenset(
+    {
+        Finding.DECIDED_IN_PART,
+        Finding.OP_WITHOUT_HALF,
+        Finding.DECISION_WITHOUT_OP,
+        Finding.ROW_WITHOUT_HALF,
+        Finding.VISIBLE_NOT_COMMITTED,
+        Finding.VISIBLE_WITHOUT_HALF,
+    }
+)

@@ -69,7 +69,7 @@ class _Run:
         work = self._work
         try:
             outcome = by(work)
-            found = reports(outcome.found, work.pins, cases_max=work.request.cases_max)
+            found = reports(outcome.found, work.views, cases_max=work.request.cases_max)
         except (EscrowError, PySparkException) as error:
             self.comparisons.append(
                 ComparisonReport(
