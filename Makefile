@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run test interop check format bench crash fuzz docs lock clean
+.PHONY: help demo run test interop cluster check format bench crash fuzz docs lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: check ## Everything a change must pass: check, all tests, the coverage gat
 
 interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a JDK 17, Maven and Go
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup tests/interop $(ARGS)
+
+cluster: $(VENV)/spark.stamp ## A real Spark cluster of processes: the pipeline on two hosts, one of which dies
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 check: $(VENV)/spark.stamp ## Lint, format, spelling and types
 	$(BIN)/ruff check

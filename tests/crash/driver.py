@@ -258,6 +258,21 @@ class Driver:
             c.End(half_offset=row, resolution=Resolution.UNKNOWN, by="client-1", from_check=True)
         )
 
+    def obey(self, *said: tuple[int, bool], is_outdated: bool = False) -> None:
+        """Commit, or else roll back, the transactions of these rows, as the pipeline saw them."""
+        known = [self.world.transaction_of(row) for row, _ in said]
+        self.do(
+            c.Verdicts(
+                half_offsets=[row for row, _ in said],
+                commits=[is_commit for _, is_commit in said],
+                states=[0 if one is None else one.state for one in known],
+                checks_sent=[
+                    is_outdated if one is None else one.checks_sent + is_outdated for one in known
+                ],
+                by=f"round {len(self.history)}",
+            )
+        )
+
     def release(self) -> None:
         """Show what is due."""
         now_ms = self.clock.now_ms()

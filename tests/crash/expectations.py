@@ -10,6 +10,8 @@ from escrowmq.transaction import commands as c
 from escrowmq.transaction.states import Resolution, State
 from tests.crash.model import NEVER, Step, Transaction, World, Wrong, decided_state
 
+YOUNG_MS = 1_000
+
 
 def follow(world: World, step: Step) -> World:
     """The world after this command; ``Wrong`` if the store answered what it must not."""
@@ -247,6 +249,43 @@ def obey(world: World, command: c.Verdict, decision: c.Decision, at_ms: int) -> 
     return end(world, ending, decision, at_ms)
 
 
+def obey_many(world: World, command: c.Verdicts, decision: c.Decision, at_ms: int) -> bool:
+    """Each ends as it must, or is left if it is not of the simplest kind."""
+    reply = decision.reply
+    assert isinstance(reply, c.Obeyed), decision
+    changes = False
+    columns = (command.half_offsets, command.commits, command.states, command.checks_sent)
+    for end, row, is_commit, *version in zip(reply.ends, *columns, strict=True):
+        known = world.transaction_of(row)
+        if end == c.Ended.LEFT:
+            if known is not None and known.by != command.by and is_simple(world, known, at_ms):
+                raise Wrong(f"{known} was left by {command}")
+            continue
+        assert known is not None, command
+        is_current = [known.state, known.checks_sent] == version
+        if end == c.Ended.STALE:
+            must(expected=False, actual=is_current, what=command)
+            continue
+        wanted = State.COMMITTED if is_commit else State.ROLLED_BACK
+        must((True, wanted.name), (is_current, c.Ended(end).name), command)
+        must(expected=True, actual=known.state in (State.PREPARED, State.PARKED), what=command)
+        world.settle(known, wanted, command.by)
+        changes = True
+    return changes
+
+
+def is_simple(world: World, known: Transaction, at_ms: int) -> bool:
+    """Whether nothing speaks against deciding it together with others."""
+    row = world.rows[known.head]
+    return (
+        len(known.rows) == 1
+        and row.is_undecided
+        and not row.message.deliver_after_ms
+        # Older ones may have left their chunk, or must be carried forward.
+        and at_ms - row.stored_at_ms < YOUNG_MS
+    )
+
+
 def decide_batch(world: World, command: c.DecideBatch, decision: c.Decision, _at_ms: int) -> bool:
     decided = {
         query: batch
@@ -308,6 +347,7 @@ RULES: dict[type, Callable[[World, Any, c.Decision, int], bool]] = {
     c.Park: park,
     c.Resume: resume,
     c.Verdict: obey,
+    c.Verdicts: obey_many,
     c.DecideBatch: decide_batch,
     c.Release: release,
 }

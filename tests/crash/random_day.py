@@ -146,6 +146,14 @@ def obey(driver: Driver, rng: Random) -> None:
         )
 
 
+def obey_many(driver: Driver, rng: Random) -> None:
+    """Heads, later rows, what was decided or never was, and some of them twice."""
+    known = driver.open_transactions()
+    rows = [rng.choice(one.rows) for one in rng.sample(known, min(len(known), rng.choice((2, 9))))]
+    rows += [rng.randrange(len(driver.world.rows) + 2) for _ in range(rng.choice((0, 0, 1, 2)))]
+    driver.obey(*((row, rng.random() < 0.7) for row in rows), is_outdated=rng.random() < 0.1)
+
+
 def batch(driver: Driver, rng: Random) -> None:
     number = len(driver.history)
     names = [f"task-{number}-{task}" for task in range(rng.choice((1, 2)))]
@@ -176,6 +184,7 @@ STEPS: dict[Callable[[Driver, Random], None], int] = {
     park: 2,
     resume: 1,
     obey: 2,
+    obey_many: 3,
     batch: 1,
     release: 3,
 }

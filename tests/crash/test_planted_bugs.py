@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,15 @@ from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import Flush, Operation
 from escrowmq.transaction import copying, settling
 from escrowmq.transaction.core import Transactions, Where
-from escrowmq.transaction.records import Answered, Asked, Decided, Parked, Record, Resumed
+from escrowmq.transaction.records import (
+    Answered,
+    Asked,
+    Decided,
+    DecidedMany,
+    Parked,
+    Record,
+    Resumed,
+)
 from escrowmq.transaction.states import State
 from tests.crash.driver import BORN, CONFIG, Acked, Driver, Tried
 from tests.crash.explore import Exploration
@@ -221,6 +230,25 @@ def test_a_decision_that_is_replayed_twice_is_caught() -> None:
             return False
 
     assert complaint(Driver(FaultyDisk(BORN)), stuttering(Decisive)) != ""
+
+
+def test_many_decisions_that_are_replayed_twice_are_caught() -> None:
+    class Decisive(Stutterer):
+        """Shows what was committed together a second time."""
+
+        twice = (DecidedMany,)
+
+    assert complaint(Driver(FaultyDisk(BORN)), stuttering(Decisive)) != ""
+
+
+def test_many_decisions_that_are_only_half_applied_are_caught(monkeypatch: Patch) -> None:
+    whole = StateTable.decide_many
+
+    def half(table: StateTable, rows: Any, state: State, op_offset: int) -> None:  # noqa: ANN401
+        whole(table, rows[1:], state, op_offset)
+
+    monkeypatch.setattr(StateTable, "decide_many", half)
+    assert complaint(Driver(FaultyDisk(BORN))) != ""
 
 
 def commit_late(driver: Driver) -> None:

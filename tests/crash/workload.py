@@ -14,6 +14,7 @@ def scripted(driver: Driver) -> None:
     ordinary_and_transactions(driver)
     requests_in_parts(driver)
     checks_and_parking(driver)
+    verdicts_by_the_column(driver)
     spark_batches(driver)
     delays(driver)
     very_late(driver)
@@ -88,6 +89,25 @@ def checks_and_parking(driver: Driver) -> None:
     driver.do(c.Park(half_offset=parked, reason="by hand"))
     driver.sync()
     driver.commit(parked, by="operator")
+    driver.sync()
+
+
+def verdicts_by_the_column(driver: Driver) -> None:
+    """Over the border of a chunk, with some that are decided one by one or not at all."""
+    message = driver.message
+    rows = [driver.prepare(message(QUEUES[n % 3], size=40)) for n in range(11)]
+    many = driver.prepare(message(), message())
+    late = driver.prepare(message(after_ms=1_000))
+    driver.do(c.Park(half_offset=rows[2], reason="by hand"))
+    driver.check(rows[3])
+    driver.sync()
+    driver.obey(*((row, row % 3 > 0) for row in (*rows[:8], many, late)))
+    driver.obey(*((row, True) for row in rows[8:]), is_outdated=True)
+    driver.sync()
+    driver.obey(*((row, False) for row in rows), (many, True))
+    driver.sync()
+    driver.commit(many)
+    driver.roll_back(late)
     driver.sync()
 
 

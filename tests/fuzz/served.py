@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.interop.child import Usage, usage
 
 STOP_TIMEOUT_S = 60
-ADDRESS = re.compile(r" broker=(\S+) ")
+ADDRESS = re.compile(r"name=(\S+) broker=(\S+) ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Served:
 
     process: subprocess.Popen[str]
     address: str
+    #: For producers and consumers.
+    name_address: str
     log: Path
 
     def usage(self) -> Usage:
@@ -67,6 +69,6 @@ def served(directory: Path, *settings: str) -> Iterator[Served]:
         try:
             found = ADDRESS.search(process.stdout.readline())
             assert found is not None, log.read_text(encoding="utf-8")
-            yield Served(process, found[1], log)
+            yield Served(process, found[2], found[1], log)
         finally:
             process.kill()

@@ -125,7 +125,12 @@ def last_day(driver: Driver) -> None:
         rows = [message(f"{name} row {row}", queue_id=row % 2) for row in range(4)]
         driver.hold(name, *rows, number=0, bulk=True)
         driver.decide_batch(batch_id, (name, 0, 4))
+    settled = [driver.hold(f"settled {n}", message(f"settled {n}")) for n in range(4)]
+    kinds = ("commit", "rollback", "commit", "rollback")
+    driver.obey(*zip((one.half_offset for one in settled), kinds, strict=True), by="pipeline")
     driver.store.checkpoint()
+    again = driver.hold("settled at last", message("settled at last", queue_id=1)).half_offset
+    driver.obey((again, "commit"), by="pipeline")
     driver.commit(driver.hold("after", message("seen", keys="shared")).half_offset, by="producer")
     driver.append(message("last", keys="shared"))
 

@@ -86,6 +86,10 @@ class Child:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def wait(self, timeout_s: float) -> int:
+        """Wait until it ends by itself.  Returns its exit status."""
+        return self._process.wait(timeout_s)
+
     def stop(self) -> int:
         """Ask it to end; when it does not, end it.  Returns its exit status."""
         if self.is_running():

@@ -70,3 +70,18 @@ def shop(request: pytest.FixtureRequest) -> Shop:
     name = "file_shop" if request.param == "sqlite" else "postgres_shop"
     found: Shop = request.getfixturevalue(name)
     return found
+
+
+@pytest.fixture
+def slow_url(postgres_shop: Shop) -> Iterator[str]:
+    """A ledger of the shop's UUID, where a look-up takes for ever."""
+    postgres_shop.run("CREATE SCHEMA slow")
+    postgres_shop.run(
+        "CREATE VIEW slow.escrowmq_ledger (transaction_id, producer_group, outcome) AS"
+        " SELECT CAST(pg_sleep(3600) AS text), 'x', 'committed'"
+    )
+    yield f"{postgres_shop.url}&options=-csearch_path%3Dslow,public"
+    postgres_shop.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+    )
+    postgres_shop.run("DROP SCHEMA slow CASCADE")

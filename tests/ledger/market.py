@@ -130,7 +130,7 @@ class Market:
                 state=State.PREPARED,
                 checks_sent=half.checks_sent,
             )
-            self.server.broker.checking.obey(verdict, lambda _outcome: None)
+            self.server.broker.checking.obey([verdict], lambda _outcomes: None)
 
     async def settled(self) -> None:
         """Check until nothing is undecided."""

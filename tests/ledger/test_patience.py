@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
+from typing import TYPE_CHECKING
 
 from escrowmq.client import ledger_checks
 from escrowmq.client.databases import opener_of
@@ -21,6 +19,9 @@ from tests.ledger.shops import (
     overdue,
     unknown,
 )
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_lock_on_one_row_leaves_only_that_one_unknown(postgres_shop: Shop) -> None:
@@ -70,21 +71,6 @@ def test_a_locked_table_is_unknown(postgres_shop: Shop) -> None:
         ledger = postgres_shop.ledger()
         found = ledger.settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
     assert found == {key: unknown("locked")}
-
-
-@pytest.fixture
-def slow_url(postgres_shop: Shop) -> Iterator[str]:
-    """A ledger of the shop's UUID, where a look-up takes for ever."""
-    postgres_shop.run("CREATE SCHEMA slow")
-    postgres_shop.run(
-        "CREATE VIEW slow.escrowmq_ledger (transaction_id, producer_group, outcome) AS"
-        " SELECT CAST(pg_sleep(3600) AS text), 'x', 'committed'"
-    )
-    yield f"{postgres_shop.url}&options=-csearch_path%3Dslow,public"
-    postgres_shop.run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-    )
-    postgres_shop.run("DROP SCHEMA slow CASCADE")
 
 
 def test_a_slow_database_is_unknown_before_long(

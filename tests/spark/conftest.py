@@ -34,7 +34,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
     # A task that failed is tried once more, as it would be on a cluster.
     config = PipelineConfig(master="local[2,2]", shuffle_partitions=2)
-    folders = {"spark.local.dir": "local", "spark.sql.warehouse.dir": "warehouse"}
     with pytest.MonkeyPatch.context() as variables:
         # The packaged Java, whatever the host has, so that every run is the same.
         variables.delenv("JAVA_HOME", raising=False)
@@ -43,11 +42,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # All that the session sets is gone again after it.
         for name, value in environment(config, scratch / "cache").items():
             variables.setenv(name, value)
+        # Workers import faults from here.
+        variables.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         session = spark_session(
             config,
             cache=scratch / "cache",
+            scratch=scratch,
             jvm_options=JVM_OPTIONS,
-            further={name: str(scratch / folder) for name, folder in folders.items()},
         )
         yield session
         session.stop()

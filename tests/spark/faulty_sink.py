@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "faulty_sink"
-_OURS = ("fault", "victims", "once", "rowsmax")
+_OURS = ("fault", "victims", "once", "until", "rowsmax")
+#: A task that hangs does not do so for ever.
+HANGS_S_MAX = 120.0
 
 
 class Faults:
@@ -27,8 +31,9 @@ class Faults:
 
     ``fault`` is a step and a deed, as in ``commit.after:raise``.  The steps are ``open``,
     ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
-    ``commit.after`` and ``abort.before``; the deeds ``raise`` and ``kill``, which kills the process
-    groups in ``victims``.  ``once`` is a file that is made when it happens, and then never again.
+    ``commit.after`` and ``abort.before``; the deeds ``raise``, ``hang`` until there is a file
+    ``until``, and ``kill``, which kills the process groups in ``victims``.  ``once`` is a file that
+    is made when it happens, and then never again.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -36,6 +41,7 @@ class Faults:
         self._step = step
         self._victims = [int(one) for one in options.get("victims", "").split(",") if one]
         self._once = options.get("once", "")
+        self._until = options.get("until", "")
         self.rows_max = int(options.get("rowsmax", "10"))
 
     def at(self, step: str) -> None:
@@ -46,6 +52,9 @@ class Faults:
                 Path(self._once).touch(exist_ok=False)
             except FileExistsError:
                 return
+        if self._deed == "hang":
+            _wait_for(Path(self._until))
+            return
         if self._deed == "raise":
             raise RuntimeError(f"planted at {step}")
         for victim in self._victims:
@@ -127,3 +136,10 @@ class FaultySink(DataSource):
         options = sink.read_options(given, is_stream=True)
         sink.check(schema, options, overwrite=overwrite)
         return FaultyStream(options, faults)
+
+
+def _wait_for(file: Path) -> None:
+    until = time.monotonic() + HANGS_S_MAX
+    nobody = threading.Event()
+    while not file.exists() and time.monotonic() < until:
+        nobody.wait(0.02)

@@ -9,6 +9,7 @@ from tests.spark.faulty_sink import FORMAT, FaultySink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "orders"
 
@@ -31,8 +32,8 @@ class Stream:
         draft.write_text("".join(f"{body}\n" for body in bodies), encoding="utf-8")
         draft.rename(self._files / f"{number:06}.txt")
 
-    def run(self, app_id: str = "app", **options: str) -> None:
-        """Write all batches that are there; what goes wrong is raised."""
+    def start(self, app_id: str = "app", **options: str) -> StreamingQuery:
+        """Begin to write all batches that are there."""
         if "fault" in options:
             self._spark.dataSource.register(FaultySink)
         lines = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1)
@@ -42,7 +43,11 @@ class Stream:
             .option("checkpointLocation", str(self.checkpoint))
             .options(broker=self.broker_address, topic=TOPIC, appId=app_id, **options)
         )
-        query = writer.trigger(availableNow=True).start()
+        return writer.trigger(availableNow=True).start()
+
+    def run(self, app_id: str = "app", **options: str) -> None:
+        """Write all batches that are there; what goes wrong is raised."""
+        query = self.start(app_id, **options)
         try:
             query.awaitTermination()
         finally:

@@ -96,7 +96,7 @@ def test_what_was_read_does_not_change_when_more_is_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path)
-    row = {"seen_at_ms": MIDNIGHT_MS, "consumer_group": "g", "offset_after": 1}
+    row = {"seen_at_ms": MIDNIGHT_MS, "consumer_group": "g", "queue_id": 0, "offset_after": 1}
     lake.append(PROGRESS, rows_of(PROGRESS, row), lambda _: ())
     frame = lake.read(spark, PROGRESS)
     lake.append(PROGRESS, rows_of(PROGRESS, row), lambda _: ())

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.rules import check_wait_column, due_column
+from escrowmq.pipeline.rules import check_wait_column, due_column, label_column
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
     DUES_UNANSWERED,
@@ -158,7 +158,7 @@ def test_due_column_agrees_with_due_after_a_look_up_in_vain(spark: SparkSession)
     table = table_of(spark, rows)
     policy = CheckPolicy()
     answers = table.select(
-        *Row._fields, due_column(columns_of(table), policy, DUES_UNANSWERED).alias("due")
+        *Row._fields, label_column(columns_of(table), policy, DUES_UNANSWERED).alias("due")
     ).collect()
     assert len(answers) == len(rows)
     for answer in answers:

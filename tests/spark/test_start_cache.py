@@ -75,7 +75,8 @@ def test_without_one_java_is_told_nothing_and_it_is_to_be_made(
     assert start_cache(tmp_path).options() == ()
     command = training_command(tmp_path)
     assert command is not None
-    assert command[1:] == ["-m", "escrowmq.pipeline.start_training", str(tmp_path)]
+    module = "escrowmq.pipeline.start_training"
+    assert command[1:] == ["-m", module, str(tmp_path), str(os.getpid())]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "unproved", "odd proof"])

@@ -38,6 +38,7 @@ LONG_MODULES: dict[str, str] = {
 
 #: Folders with tests that plain pytest leaves out, each with the reason.
 NOT_BY_DEFAULT: dict[str, str] = {
+    "tests/cluster": "a Spark cluster of processes needs minutes",
     "tests/interop": "stock clients need a JDK, Maven, Go and minutes",
 }
 

@@ -28,11 +28,17 @@ class Bulk:
     """Each command ends on its own: with its decision, or with what went wrong."""
 
     def __init__(
-        self, writer: Writer, commands: Sequence[Command], tell: Callable[[Ends], None]
+        self,
+        writer: Writer,
+        commands: Sequence[Command],
+        tell: Callable[[Ends], None],
+        *,
+        slice_max: int | None = None,
     ) -> None:
         self._writer = writer
         self._commands = commands
         self._tell = tell
+        self._slice_max = slice_max or SLICE_MAX
         self._ends: dict[int, Decision | BaseException] = {}
         self._next = 0
         self._tries = 0
@@ -45,7 +51,7 @@ class Bulk:
         self._feed()
 
     def _feed(self) -> None:
-        stop = min(self._next + SLICE_MAX, len(self._commands))
+        stop = min(self._next + self._slice_max, len(self._commands))
         try:
             while self._next < stop:
                 self._writer.put(self._commands[self._next], partial(self._note, self._next))

@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.verdict_outcome import VerdictOutcome
@@ -52,6 +53,7 @@ TRIES_MAX = 3
 COUNT_AGAIN_S = 0.01
 
 Told = Callable[[VerdictOutcome], None]
+ToldAll = Callable[[list[VerdictOutcome]], None]
 _ENDINGS = (VerdictKind.COMMIT, VerdictKind.ROLLBACK)
 
 
@@ -101,31 +103,40 @@ class Checking:
 
     # Verdicts.
 
-    def obey(self, verdict: Verdict, told: Told) -> None:
-        """Do what a verdict says; how that ended is told once it is durable."""
-        self._broker.vitals.verdict_at_ms = self._broker.clock.now_ms()
-        try:
-            self._broker.writer.put(verdict, lambda end: self._obeyed(verdict, end, told))
-        except Unavailable:
-            _tell(told, VerdictOutcome.BUSY)
+    def obey(self, verdicts: Sequence[Verdict], told: ToldAll) -> None:
+        """Do what each verdict says; how they ended is told once it is durable."""
+        outcomes = [VerdictOutcome.UNKNOWN] * len(verdicts)
+        left = len(verdicts)
+
+        def note(at: int, outcome: VerdictOutcome) -> None:
+            nonlocal left
+            outcomes[at] = outcome
+            left -= 1
+            if not left:
+                told(outcomes)
+
+        def ended(ends: Ends) -> None:
+            for at, (verdict, end) in enumerate(zip(verdicts, ends, strict=True)):
+                self._obeyed(verdict, end, partial(note, at))
+
+        Bulk(self._broker.writer, verdicts, ended).start()
 
     def _obeyed(self, verdict: Verdict, end: Decision | BaseException, told: Told) -> None:
         if not isinstance(end, Decision):
-            _tell(told, _outcome_of_error(end))
+            _tell(told, outcome_of_error(end))
             return
         outcome = outcome_of(end)
         if outcome is VerdictOutcome.ASKED:
             self._get_in_line(end.back_checks[0], told)
             return
         if outcome is VerdictOutcome.STALE and verdict.kind in _ENDINGS:
-            self._note_contradiction(verdict)
+            self.note_stale(verdict.half_offset, Resolution(verdict.kind.value), verdict.by)
         _tell(told, outcome)
 
-    def _note_contradiction(self, verdict: Verdict) -> None:
+    def note_stale(self, half_offset: int, said: Resolution, by: str) -> None:
         """A settlement that comes too late may still say the opposite of what was decided."""
         core = self._broker.store.core
-        half = core.half(verdict.half_offset)
-        said = Resolution(verdict.kind.value)
+        half = core.half(half_offset)
         if half is None or (half.state, said) in SETTLES:
             return
         try:
@@ -137,7 +148,7 @@ class Checking:
         self._broker.contradictions.note(
             half.half_offset,
             said,
-            verdict.by,
+            by,
             state=half.state.label,
             decided_by=decided_by,
             decided_at_ms=decided_at_ms,
@@ -278,7 +289,7 @@ class Checking:
         )
 
 
-def _outcome_of_error(error: BaseException) -> VerdictOutcome:
+def outcome_of_error(error: BaseException) -> VerdictOutcome:
     """What was not begun can be done later; of anything else only a restart will tell."""
     return VerdictOutcome.BUSY if isinstance(error, Unavailable) else VerdictOutcome.UNKNOWN
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,15 +14,18 @@ from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode, OwnRequest
 from escrowmq.protocol.own_blocks import Block, encode_blocks
+from escrowmq.protocol.own_columns import BodyColumns, decode_columns
 from escrowmq.protocol.own_forms import (
     Columns,
+    Form,
     RowT,
+    chosen_columns,
     decode_rows,
     encode_columns,
     is_loaded,
     load_arrow,
 )
-from escrowmq.protocol.own_headers import OwnHeader, PagedHeader
+from escrowmq.protocol.own_headers import ListHeader, OwnHeader, PagedHeader
 from escrowmq.protocol.remoting import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +36,9 @@ ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 
 PAGE_S_MAX = 0.004
 """How long others wait for a page of many rows, about: whoever wants more asks again."""
+
+ColumnMakers = Mapping[str, Callable[[], Sized]]
+"""How each column is made, if it is wanted."""
 
 HeaderT = TypeVar("HeaderT", bound=OwnHeader)
 KeyT = TypeVar("KeyT")
@@ -69,20 +75,44 @@ class Call(Generic[HeaderT]):
             self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
         )
 
+    def columns(self, kind: type[RowT]) -> BodyColumns:
+        """The same by columns, for rows by the thousand."""
+        spec = self.spec
+        assert kind is spec.rows
+        return decode_columns(
+            self.header.form, kind, spec.version, self.request.frame.body, rows_max=spec.rows_max
+        )
+
     def limit(self, rows_max: int = 2**31 - 1) -> int:
         """How many rows the answer may have."""
         assert isinstance(self.header, PagedHeader)
         wanted = self.header.limit if self.header.limit > 0 else rows_max
         return min(wanted, rows_max, self.spec.answer_rows_max)
 
-    def answer(self, columns: Columns | None = None, **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
-        """Answer with these columns, and fields of the answer's header."""
+    @property
+    def wanted_columns(self) -> list[str]:
+        """The columns that the answer must have."""
+        assert self.spec.answer_rows is not None
+        header: OwnHeader = self.header
+        names = ""
+        if isinstance(header, ListHeader) and header.form is Form.ARROW:
+            names = header.columns
+        return [column.name for column in chosen_columns(self.spec.answer_rows, names)]
+
+    def answer_list(self, columns: ColumnMakers, **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
+        """Answer with those of these columns that are wanted; the others are not even made."""
+        assert isinstance(self.header, ListHeader)
+        made = [columns[name]() for name in self.wanted_columns]
+        self.answer(made, self.header.columns, **fields)
+
+    def answer(self, columns: Columns | None = None, names: str = "", **fields: Any) -> None:  # noqa: ANN401 - of the answer's header
+        """Answer with these columns, all or those that are named, and fields of its header."""
         spec, form = self.spec, self.header.form
         body, count = b"", 0
         if columns is not None:
             assert spec.answer_rows is not None
             count = len(columns[0])
-            body = encode_columns(form, spec.answer_rows, spec.version, columns)
+            body = encode_columns(form, spec.answer_rows, spec.version, columns, names)
             if len(body) > ANSWER_BYTES_MAX:
                 raise RequestRefused(
                     "answer_too_large",

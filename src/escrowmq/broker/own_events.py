@@ -14,11 +14,13 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    DecidedMany,
     Moved,
     Parked,
     Prepared,
     Released,
     Resumed,
+    unpack_rows,
 )
 from escrowmq.transaction.states import State
 
@@ -85,6 +87,8 @@ def events_of(record: Record, core: Transactions) -> Iterator[Event]:
             yield _carried(record)
         case Decided():
             yield from _decided(record)
+        case DecidedMany():
+            yield from _decided_many(record, core)
         case BatchDecided():
             yield from _batch_decided(record)
         case Released():
@@ -133,6 +137,30 @@ def _decided(record: Decided) -> Iterator[Event]:
         # Of several messages nobody wrote down which is where.
         first = head if record.ranges == [(head, 1)] else NOTHING
         yield msgspec.structs.replace(_visible(span), head=head, first=first)
+
+
+def _decided_many(record: DecidedMany, core: Transactions) -> Iterator[Event]:
+    for kind, rows in (
+        (Kind.COMMITTED, record.committed),
+        (Kind.ROLLED_BACK, record.rolled_back),
+    ):
+        for row in unpack_rows(rows):
+            yield Event(kind=kind, head=row, first=row, count=1, by=record.by)
+    places = {span.queue: span.first for span in record.given}
+    for row in unpack_rows(record.committed):
+        half = core.half(row)
+        if half is None:
+            # Of what is lost nobody knows which places it, and those after it, took.
+            return
+        yield Event(
+            kind=Kind.VISIBLE,
+            head=row,
+            first=row,
+            count=1,
+            queue=half.queue,
+            queue_offset=places[half.queue],
+        )
+        places[half.queue] += 1
 
 
 def _batch_decided(record: BatchDecided) -> Iterator[Event]:

@@ -22,7 +22,7 @@ from escrowmq.broker.own_calls import (
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_columns import Named, Sparse, Texts, compact
+from escrowmq.protocol.own_answered import Named, Sparse, Texts, compact
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 from escrowmq.store.identities import UNKNOWN, identities
 from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
@@ -31,7 +31,10 @@ from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.own_calls import ColumnMakers
     from escrowmq.broker.requests import Handlers
     from escrowmq.protocol.own_headers import (
         ListBatchesHeader,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
     from escrowmq.transaction.batches import AppBatches
+    from escrowmq.transaction.records import NamedOrigin
 
 IDS_MAX = 4_000
 """Rows of a page with transaction ids: hardly more than there is time for."""
@@ -54,7 +58,7 @@ BYTES_PER_RANGE = 64 * 1024 * 1024
 """What a planned range has, about, if nobody says otherwise."""
 
 _FIELDS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__)
-_OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__))
+_OF_STATUS = sorted(_FIELDS & set(Status.__struct_fields__) - {"log_end"})
 _OF_POLICY = sorted(_FIELDS & {field.name for field in fields(CheckPolicy)})
 _DECIDED = (int(State.COMMITTED), int(State.ROLLED_BACK))
 _STATES = {state.label: state for state in State}
@@ -84,6 +88,8 @@ class OwnFacts:
         table, policy = broker.store.table, broker.store.core.policy
         call.answer(
             **{name: getattr(stands, name) for name in _OF_STATUS},
+            # What lists of the log go up to.
+            log_end=broker.store.settled,
             **{name: getattr(policy, name) for name in _OF_POLICY},
             broker_version=stands.version,
             checks_sent=broker.checking.asked_count,
@@ -130,28 +136,38 @@ class OwnFacts:
             ids, first = _identities(store, heads)
             if len(ids) < len(heads):
                 heads, next_start = heads[: len(ids)], int(heads["half_offset"][len(ids)])
-        now_ms = max(self._broker.clock.now_ms(), store.last_at_ms)
-        numbers, seen = compact(heads["origin"])
-        origins = [store.core.names.origins[number] for number in seen]
-        online = [self._broker.checking.online(origin.group) for origin in origins]
-        call.answer(
-            [
-                heads["half_offset"],
-                Sparse(first, first < 0),
-                Texts(ids),
-                Named(numbers, [origin.group for origin in origins]),
-                Named(numbers, [origin.ledger for origin in origins]),
-                np.array([origin.allowed_ms for origin in origins], dtype=np.int64)[numbers],
-                heads["state"],
-                heads["stored_at_ms"],
-                now_ms - started_at_ms(store, heads),
-                heads["next_at_ms"] - now_ms,
-                heads["checks_sent"],
-                message_counts(store, heads),
-                np.array(online, dtype=np.int64)[numbers],
-            ],
+        call.answer_list(
+            self._columns(heads, ids, first),
             cursor=None if next_start is None else str(next_start),
         )
+
+    def _columns(self, heads: Rows, ids: list[bytes | None], first: Rows) -> ColumnMakers:
+        broker, store = self._broker, self._broker.store
+        now_ms = max(broker.clock.now_ms(), store.last_at_ms)
+        numbers, seen = compact(heads["origin"])
+        origins = [store.core.names.origins[number] for number in seen]
+
+        def of_origin(value: Callable[[NamedOrigin], int]) -> Rows:
+            values: Rows = np.array([value(origin) for origin in origins], dtype=np.int64)[numbers]
+            return values
+
+        return {
+            "half_offset": lambda: heads["half_offset"],
+            "head": lambda: Sparse(first, first < 0),
+            "transaction_id": lambda: Texts(ids),
+            "producer_group": lambda: Named(numbers, [origin.group for origin in origins]),
+            "ledger": lambda: Named(numbers, [origin.ledger for origin in origins]),
+            "allowed_ms": lambda: of_origin(lambda origin: origin.allowed_ms),
+            "state": lambda: heads["state"],
+            "stored_at_ms": lambda: heads["stored_at_ms"],
+            "age_ms": lambda: now_ms - started_at_ms(store, heads),
+            "wait_ms": lambda: heads["next_at_ms"] - now_ms,
+            "checks_sent": lambda: heads["checks_sent"],
+            "message_count": lambda: message_counts(store, heads),
+            "producers_online": lambda: of_origin(
+                lambda origin: broker.checking.online(origin.group)
+            ),
+        }
 
     def batches(self, call: Call[ListBatchesHeader]) -> None:
         """Decided batches: of each app the numbers by query, then the names."""

@@ -38,6 +38,9 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 
 #: As many digits as a code can have.
 _CODE = re.compile(r"-?[0-9]{1,10}")
+STORED_BYTES = 1024 * 1024
+"""The same for messages as they were written, if nobody asks for more: about two milliseconds."""
+
 _TRANSACTION_ID = TRANSACTION_ID.encode()
 
 
@@ -130,13 +133,13 @@ class OwnReading:
             max(header.start, queue.start),
             min(header.end, queue.end),
             count_max=min(header.limit, rows_max) if header.limit > 0 else rows_max,
-            bytes_max=min(header.bytes_max or READ_BYTES_MAX, READ_BYTES_MAX),
+            bytes_max=min(header.bytes_max or STORED_BYTES, READ_BYTES_MAX),
             codes=_codes(header.tag_codes),
         )
         entries = found.entries
         call.answer_blocks(
             [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
-            found.pieces,
+            [found.records],
             next_start=found.next_offset,
             queue_start=queue.start,
             queue_end=queue.end,

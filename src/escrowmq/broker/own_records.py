@@ -20,7 +20,6 @@ from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
 from escrowmq.protocol.message_views import stored_at_ms
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_columns import Texts
 from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.store.log_sweep import LogSweep
 from escrowmq.transaction.records import NEVER
@@ -28,8 +27,8 @@ from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.own_calls import ColumnMakers
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_forms import Columns
     from escrowmq.protocol.own_headers import LogRangeHeader, TransactionHeader
     from escrowmq.transaction.names import Names
 
@@ -39,10 +38,19 @@ FRAMES_MAX = 10_000
 FRAMES_MIN = 256
 """Frames that one page of a list reads at least: many tell nothing."""
 
-_HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), ("transaction_id",))
-_OPS = List(frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)), ("by", "app_id", "batch_id"))
-_CHECKS = List(frozenset((Kind.ASKED, Kind.ANSWERED, Kind.PARKED, Kind.RESUMED)), ("by", "detail"))
-_EVENTS = List(ANY, ("transaction_id", "by", "detail", "app_id", "batch_id"))
+# Texts, and the columns that need them.
+_HALVES = List(frozenset((Kind.HELD, Kind.CARRIED)), {"transaction_id": "transaction_id"})
+_OPS = List(
+    frozenset((Kind.COMMITTED, Kind.ROLLED_BACK)),
+    {"by": "decided_by", "app_id": "app_id", "batch_id": "batch_id"},
+)
+_CHECKS = List(
+    frozenset((Kind.ASKED, Kind.ANSWERED, Kind.PARKED, Kind.RESUMED)),
+    {"by": "detail", "detail": "detail"},
+)
+_EVENTS = List(
+    ANY, {name: name for name in ("transaction_id", "by", "detail", "app_id", "batch_id")}
+)
 _CURSOR_PARTS = 2
 
 
@@ -92,12 +100,12 @@ class OwnRecords:
         self._list(call, _EVENTS, self._event_columns)
 
     def _list(
-        self, call: Call[LogRangeHeader], listed: List, columns: Callable[[Told], Columns]
+        self, call: Call[LogRangeHeader], listed: List, columns: Callable[[Told], ColumnMakers]
     ) -> None:
         header, store = call.header, self._broker.store
         end = store.settled if header.end < 0 else min(header.end, store.settled)
-        page = self._page(call, header.start, end, listed)
-        call.answer(
+        page = self._page(call, header.start, end, listed.with_columns(call.wanted_columns))
+        call.answer_list(
             columns(page.told),
             cursor=page.cursor,
             log_start=store.log.start,
@@ -132,69 +140,64 @@ class OwnRecords:
         unreadable_bytes = sum(length for at, length in swept.unreadable if at < told_to)
         return _Page(told.part(skip, skip + limit), cursor, unreadable_bytes)
 
-    def _half_columns(self, told: Told) -> Columns:
-        group, ledger = told.origin(self._names)
-        return [
-            told.plain("log_offset"),
-            told.plain("at_ms"),
-            told.plain("first"),
-            told.plain("head"),
-            told.plain("count"),
-            told.text("transaction_id"),
-            group,
-            ledger,
-            told.plain("number"),
-            told.plain("kind") == int(Kind.CARRIED),
-        ]
+    def _half_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "stored_at_ms": lambda: told.plain("at_ms"),
+            "first": lambda: told.plain("first"),
+            "head": lambda: told.plain("head"),
+            "message_count": lambda: told.plain("count"),
+            "transaction_id": lambda: told.text("transaction_id"),
+            "producer_group": lambda: told.origin(self._names)[0],
+            "ledger": lambda: told.origin(self._names)[1],
+            "number": lambda: told.plain("number"),
+            "is_copy": lambda: told.plain("kind") == int(Kind.CARRIED),
+        }
 
-    def _op_columns(self, told: Told) -> Columns:
-        is_committed = told.plain("kind") == int(Kind.COMMITTED)
-        return [
-            told.plain("log_offset"),
-            told.plain("at_ms"),
-            told.plain("head"),
-            told.plain("first"),
-            told.plain("count"),
-            np.where(is_committed, int(State.COMMITTED), int(State.ROLLED_BACK)),
-            told.text("by"),
-            told.text("app_id"),
-            told.text("batch_id"),
-        ]
+    def _op_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "decided_at_ms": lambda: told.plain("at_ms"),
+            "head": lambda: told.plain("head"),
+            "first": lambda: told.plain("first"),
+            "message_count": lambda: told.plain("count"),
+            "state": told.state,
+            "decided_by": lambda: told.text("by"),
+            "app_id": lambda: told.text("app_id"),
+            "batch_id": lambda: told.text("batch_id"),
+        }
 
-    def _check_columns(self, told: Told) -> Columns:
-        pairs = zip(told.texts["by"], told.texts["detail"], strict=True)
-        return [
-            told.plain("log_offset"),
-            told.plain("at_ms"),
-            told.plain("head"),
-            told.event(),
-            told.sparse("checks_sent"),
-            Texts([by or detail or b"" for by, detail in pairs]),
-        ]
+    def _check_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "at_ms": lambda: told.plain("at_ms"),
+            "head": lambda: told.plain("head"),
+            "event": told.event,
+            "checks_sent": lambda: told.sparse("checks_sent"),
+            "detail": lambda: told.either_text("by", "detail"),
+        }
 
-    def _event_columns(self, told: Told) -> Columns:
-        group, ledger = told.origin(self._names)
-        topic, queue_id = told.queue(self._names)
-        return [
-            told.plain("log_offset"),
-            told.plain("at_ms"),
-            told.event(),
-            told.sparse("head"),
-            told.sparse("first"),
-            told.sparse("count"),
-            told.text("transaction_id"),
-            group,
-            ledger,
-            told.sparse("number"),
-            told.sparse("checks_sent"),
-            told.text("by"),
-            told.text("detail"),
-            topic,
-            queue_id,
-            told.sparse("queue_offset"),
-            told.text("app_id"),
-            told.text("batch_id"),
-        ]
+    def _event_columns(self, told: Told) -> ColumnMakers:
+        return {
+            "log_offset": lambda: told.plain("log_offset"),
+            "at_ms": lambda: told.plain("at_ms"),
+            "event": told.event,
+            "head": lambda: told.sparse("head"),
+            "first": lambda: told.sparse("first"),
+            "message_count": lambda: told.sparse("count"),
+            "transaction_id": lambda: told.text("transaction_id"),
+            "producer_group": lambda: told.origin(self._names)[0],
+            "ledger": lambda: told.origin(self._names)[1],
+            "number": lambda: told.sparse("number"),
+            "checks_sent": lambda: told.sparse("checks_sent"),
+            "by": lambda: told.text("by"),
+            "detail": lambda: told.text("detail"),
+            "topic": lambda: told.queue(self._names)[0],
+            "queue_id": lambda: told.queue(self._names)[1],
+            "queue_offset": lambda: told.sparse("queue_offset"),
+            "app_id": lambda: told.text("app_id"),
+            "batch_id": lambda: told.text("batch_id"),
+        }
 
     # One transaction.
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from escrowmq.broker.own_events import NOTHING, Event, Kind, events_of
-from escrowmq.protocol.own_columns import Named, Numbers, Sparse, Texts, compact
+from escrowmq.protocol.own_answered import Named, Numbers, Sparse, Texts, compact
 from escrowmq.store.log_sweep import Wanted
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from escrowmq.store.log_sweep import Lone, Swept
     from escrowmq.store.store import Store
@@ -90,6 +90,16 @@ class Told:
         """Texts that some events here have."""
         return Texts(self.texts[name])
 
+    def either_text(self, name: str, other: str) -> Texts:
+        """The first of two texts that an event here has, or none of them."""
+        pairs = zip(self.texts[name], self.texts[other], strict=True)
+        return Texts([one or another or b"" for one, another in pairs])
+
+    def state(self) -> Numbers:
+        """The state that was decided."""
+        is_committed = self.numbers["kind"] == int(Kind.COMMITTED)
+        return np.where(is_committed, int(State.COMMITTED), int(State.ROLLED_BACK))
+
     def event(self) -> Named:
         """What happened."""
         return Named(self.numbers["kind"], [kind.label for kind in Kind])
@@ -123,18 +133,24 @@ def _named(numbers: Numbers) -> tuple[Numbers, list[int]]:
 
 
 class List:
-    """A list of certain kinds of events, with certain texts."""
+    """A list of certain kinds of events."""
 
-    def __init__(self, kinds: frozenset[Kind], texts: Sequence[str]) -> None:
+    def __init__(self, kinds: frozenset[Kind], texts: Mapping[str, str]) -> None:
         self._kinds = kinds
+        #: By the column that needs it.
         self._texts = texts
-        is_of_halves, is_of_decisions = Kind.HELD in kinds, Kind.COMMITTED in kinds
         self.wanted = Wanted(
-            halves=is_of_halves,
-            decisions=is_of_decisions,
-            others_with_messages=is_of_halves,
-            others_without=kinds > {Kind.HELD, Kind.CARRIED} or not is_of_halves,
+            halves=Kind.HELD in kinds,
+            decisions=Kind.COMMITTED in kinds,
+            others_with_messages=Kind.HELD in kinds,
+            others_without=bool(kinds - {Kind.HELD, Kind.CARRIED}),
+            texts=bool(texts),
         )
+
+    def with_columns(self, columns: Collection[str]) -> List:
+        """The same list, without the texts that no column needs."""
+        texts = {name: column for name, column in self._texts.items() if column in columns}
+        return List(self._kinds, texts)
 
     def tell(self, swept: Swept, store: Store) -> Told:
         """What was swept."""

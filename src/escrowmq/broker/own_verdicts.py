@@ -1,26 +1,60 @@
-"""Verdicts of the pipeline, in bulk: each is obeyed on its own, and all are answered together."""
+"""Verdicts of the pipeline, in bulk: each is obeyed on its own, and all are answered together.
+
+Nearly all of them end transactions of one message.  Those go through the writer by the column, a
+slice at a time, so that everybody else has a turn in between; what is left after that goes one by
+one.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from escrowmq.broker.bulk import Bulk, Ends
+from escrowmq.broker.checking import outcome_of_error
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import VerdictRow
-from escrowmq.transaction.commands import Verdict, VerdictKind
-from escrowmq.transaction.states import State
+from escrowmq.transaction.commands import (
+    Decision,
+    Ended,
+    Obeyed,
+    Verdict,
+    VerdictKind,
+    Verdicts,
+)
+from escrowmq.transaction.states import STATES, Resolution, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_columns import BodyColumns, Numbers
     from escrowmq.protocol.own_headers import ByHeader
+
+log = logging.getLogger(__name__)
 
 BY = "settle"
 """Who decides by a verdict, if it does not say."""
+SLICE_ROWS = 2_048
+"""Verdicts that are decided in one go: about a millisecond."""
+
+_KINDS = tuple(VerdictKind)
+_COMMIT, _ROLLBACK = _KINDS.index(VerdictKind.COMMIT), _KINDS.index(VerdictKind.ROLLBACK)
+_OUTCOMES = tuple(VerdictOutcome)
+_NAMES = np.array([outcome.value for outcome in _OUTCOMES], dtype=object)
+_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
+#: By the code of ``Ended``; what was left is not known yet.
+_OF_ENDED = np.array(
+    [
+        _CODES[VerdictOutcome.UNKNOWN if end is Ended.LEFT else VerdictOutcome(end.name.lower())]
+        for end in Ended
+    ],
+    dtype=np.uint8,
+)
 
 
 class OwnVerdicts:
@@ -35,49 +69,101 @@ class OwnVerdicts:
 
     def obey(self, call: Call[ByHeader]) -> None:
         """Do what each says; a request without any still says that the pipeline is there."""
-        by = call.header.by or BY
-        verdicts = [_verdict(row, by) for row in call.rows(VerdictRow)]
+        obeying = _Obeying(self._broker, call, call.columns(VerdictRow))
         self._broker.vitals.verdict_at_ms = self._broker.clock.now_ms()
-        outcomes: list[str] = [""] * len(verdicts)
-        left = len(verdicts)
+        obeying.start()
 
-        def answer() -> None:
-            call.answer([[verdict.half_offset for verdict in verdicts], outcomes])
 
-        def told(at: int) -> Callable[[VerdictOutcome], None]:
-            def note(outcome: VerdictOutcome) -> None:
-                nonlocal left
-                outcomes[at] = outcome.value
-                left -= 1
-                if not left:
-                    call.request.connection.settle()
-                    answer()
+class _Obeying:
+    """The verdicts of one request."""
 
-            return note
+    def __init__(self, broker: Broker, call: Call[ByHeader], rows: BodyColumns) -> None:
+        self._broker = broker
+        self._call = call
+        self._by = call.header.by or BY
+        self._half_offsets = rows.numbers("half_offset")
+        self._kinds = rows.codes("verdict", _KINDS)
+        self._states = rows.numbers("state")
+        self._checks_sent = rows.numbers("checks_sent")
+        self._refuse_nonsense()
+        is_ending = (self._kinds == _COMMIT) | (self._kinds == _ROLLBACK)
+        endings = np.flatnonzero(is_ending)
+        self._slices = [endings[at : at + SLICE_ROWS] for at in range(0, len(endings), SLICE_ROWS)]
+        self._others = np.flatnonzero(~is_ending)
+        #: Only those that are parked have one.
+        self._reasons = rows.values("reason") if len(self._others) else []
+        self._outcomes = np.zeros(len(rows), dtype=np.uint8)
 
-        if not verdicts:
-            answer()
+    def _refuse_nonsense(self) -> None:
+        is_wrong = (self._kinds < 0) | (self._states < 0) | (self._states > max(State))
+        if is_wrong.any():
+            at = int(np.argmax(is_wrong))
+            raise RequestRefused(
+                "verdict_unknown",
+                f"one of {', '.join(VerdictKind)}, and a state from 0 to {max(State)}",
+                half_offset=int(self._half_offsets[at]),
+                state=int(self._states[at]),
+            )
+
+    def start(self) -> None:
+        """Begin with those that can be decided together."""
+        self._call.request.connection.owe()
+        commands = [
+            Verdicts(
+                half_offsets=self._half_offsets[part],
+                commits=self._kinds[part] == _COMMIT,
+                states=self._states[part],
+                checks_sent=self._checks_sent[part],
+                by=self._by,
+            )
+            for part in self._slices
+        ]
+        Bulk(self._broker.writer, commands, self._ended, slice_max=1).start()
+
+    def _ended(self, ends: Ends) -> None:
+        left = [self._others]
+        for part, end in zip(self._slices, ends, strict=True):
+            if not isinstance(end, Decision):
+                self._outcomes[part] = _CODES[outcome_of_error(end)]
+                continue
+            reply = end.reply
+            assert isinstance(reply, Obeyed)
+            codes = np.frombuffer(reply.ends, dtype=np.uint8)
+            self._outcomes[part] = _OF_ENDED[codes]
+            left.append(part[codes == Ended.LEFT])
+            for at in part[reply.contradicted].tolist():
+                self._broker.checking.note_stale(
+                    int(self._half_offsets[at]),
+                    Resolution(_KINDS[self._kinds[at]].value),
+                    self._by,
+                )
+        self._obey_each(np.sort(np.concatenate(left)))
+
+    def _obey_each(self, places: Numbers) -> None:
+        if not len(places):
+            self._answer()
             return
-        call.request.connection.owe()
-        for at, verdict in enumerate(verdicts):
-            self._broker.checking.obey(verdict, told(at))
 
+        def told(outcomes: list[VerdictOutcome]) -> None:
+            self._outcomes[places] = [_CODES[outcome] for outcome in outcomes]
+            self._answer()
 
-def _verdict(row: VerdictRow, by: str) -> Verdict:
-    try:
-        kind, state = VerdictKind(row.verdict), State(row.state)
-    except ValueError as error:
-        raise RequestRefused(
-            "verdict_unknown",
-            f"one of {', '.join(VerdictKind)}, and a state from 0 to {max(State)}",
-            half_offset=row.half_offset,
-            cause=str(error),
-        ) from None
-    return Verdict(
-        half_offset=row.half_offset,
-        kind=kind,
-        state=state,
-        checks_sent=row.checks_sent,
-        by=by,
-        reason=row.reason or "",
-    )
+        self._broker.checking.obey([self._verdict(at) for at in places.tolist()], told)
+
+    def _verdict(self, at: int) -> Verdict:
+        return Verdict(
+            half_offset=int(self._half_offsets[at]),
+            kind=_KINDS[self._kinds[at]],
+            state=STATES[self._states[at]],
+            checks_sent=int(self._checks_sent[at]),
+            by=self._by,
+            reason=(self._reasons[at] if self._reasons else None) or "",
+        )
+
+    def _answer(self) -> None:
+        request = self._call.request
+        request.connection.settle()
+        try:
+            self._call.answer([self._half_offsets, _NAMES[self._outcomes]])
+        except Exception as error:  # noqa: BLE001 - the writer must go on
+            request.decline(error)

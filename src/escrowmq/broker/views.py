@@ -23,7 +23,7 @@ from escrowmq.protocol.message_views import (
 from escrowmq.protocol.properties import tags_code
 from escrowmq.store.log_scan import LogScan
 from escrowmq.store.reader import Pulled, Status
-from escrowmq.transaction.records import PLAIN, BatchDecided, Decided, Parked
+from escrowmq.transaction.records import PLAIN, Decided, Op, Parked
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class OpView:
             if passed.end == passed.log_offset:
                 yield passed.log_offset << OP_BITS, b""
             for record in passed.records:
-                if isinstance(record, Decided | BatchDecided):
+                if isinstance(record, Op):
                     yield from self._of(passed, record.ranges, offset)
 
     def _of(self, passed: Passed, ranges: _Ranges, offset: int) -> Iterator[tuple[int, bytes]]:

@@ -18,14 +18,17 @@ import typer
 from escrowmq.cli import (
     config_commands,
     group_commands,
+    lake_commands,
     message_commands,
     store_commands,
     topic_commands,
     txn_commands,
 )
 from escrowmq.cli.demo import demo
+from escrowmq.cli.pipeline_command import pipeline
 from escrowmq.cli.serve import serve
 from escrowmq.cli.status import status
+from escrowmq.cli.up import up
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -64,13 +67,16 @@ app = typer.Typer(
 )
 app.add_typer(config_commands.app, name="config")
 app.add_typer(group_commands.app, name="group")
+app.add_typer(lake_commands.app, name="lake")
 app.add_typer(message_commands.app, name="message")
 app.add_typer(topic_commands.app, name="topic")
 app.add_typer(txn_commands.app, name="txn")
 app.add_typer(store_commands.app, name="store")
 app.command()(demo)
+app.command()(pipeline)
 app.command()(serve)
 app.command()(status)
+app.command()(up)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value

@@ -11,6 +11,7 @@ import typer
 
 from escrowmq.cli.config import load
 from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.log_lines import log_to_stderr
 
 EXIT_FAILED = 1
 
@@ -57,7 +58,7 @@ def serve(
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
     config = load(file=file, environ=os.environ, flags=[*flags, *(set_ or ())])
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    log_to_stderr(logging.WARNING)
     failure = run(data, config, insecure=insecure, is_alone=parent is None)
     if failure is not None:
         typer.echo(f"escrowmq: the store has failed: {failure!r}; start again to recover", err=True)

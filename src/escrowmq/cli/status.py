@@ -58,7 +58,9 @@ def facts(told: StatusAnswer) -> dict[str, str]:
 def _pipeline(told: StatusAnswer) -> str:
     away_since_ms = told.pipeline_away_since_ms
     if not away_since_ms:
-        heard_ms = told.now_ms - told.last_verdict_at_ms
-        return f"attached, heard {duration(heard_ms)} ago"
+        if not told.last_verdict_at_ms:
+            return "attached, nothing to settle so far"
+        ago = duration(told.now_ms - told.last_verdict_at_ms)
+        return f"attached, its last verdict came {ago} ago"
     since = f"since {at(away_since_ms)}, for {duration(told.now_ms - away_since_ms)}"
     return f"AWAY {since}: undecided transactions wait; start escrowmq up or escrowmq pipeline"

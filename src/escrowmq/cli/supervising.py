@@ -18,14 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-EXIT_REFUSED = 2
+#: Exit codes of a child that will not start the next time either: bad settings, an unusable store.
+REFUSED = (2, 5)
 
 #: The first restart comes at once, as people see it; each one after that waits twice as long.
 RESTART_S = 0.2
 RESTART_S_MAX = 30.0
 #: Who ran for so long is taken for healthy, and its next failure for a first one.
 HEALTHY_S = 60.0
-#: A vital child that refuses to start so often in a row will not do it the next time either.
+#: A vital child that ends so often in a row before it is ready will do so the next time too.
 REFUSALS_MAX = 5
 #: How long a child may take to stop by itself.
 STOP_S_MAX = 30.0
@@ -177,11 +178,12 @@ class Supervisor:
         code = self._reap(child)
         was_healthy = time.monotonic() - child.started_at_s >= HEALTHY_S
         child.failures = 1 if was_healthy else child.failures + 1
-        if code == EXIT_REFUSED and not child.is_ready:
+        if code > 0 and not child.is_ready:
             child.refusals += 1
-            if child.is_vital and (not child.was_ever_ready or child.refusals >= REFUSALS_MAX):
-                self._say(child.name, "cannot be started")
-                self._is_stopping, self._exit_code = True, EXIT_REFUSED
+            is_hopeless = code in REFUSED and not child.was_ever_ready
+            if child.is_vital and (is_hopeless or child.refusals >= REFUSALS_MAX):
+                self._say(child.name, f"cannot be started, {_how(code)}")
+                self._is_stopping, self._exit_code = True, code
                 return
         wait_s = restart_wait_s(child.failures)
         child.starts_at_s = time.monotonic() + wait_s

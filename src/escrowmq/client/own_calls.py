@@ -30,11 +30,16 @@ from escrowmq.protocol.own_frames import (
     read_blocks_answer,
 )
 from escrowmq.protocol.own_headers import OwnHeader
-from escrowmq.protocol.remoting import OPAQUE_MAX, Frame, FrameSplitter, encode_request
+from escrowmq.protocol.remoting import (
+    OPAQUE_MAX,
+    Frame,
+    decode_frame,
+    encode_request,
+    frame_size,
+)
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
-_READ_BYTES = 256 * 1024
 
 PageT = TypeVar("PageT", Answer, ArrowAnswer)
 
@@ -50,7 +55,6 @@ class OwnCalls:
         self._connect_s = connect_s
         self._answer_s = answer_s
         self._socket: socket.socket | None = None
-        self._splitter = FrameSplitter()
         self._opaque = 0
 
     def call(
@@ -68,7 +72,7 @@ class OwnCalls:
     ) -> ArrowAnswer:
         """Ask with rows as Arrow has them, and get such rows: no object is made for any of them."""
         request = encode_arrow_call(code, self._next_opaque(), header, batch)
-        return read_arrow_answer(code, self._exchange(code, request))
+        return read_arrow_answer(code, self._exchange(code, request), header)
 
     def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Frame:
         """Ask something in RocketMQ's own words; for what the table of own requests has no row."""
@@ -138,22 +142,31 @@ class OwnCalls:
                     cause=str(error),
                 ) from error
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._splitter = FrameSplitter()
         return self._socket
 
     def _answer(self, connection: socket.socket, until: float) -> Frame:
         while True:
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError("no answer in time")
-            connection.settimeout(left_s)
-            data = connection.recv(_READ_BYTES)
-            if not data:
-                raise ConnectionResetError("the broker hung up")
-            for frame in self._splitter.feed(data):
-                # A broker may also ask, or tell; nobody here can answer.
-                if frame.is_response and frame.opaque == self._opaque:
-                    return frame
+            size = frame_size(_received(connection, 4, until))
+            frame = decode_frame(_received(connection, size, until))
+            # A broker may also ask, or tell; nobody here can answer.
+            if frame.is_response and frame.opaque == self._opaque:
+                return frame
+
+
+def _received(connection: socket.socket, size: int, until: float) -> bytearray:
+    """So many bytes: a large answer is received where it stays."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no answer in time")
+        connection.settimeout(left_s)
+        received = connection.recv_into(view)
+        if not received:
+            raise ConnectionResetError("the broker hung up")
+        view = view[received:]
+    return data
 
 
 def _pages(

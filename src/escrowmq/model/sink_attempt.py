@@ -16,6 +16,9 @@ GROUP_PREFIX = "%SINK%"
 PLAIN_QUERY = "write"
 """The query id of writes that are no stream: their batches have names, not numbers."""
 
+AGE_MS_MAX = 24 * 3_600_000
+"""Before that, only evidence ends an attempt: a job may take so long."""
+
 NAME_CHARS_MAX = 64
 RUN_CHARS = 8
 """Of the run's id: runs of one query are few."""

@@ -17,7 +17,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from deltalake import DeltaTable, Transaction
@@ -89,14 +89,10 @@ class Claim:
             RequestRefused: ``archive_superseded``, ``lake_behind_checkpoint``,
                 ``checkpoint_behind_lake``.
         """
-        planned = read_whole(self._files, f"{_PLANS}/{batch}")
-        assert planned is not None, "Spark writes down what a batch reads before it begins"
-        place = Place(self.archive_id, batch, _fingerprint(planned))
+        place = Place(self.archive_id, batch, _fingerprint(self._plan(batch)))
 
         def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
-            there = place_of(delta)
-            if there is None or there.owner != place.owner:
-                raise _superseded(self.table)
+            there = self.place(delta)
             if place == there:
                 return None
             if place.batch != there.batch + 1:
@@ -105,13 +101,43 @@ class Claim:
 
         return ask
 
+    def planned(self, batch: int) -> dict[str, Any]:
+        """The offsets up to which a batch was to read; as the source's reader has them."""
+        offsets: dict[str, Any] = msgspec.json.decode(self._plan(batch).splitlines()[-1])
+        return offsets
+
+    def place(self, delta: DeltaTable) -> Place:
+        """How far the table is, as long as it is ours."""
+        there = place_of(delta)
+        if there is None or there.owner != self.archive_id:
+            raise _superseded(self.table)
+        return there
+
+    def _plan(self, batch: int) -> bytes:
+        """What Spark wrote down of a batch before it began: last of it, the source's offsets."""
+        plan = read_whole(self._files, f"{_PLANS}/{batch}")
+        if plan is None:
+            raise self._behind(batch)
+        return plan
+
     def _apart(self, place: Place, there: Place) -> RequestRefused:
-        facts = {"table": self.table.name, "in_table": there.batch, "in_checkpoint": place.batch}
-        if place.batch > there.batch:
-            why = "the table was set back, or its last files were lost"
-            return RequestRefused("lake_behind_checkpoint", f"{why}; {_REMEDY}", **facts)
-        why = "the checkpoint was set back: the table has this batch, with other rows"
-        return RequestRefused("checkpoint_behind_lake", f"{why}; {_REMEDY}", **facts)
+        if place.batch < there.batch + 1:
+            return self._behind(there.batch)
+        return RequestRefused(
+            "lake_behind_checkpoint",
+            f"the table was set back, or its last files were lost; {_REMEDY}",
+            table=self.table.name,
+            batch=place.batch,
+            batch_in_table=there.batch,
+        )
+
+    def _behind(self, batch: int) -> RequestRefused:
+        return RequestRefused(
+            "checkpoint_behind_lake",
+            f"the checkpoint was set back: the table has a batch that it lacks; {_REMEDY}",
+            table=self.table.name,
+            batch_in_table=batch,
+        )
 
 
 def place_of(delta: DeltaTable) -> Place | None:

@@ -6,6 +6,7 @@ by the type checker, before any job runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from escrowmq.protocol.own_rows import CheckRow, HalfRow, OpRow, TransactionRow
@@ -61,7 +62,7 @@ DETAIL = _name(CheckRow.detail)
 FACT_COLUMNS = (STATE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
 
 
-def half_facts(transactions: DataFrame) -> HalfFacts:
+def half_facts(transactions: DataFrame | Mapping[str, Column]) -> HalfFacts:
     """What the rules need to know of each row of the view ``transactions``, as Columns.
 
     None of them is ever NULL, if the rows are the view's: a NULL would fall through a rule and be

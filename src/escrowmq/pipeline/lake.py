@@ -61,7 +61,7 @@ class Lake:
 
     def find(self, table: LakeTable) -> DeltaTable | None:
         """The table's newest version, if there is one."""
-        with _told(table):
+        with told(table):
             try:
                 return DeltaTable(self.uri_of(table), storage_options=self.storage)
             except TableNotFoundError:
@@ -72,7 +72,7 @@ class Lake:
         found = self.find(table)
         if found is not None:
             return found
-        with _told(table):
+        with told(table):
             return DeltaTable.create(
                 self.uri_of(table),
                 table.arrow_schema(),
@@ -81,7 +81,7 @@ class Lake:
                 partition_by=list(table.partitioned_by),
                 name=table.name,
                 description=table.about,
-                configuration=SETTINGS,
+                configuration=_settings(table),
                 storage_options=self.storage,
             )
 
@@ -95,7 +95,7 @@ class Lake:
         actions = [_addition(file) for file in files]
         for _ in range(COMMIT_TRIES_MAX):
             delta = self.open(table)
-            with _told(table):
+            with told(table):
                 transactions = entitled(delta)
                 if transactions is None:
                     return False
@@ -120,7 +120,7 @@ class Lake:
     def append(self, table: LakeTable, rows: pa.RecordBatch, entitled: Entitlement) -> bool:
         """Write a few rows from here, the driver, and commit them."""
         self.open(table)
-        with _told(table):
+        with told(table):
             files = TableFiles(table, self.uri_of(table), self.storage)
             files.add(rows)
             written = files.finish()
@@ -140,6 +140,11 @@ class Lake:
         return frame.select(*table.arrow_schema().names)
 
 
+def _settings(table: LakeTable) -> dict[str, str | None]:
+    # Without it readers take columns for null that have no statistics, and pass over their files.
+    return {**SETTINGS, "delta.dataSkippingStatsColumns": ",".join(table.ranged_by)}
+
+
 def _addition(file: WrittenFile) -> AddAction:
     return AddAction(
         path=file.path,
@@ -152,7 +157,7 @@ def _addition(file: WrittenFile) -> AddAction:
 
 
 @contextmanager
-def _told(table: LakeTable) -> Iterator[None]:
+def told(table: LakeTable) -> Iterator[None]:
     """What Delta and the file system raise, in our words."""
     try:
         yield

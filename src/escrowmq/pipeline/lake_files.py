@@ -148,7 +148,6 @@ class _OpenFile:
         self._row_count = 0
         self._low: dict[str, int] = {}
         self._high: dict[str, int] = {}
-        self._nulls = dict.fromkeys(table.ranged_by, 0)
 
     @property
     def size_bytes(self) -> int:
@@ -160,12 +159,10 @@ class _OpenFile:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._row_count += rows.num_rows
         for name in self._table.ranged_by:
-            column = rows.column(name)
-            self._nulls[name] += column.null_count
-            if column.null_count < rows.num_rows:
-                low, high = pc.min_max(column).as_py().values()
-                self._low[name] = min(low, self._low.get(name, low))
-                self._high[name] = max(high, self._high.get(name, high))
+            low, high = pc.min_max(rows.column(name), skip_nulls=False).as_py().values()
+            assert low is not None, f"{name} is never null"
+            self._low[name] = min(low, self._low.get(name, low))
+            self._high[name] = max(high, self._high.get(name, high))
 
     def close(self) -> WrittenFile:
         """End the file, and tell of it."""
@@ -176,7 +173,7 @@ class _OpenFile:
             "numRecords": self._row_count,
             "minValues": self._low,
             "maxValues": self._high,
-            "nullCount": self._nulls,
+            "nullCount": dict.fromkeys(self._low, 0),
         }
         return WrittenFile(
             table=self._table.name,

@@ -16,6 +16,18 @@ from escrowmq.model.errors import RequestRefused
 DATE = "date"
 DAY_MS = 86_400_000
 
+EVENTS = (
+    "held",
+    "carried",
+    "asked",
+    "answered",
+    "parked",
+    "resumed",
+    "committed",
+    "rolled_back",
+    "visible",
+)
+
 _ARROW = {
     "string": pa.string(),
     "int": pa.int32(),
@@ -37,10 +49,10 @@ class LakeTable:
     columns: Mapping[str, tuple[str, str]]
     #: The instant, in ms, whose day is the row's ``date``.
     dated_by: str
+    #: Numbers that files are told apart by: readers pass over those that cannot match.  Never null.
+    ranged_by: tuple[str, ...]
     #: Partitioned by these and by ``date``.
     divided_by: tuple[str, ...] = ()
-    #: Numbers that files are told apart by: readers pass over those that cannot match.
-    ranged_by: tuple[str, ...] = ()
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:
@@ -91,23 +103,29 @@ MESSAGES = LakeTable(
 
 TRANSACTIONS = LakeTable(
     name="transactions",
-    about="What happened to transactions; one row for each event.",
+    about="What happened to transactions; what an event does not have is null.",
     dated_by="at_ms",
-    ranged_by=("half_offset", "log_offset", "at_ms"),
+    ranged_by=("log_offset", "at_ms"),
     columns={
         "broker": ("string", "The name of the broker."),
-        "half_offset": ("bigint", "The transaction's first half message: with `broker`, its key."),
-        "transaction_id": ("string", "An index: stock clients may use one twice."),
-        "producer_group": ("string", ""),
-        "ledger": ("string", "The UUID of the ledger that knows the outcome; empty without one."),
-        "event": (
-            "string",
-            "held, asked, answered, parked, resumed, committed, rolled_back or visible.",
-        ),
-        "at_ms": ("bigint", "When, on the broker's clock."),
         "log_offset": ("bigint", "Where the broker's log has it."),
-        "by": ("string", "By whom, or who was asked."),
-        "detail": ("string", "Which check, why, or where and how many."),
+        "at_ms": ("bigint", "When, on the broker's clock."),
+        "event": ("string", f"{', '.join(EVENTS)}, or unreadable: nobody knows what."),
+        "head": ("bigint", "The transaction's first half message: with the broker, its key."),
+        "first": ("bigint", "The run of half messages that it is about: its first one,"),
+        "message_count": ("bigint", "and how many."),
+        "transaction_id": ("string", "Of held and carried; stock clients may use one twice."),
+        "producer_group": ("string", "Of held and carried."),
+        "ledger": ("string", "The UUID of the ledger that knows the outcome."),
+        "number": ("bigint", "Which of the transaction's requests; -1 from a stock client."),
+        "checks_sent": ("int", "Which check."),
+        "by": ("string", "Who decided or resumed it, was asked, or answered."),
+        "detail": ("string", "Why it was parked, and the like."),
+        "topic": ("string", "Of visible: where,"),
+        "queue_id": ("int", "in which queue,"),
+        "queue_offset": ("bigint", "and from which offset on."),
+        "app_id": ("string", "Of a batch that the Spark sink wrote."),
+        "batch_id": ("string", "The same."),
     },
 )
 
@@ -115,7 +133,7 @@ PROGRESS = LakeTable(
     name="progress",
     about="How far consumer groups were when somebody looked; a row for each change.",
     dated_by="seen_at_ms",
-    ranged_by=("queue_id", "offset_before", "offset_after", "seen_at_ms"),
+    ranged_by=("queue_id", "offset_after", "seen_at_ms"),
     columns={
         "broker": ("string", "The name of the broker."),
         "consumer_group": ("string", ""),
@@ -133,11 +151,12 @@ SETTLE_ROUNDS = LakeTable(
     dated_by="started_at_ms",
     ranged_by=("started_at_ms",),
     columns={
-        "started_at_ms": ("bigint", ""),
+        "started_at_ms": ("bigint", "On the driver's clock."),
         "took_ms": ("bigint", ""),
-        "seen": ("bigint", "Undecided transactions that were looked at."),
-        "waiting": ("bigint", "Nothing was due for them."),
-        "asked": ("bigint", "Producers that were asked."),
+        "brokers": ("bigint", "Brokers that were looked at."),
+        "seen": ("bigint", "Undecided transactions that were read."),
+        "waiting": ("bigint", "Their next check lies ahead."),
+        "asked": ("bigint", "Producers' sockets took the check."),
         "committed": ("bigint", ""),
         "rolled_back": ("bigint", ""),
         "parked": ("bigint", ""),
@@ -148,20 +167,16 @@ SETTLE_ROUNDS = LakeTable(
 
 QUARANTINE = LakeTable(
     name="quarantine",
-    about="Messages that cannot be told as the others are, as they came.",
+    about="Messages that something is wrong with, as far as they can be told.",
     dated_by="visible_at_ms",
     ranged_by=("queue_id", "queue_offset", "visible_at_ms"),
     columns={
-        "broker": ("string", "The name of the broker that stored it."),
-        "topic": ("string", ""),
-        "queue_id": ("int", ""),
-        "queue_offset": ("bigint", "Its place in the queue."),
-        "log_offset": ("bigint", "Its place in the broker's log."),
-        "visible_at_ms": ("bigint", "When consumers could see it."),
+        **MESSAGES.columns,
+        "body": ("binary", "As it was sent; of a long one, its beginning."),
+        "body_bytes": ("bigint", "How long it is."),
+        "sys_flag": ("int", "RocketMQ's bits; the lowest says that the body is compressed."),
         "problem": ("string", "What is wrong with it."),
-        "raw": ("binary", "Its bytes, as far as they are kept."),
-        "raw_bytes": ("bigint", "How many there were."),
-        "archive_id": ("string", "Which checkpoint, and which batch of it, brought it here."),
+        "archive_id": ("bigint", "The checkpoint, and the batch of it, that brought it here."),
         "batch": ("bigint", ""),
     },
 )

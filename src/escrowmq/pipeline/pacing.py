@@ -123,10 +123,10 @@ class Pace:
         self._has_progress = False
         self.archiving.begin(now_ms)
 
-    def archive_ended(self, now_ms: int, *, is_failed: bool) -> None:
-        """What it took need not be taken again."""
+    def archive_ended(self, now_ms: int, *, is_failed: bool, is_whole: bool = True) -> None:
+        """What it took need not be taken again, if it took all."""
         self.archiving.end(now_ms, is_failed=is_failed)
-        if not is_failed:
+        if is_whole and not is_failed:
             self._archived = self._archiving_up_to
 
     # What is asked.

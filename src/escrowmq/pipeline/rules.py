@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.rules import DUES, Due, HalfFacts, Rule, check_wait_ms
+from escrowmq.transaction.rules import DUES, HalfFacts, LabelT, Table, check_wait_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-def due_column(
-    half: HalfFacts, policy: CheckPolicy, dues: tuple[tuple[Due, Rule], ...] = DUES
-) -> Column:
-    """Return the label of what each half is due for; the twin of ``due``.
+def due_column(half: HalfFacts, policy: CheckPolicy) -> Column:
+    """Return what each half is due for; the twin of ``due``."""
+    return label_column(half, policy, DUES)
+
+
+def label_column(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> Column:
+    """Return the label of the first rule that holds for each half; the twin of ``label``.
 
     There is no ``otherwise``: where no rule holds, the facts are broken, and the NULL shows it.
     """
     # The first that is not NULL is the first rule that holds, because when() without otherwise()
     # gives NULL where its rule does not hold.
-    return F.coalesce(*(F.when(holds(half, policy), F.lit(due.value)) for due, holds in dues))
+    return F.coalesce(*(F.when(holds(half, policy), F.lit(label.value)) for label, holds in table))
 
 
 def check_wait_column(checks_sent: Column, policy: CheckPolicy) -> Column:

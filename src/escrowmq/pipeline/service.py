@@ -11,13 +11,13 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from escrowmq.model.clock import Clock
-from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, Jobs
 from escrowmq.pipeline.lanes import Done, Lane
 from escrowmq.pipeline.pacing import PROGRESS_MS, Heard, Pace
 from escrowmq.pipeline.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
@@ -25,49 +25,19 @@ from escrowmq.pipeline.watching import Away, BrokerWatch
 
 log = logging.getLogger(__name__)
 
-EXIT_SPARK_DIED = 3
+EXIT_SPARK_DIED = 7
 
-SETTLE = "settle"
-ARCHIVE = "archive"
 PROGRESS = "progress"
 TIDY = "tidy"
 
 #: Whether Spark lives is looked at so often.
 LOOK_MS = 5_000
+#: A broker lets nobody wait for longer than 25 seconds; what comes sooner would look like news.
+WAIT_MS_MAX = 20_000
 #: A broker that does not answer is asked again after so long.
 AWAY_MS = 1_000
 #: After so long without work, memory is given back.
 TIDY_AFTER_MS = 30_000
-#: Summaries of rounds that wait for the next run of archiving; the oldest go first.
-ROUNDS_MAX = 10_000
-
-
-class Jobs(Protocol):
-    """What the service has others do; each is called from one thread at a time."""
-
-    def settle(self) -> Facts:
-        """Run one round."""
-        ...
-
-    def archive(self, rounds: Sequence[Facts]) -> Facts:
-        """Take what is new into the lake, and these summaries of rounds with it."""
-        ...
-
-    def progress(self) -> object:
-        """What is another value when consumers went on."""
-        ...
-
-    def cancel_settle(self) -> None:
-        """Give the round up that is running."""
-        ...
-
-    def tidy(self) -> None:
-        """Give memory back."""
-        ...
-
-    def is_alive(self) -> bool:
-        """Whether there is any sense in going on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +50,7 @@ Watching: TypeAlias = Callable[[str, Callable[[Heard | Away], None]], BrokerWatc
 
 
 class Service:
-    """Conducts; ``stop`` may be called from anywhere, all else by the thread that runs it."""
+    """Conducts.  ``stop`` may be called from anywhere, all else from the thread that runs it."""
 
     def __init__(
         self,
@@ -101,7 +71,9 @@ class Service:
             address: watching(address, self._events.put) for address in config.broker_addresses
         }
         for address in self._watches:
-            self.telemetry.brokers[address] = BrokerFacts(away_since_ms=clock.now_ms())
+            self.telemetry.brokers[address] = BrokerFacts(
+                address=address, away_since_ms=clock.now_ms()
+            )
         #: When each broker may be asked, and since when things are news there.
         self._ask_at_ms = dict.fromkeys(self._watches, 0)
         self._since_ms = dict.fromkeys(self._watches, 0)
@@ -126,7 +98,6 @@ class Service:
             if event is not None:
                 self._handle(event)
             if not self._jobs.is_alive():
-                log.error("spark_died", extra={"master": self._config.master})
                 event = _Stop(EXIT_SPARK_DIED)
                 break
         for watch in self._watches.values():
@@ -138,14 +109,15 @@ class Service:
     # Asking.
 
     def _ask(self) -> None:
-        interval_ms = min(self._config.settle_interval_ms, self._config.archive_interval_ms)
+        intervals_ms = (self._config.settle_interval_ms, self._config.archive_interval_ms)
+        wait_ms = min(*intervals_ms, WAIT_MS_MAX)
         for address, watch in self._watches.items():
             # While a round runs, what is due is being looked at: everything would be news.
             is_free = not watch.is_asking and not self._pace.settling.is_running
             if is_free and self._ask_at_ms[address] <= _now_ms():
                 # The first answer tells how things are, the others what is new.
                 since_ms = self._since_ms[address]
-                watch.ask(interval_ms if since_ms else 0, since_ms)
+                watch.ask(wait_ms if since_ms else 0, since_ms)
 
     def _next_event(self) -> Event | None:
         at_ms = [self._pace.settle_at_ms(), self._pace.archive_at_ms(), *self._ask_at_ms.values()]
@@ -168,28 +140,18 @@ class Service:
     def _on_heard(self, heard: Heard) -> None:
         self._watches[heard.broker].is_asking = False
         self._pace.note(heard)
-        facts = self.telemetry.brokers[heard.broker]
-        if not facts.is_reachable:
-            log.info("broker_found", extra={"broker": heard.broker})
-        facts.is_reachable, facts.away_since_ms, facts.error = True, 0, ""
-        facts.heard_at_ms = self._clock.now_ms()
-        facts.due, facts.undecided = heard.due, heard.undecided
-        facts.sink_attempts, facts.log_end = heard.sink_attempts, heard.log_end
-        facts.archive_lag_bytes = self._pace.archive_lag()[heard.broker]
         # What was heard once is no news, whether or not a round follows at once.
         self._since_ms[heard.broker] = heard.now_ms
+        facts = self.telemetry.brokers[heard.broker]
+        facts.hear(heard, self._clock.now_ms())
+        facts.archive_lag_bytes = self._pace.archive_lag()[heard.broker]
 
     def _on_away(self, away: Away) -> None:
         self._watches[away.broker].is_asking = False
         self._pace.note_away(away.broker)
         self._ask_at_ms[away.broker] = _now_ms() + AWAY_MS
         self._since_ms[away.broker] = 0
-        facts = self.telemetry.brokers[away.broker]
-        if facts.is_reachable or not facts.error:
-            log.warning("broker_away", extra={"broker": away.broker, "why": str(away.error)})
-        if facts.is_reachable:
-            facts.is_reachable, facts.away_since_ms = False, self._clock.now_ms()
-        facts.error = str(away.error)
+        self.telemetry.brokers[away.broker].lose(str(away.error), self._clock.now_ms())
 
     # Working.
 
@@ -235,13 +197,15 @@ class Service:
     def _on_done(self, done: Done) -> None:
         now_ms = _now_ms()
         is_failed = done.error is not None
+        if done.name in (SETTLE, ARCHIVE):
+            self._worked_at_ms = now_ms
         if done.name == SETTLE:
             self._pace.settling.end(now_ms, is_failed=is_failed)
-            facts = self._told("settle_done", "settle_failed", self.telemetry.settle, done)
-            self._rounds += [] if facts is None else [facts]
+            self._rounds += self.telemetry.settle.end(done, self._clock.now_ms())
         elif done.name == ARCHIVE:
-            self._pace.archive_ended(now_ms, is_failed=is_failed)
-            self._told("archive_done", "archive_failed", self.telemetry.archive, done)
+            told = self.telemetry.archive.end(done, self._clock.now_ms())
+            is_whole = all(facts.get("is_complete", True) for facts in told)
+            self._pace.archive_ended(now_ms, is_failed=is_failed, is_whole=is_whole)
             for broker, lag in self._pace.archive_lag().items():
                 self.telemetry.brokers[broker].archive_lag_bytes = lag
         elif is_failed:
@@ -249,22 +213,6 @@ class Service:
         elif done.name == PROGRESS and done.result != self._progress:
             self._progress = done.result
             self._pace.note_progress()
-
-    def _told(self, good: str, bad: str, facts: RunFacts, done: Done) -> Facts | None:
-        """Tell the log and the telemetry how a run ended."""
-        self._worked_at_ms = _now_ms()
-        facts.last_ended_at_ms = self._clock.now_ms()
-        if done.error is None:
-            assert isinstance(done.result, Mapping)
-            facts.add(done.result)
-            log.info(good, extra={f"run_{name}": value for name, value in done.result.items()})
-            return done.result
-        facts.fail(done.error)
-        # A broker or a database that is away needs no trace of our code; a mistake of ours does.
-        trace = None if isinstance(done.error, EscrowError) else done.error
-        extra = {"failures_in_a_row": facts.failures_in_a_row, "why": str(done.error)[:2_000]}
-        log.error(bad, extra=extra, exc_info=trace)
-        return None
 
 
 def _now_ms() -> int:

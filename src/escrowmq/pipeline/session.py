@@ -49,6 +49,7 @@ def spark_session(
     config: PipelineConfig,
     *,
     cache: Path | None = None,
+    scratch: Path | None = None,
     jvm_options: tuple[str, ...] = (),
     further: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -56,6 +57,7 @@ def spark_session(
 
     Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
     workers inherit.  `cache` is where the scripts for Java are kept, by default the user's cache;
+    `scratch` is for what Spark needs while it runs, by default the system's place for that.
     `jvm_options` come after ours, `further` settings too.
 
     Raises:
@@ -68,8 +70,13 @@ def spark_session(
         raise spark_missing() from error
     os.environ.update(environment(config, cache))
     builder = SparkSession.builder.master(config.master).appName(APP_NAME)
-    options = {**settings(config, jvm_options), **(further or {})}
-    for name, value in {**options, **spark_options_of(config.spark_options)}.items():
+    if scratch is not None:
+        jvm_options += (f"-Djava.io.tmpdir={scratch}",)
+    options = settings(config, jvm_options)
+    if scratch is not None:
+        options |= {name: str(scratch) for name in ("spark.local.dir", "spark.sql.warehouse.dir")}
+    options |= {**(further or {}), **spark_options_of(config.spark_options)}
+    for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -101,6 +108,8 @@ def settings(config: PipelineConfig, jvm_options: tuple[str, ...] = ()) -> dict[
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.eventLog.enabled": "false",
+        # A round must not wait for a long run of archiving.
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),

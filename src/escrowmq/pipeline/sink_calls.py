@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from escrowmq.client.own_calls import ANSWER_S, OwnCalls
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
+from escrowmq.model.sink_attempt import AGE_MS_MAX, SinkAttempt, SinkRun
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_headers import (
     ByHeader,
@@ -24,9 +24,6 @@ from escrowmq.protocol.own_headers import (
     ListTransactionsHeader,
 )
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, TopicRow
-
-CHECK_AFTER_MS = 24 * 3_600_000
-"""Age before anything but evidence ends an attempt: a job may take that long."""
 
 FIRST_WAIT_S = 0.05
 WAIT_MAX_S = 2.0
@@ -71,7 +68,7 @@ class SinkCalls:
             transaction_id=attempt.transaction_id,
             number=number,
             is_bulk=True,
-            check_after_ms=CHECK_AFTER_MS,
+            check_after_ms=AGE_MS_MAX,
         )
         answer = self._patiently(lambda: self._calls.call_arrow(OwnCode.HOLD_HALVES, header, batch))
         half_offset: int = answer.header.half_offset

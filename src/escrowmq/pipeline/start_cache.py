@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.config import PipelineConfig, spark_missing, user_cache
+from escrowmq.pipeline.config import PipelineConfig, spark_missing
 from escrowmq.pipeline.java import java_home, java_version
 from escrowmq.pipeline.session import JVM_OPTIONS, spark_session
 
@@ -81,19 +81,21 @@ class StartCache:
             path.unlink(missing_ok=True)
 
 
-def start_cache(cache: Path | None = None) -> StartCache:
+def start_cache(cache: Path) -> StartCache:
     """The cache that fits what is installed here."""
     version = java_version(java_home(cache))
     facts = [version, *JVM_OPTIONS, *_class_path()]
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     return StartCache(
-        path=(cache or user_cache()) / f"start-{name}.aot",
+        path=cache / f"start-{name}.aot",
         is_possible=_major(version) >= JAVA_MIN,
     )
 
 
-def quick_session(config: PipelineConfig, *, cache: Path | None = None) -> SparkSession:
+def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> SparkSession:
     """Start Spark with the cache, if there is one that fits; without it if it does no good.
+
+    What Spark needs while it runs is kept in `scratch`.
 
     Raises:
         RequestRefused: ``spark_missing``.
@@ -104,22 +106,22 @@ def quick_session(config: PipelineConfig, *, cache: Path | None = None) -> Spark
     found = start_cache(cache)
     options = found.options()
     try:
-        return spark_session(config, cache=cache, jvm_options=options)
+        return spark_session(config, cache=cache, scratch=scratch, jvm_options=options)
     except PySparkRuntimeError as error:
         if not options:
             raise
         log.warning("start_cache_dropped", extra={"path": str(found.path), "why": str(error)})
         found.drop()
-        return spark_session(config, cache=cache)
+        return spark_session(config, cache=cache, scratch=scratch)
 
 
-def training_command(cache: Path | None = None) -> list[str] | None:
+def training_command(cache: Path) -> list[str] | None:
     """The command that makes the cache; None where it is there, or of no use."""
     found = start_cache(cache)
     if not found.is_possible or found.is_whole():
         return None
-    command = [sys.executable, "-m", "escrowmq.pipeline.start_training"]
-    return command if cache is None else [*command, str(cache)]
+    module = "escrowmq.pipeline.start_training"
+    return [sys.executable, "-m", module, str(cache), str(os.getpid())]
 
 
 def checksum(path: Path) -> int:

@@ -1,6 +1,6 @@
 """Makes the start cache: starts Spark, does a little of everything, and has Java write it down.
 
-    python -m escrowmq.pipeline.start_training [CACHE_DIR]
+    python -m escrowmq.pipeline.start_training CACHE_DIR [PARENT_PID]
 
 A process of its own, at the lowest priority: it takes half a minute of one processor, once.
 """
@@ -8,9 +8,8 @@ A process of its own, at the lowest priority: it takes half a minute of one proc
 from __future__ import annotations
 
 import os
-import subprocess
+import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,9 @@ from pyspark.sql.datasource import (
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.jobs import java_of
+from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.scratch import scratch_in
 from escrowmq.pipeline.session import spark_session
 from escrowmq.pipeline.start_cache import StartCache, start_cache
 
@@ -38,23 +40,22 @@ WRITE_S_MAX = 300
 NICENESS = 19
 
 
-def train(cache: Path | None = None) -> StartCache:
+def train(cache: Path) -> StartCache:
     """Make the cache that fits what is installed here, and keep it.
 
     Raises:
         Unavailable: ``start_cache_unwritten``.
     """
     wanted = start_cache(cache)
-    wanted.path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=wanted.path.parent, prefix="training-") as scratch:
-        draft = Path(scratch) / "draft.aot"
+    with scratch_in(cache) as scratch:
+        draft = scratch / "draft.aot"
         spark = spark_session(
             PipelineConfig(master="local[2]"),
             cache=cache,
+            scratch=scratch,
             jvm_options=(f"-XX:AOTCacheOutput={draft}",),
-            further={"spark.local.dir": scratch, "spark.sql.warehouse.dir": scratch},
         )
-        exercise(spark, Path(scratch))
+        exercise(spark, scratch)
         end(spark)
         if not draft.exists():
             raise Unavailable("start_cache_unwritten", "Java wrote no cache", path=str(draft))
@@ -83,11 +84,8 @@ def exercise(spark: SparkSession, scratch: Path) -> None:
 
 def end(spark: SparkSession) -> None:
     """Stop Spark and wait for its Java, which writes the cache last."""
-    gateway = spark.sparkContext._gateway  # noqa: SLF001 -- Spark has no other way to its Java
-    assert gateway is not None
-    java: subprocess.Popen[bytes] = gateway.proc
+    java = java_of(spark)
     spark.stop()
-    gateway.shutdown()
     assert java.stdin is not None
     java.stdin.close()
     java.wait(timeout=WRITE_S_MAX)
@@ -152,13 +150,16 @@ def _look(rows: DataFrame, _number: int) -> None:
     rows.toArrow()
 
 
-def main() -> None:
+def main(cache: str, parent: str = "") -> None:
     """Make the cache, if it is not there."""
     os.nice(NICENESS)
-    cache = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    if not start_cache(cache).is_whole():
-        train(cache)
+    if parent:
+        # With its Java, which would otherwise write the cache to its end.
+        signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+        end_with_parent(int(parent))
+    if not start_cache(Path(cache)).is_whole():
+        train(Path(cache))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

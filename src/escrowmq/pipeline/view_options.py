@@ -51,10 +51,15 @@ class View:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Where and when it was read, then what the broker answers."""
+        """Where and when it was read, then what the broker tells."""
+        return (*_FIRST_COLUMNS, *self.told)
+
+    @property
+    def told(self) -> tuple[Column, ...]:
+        """What the broker tells."""
         rows = OWN_REQUESTS[self.code].answer_rows
         assert rows is not None
-        return (*_FIRST_COLUMNS, *columns_of(rows))
+        return columns_of(rows)
 
     @property
     def is_of_log(self) -> bool:

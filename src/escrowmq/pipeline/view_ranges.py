@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
-from escrowmq.pipeline.facts import TRANSACTION_ID
+from escrowmq.pipeline.facts import HEAD, TRANSACTION_ID
 from escrowmq.pipeline.queues import patiently
 from escrowmq.pipeline.view_options import EVENTS
 from escrowmq.protocol.own import OwnCode
@@ -29,6 +29,9 @@ from escrowmq.protocol.own_headers import (
 )
 
 log = logging.getLogger(__name__)
+
+#: Columns of transactions that brokers read from the log.
+_OF_LOG = frozenset((HEAD, TRANSACTION_ID))
 
 if TYPE_CHECKING:
     from escrowmq.pipeline.view_options import ViewOptions
@@ -145,13 +148,17 @@ def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[Arr
 
 
 def _header(options: ViewOptions, part: Range, columns: list[str]) -> PagedHeader:
-    if options.view.is_of_log:
-        return LogRangeHeader(start=part.start, end=part.end)
+    view = options.view
+    # Something must be asked for to know how many rows there are.
+    names = [column.name for column in view.told if column.name in columns] or [view.told[0].name]
+    if view.is_of_log:
+        return LogRangeHeader(start=part.start, end=part.end, columns=",".join(names))
     return ListTransactionsHeader(
         start=part.start,
         end=part.end,
+        columns=",".join(names),
         states=",".join(options.states),
-        with_ids=options.with_ids and TRANSACTION_ID in columns,
+        with_ids=options.with_ids and not _OF_LOG.isdisjoint(names),
     )
 
 

@@ -233,9 +233,9 @@ _TABLE = (
         about="Do what the pipeline says, where nothing has changed since it looked.",
         header=headers.ByHeader,
         rows=rows.VerdictRow,
-        rows_max=4_096,
+        rows_max=32_768,
         answer_rows=rows.VerdictOutcomeRow,
-        answer_rows_max=4_096,
+        answer_rows_max=32_768,
         changes=True,
     ),
     OwnRequest(

@@ -8,15 +8,17 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence, Sized
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class, whatever its case
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.own_columns import Named, Sparse, Texts
+from escrowmq.protocol.own_answered import Named, Sparse, Texts
+from escrowmq.protocol.own_columns import Numbers
 from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, too_many_rows
 
 VERSION = b"escrowmq.version"
@@ -56,7 +58,7 @@ def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
     return _stream(pa.record_batch(arrays, schema=schema))
 
 
-def _array(held: Collection[Any], kind: pa.DataType) -> pa.Array:
+def _array(held: Sized, kind: pa.DataType) -> pa.Array:
     """A column, whichever way it is given."""
     if isinstance(held, Named):
         return pa.array(held.names, type=kind).take(pa.array(held.numbers))
@@ -112,6 +114,31 @@ def decode_batch(
         if array.null_count and not column.is_nullable:
             raise rows_malformed("no null may be here", column=column.name)
     return held
+
+
+class ArrowColumns:
+    """The columns of a batch: see ``BodyColumns``."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers."""
+        numbers: Numbers = self._batch.column(name).to_numpy()
+        return numbers
+
+    def codes(self, name: str, texts: Sequence[str]) -> Numbers:
+        """Which of these texts each is."""
+        found = pc.index_in(self._batch.column(name), pa.array(texts, pa.utf8()))
+        codes: Numbers = found.fill_null(-1).to_numpy()
+        return codes
+
+    def values(self, name: str) -> list[Any]:
+        """Any column."""
+        return list(self._batch.column(name).to_pylist())
 
 
 def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

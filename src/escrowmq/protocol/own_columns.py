@@ -1,91 +1,71 @@
-"""Columns of many rows, without an object for each value.
+"""Rows of a body by the column, in either form: of rows that came as Arrow none becomes an object.
 
-Whoever answers with thousands of rows gives one of these in place of a list.  Both forms of rows
-know them: Arrow takes them as they are, and ``tolist`` is for MessagePack.
+What was declared holds here as it does for single rows (``own_forms``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[Any]
+from escrowmq.protocol.own_forms import Form, Row, columns_of, decode_rows
 
-
-class _Column:
-    """What can be used like a list of values."""
-
-    __slots__ = ()
-
-    def tolist(self) -> list[Any]:
-        """The values."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.tolist())
-
-    def __contains__(self, value: object) -> bool:
-        return value in self.tolist()
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-class Named(_Column):
-    """Texts of which there are few: a number for each row, and what it stands for."""
-
-    __slots__ = ("names", "numbers")
-
-    def __init__(self, numbers: Numbers, names: Sequence[str | None]) -> None:
-        self.numbers = numbers
-        self.names = names
-
-    def tolist(self) -> list[str | None]:
-        """The values."""
-        names = self.names
-        return [names[number] for number in self.numbers.tolist()]
+class BodyColumns(Protocol):
+    """The rows of one body."""
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        """How many rows there are."""
+        ...
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers."""
+        ...
+
+    def codes(self, name: str, texts: Sequence[str]) -> Numbers:
+        """A column of texts: which of these each is, by its place, and -1 for none of them."""
+        ...
+
+    def values(self, name: str) -> list[Any]:
+        """Any column, as a list."""
+        ...
 
 
-class Texts(_Column):
-    """Texts as UTF-8; None for none."""
+def decode_columns(
+    form: Form, kind: type[Row], version: int, body: bytes, *, rows_max: int
+) -> BodyColumns:
+    """The rows in a body; refused unless they are exactly what was declared."""
+    if form is Form.ARROW:
+        from escrowmq.protocol import own_arrow
 
-    __slots__ = ("encoded",)
+        return own_arrow.ArrowColumns(
+            own_arrow.decode_batch(columns_of(kind), version, body, rows_max=rows_max)
+        )
+    return RowColumns(decode_rows(form, kind, version, body, rows_max=rows_max))
 
-    def __init__(self, encoded: Sequence[bytes | None]) -> None:
-        self.encoded = encoded
 
-    def tolist(self) -> list[str | None]:
-        """The values."""
-        return [None if one is None else one.decode() for one in self.encoded]
+class RowColumns:
+    """Rows that came one by one."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
 
     def __len__(self) -> int:
-        return len(self.encoded)
+        return len(self._rows)
 
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers."""
+        return np.array(self.values(name), dtype=np.int64)
 
-class Sparse(_Column):
-    """Numbers, some of which are not there."""
+    def codes(self, name: str, texts: Sequence[str]) -> Numbers:
+        """Which of these texts each is."""
+        places = {text: at for at, text in enumerate(texts)}
+        return np.array([places.get(one, -1) for one in self.values(name)], dtype=np.int64)
 
-    __slots__ = ("is_missing", "numbers")
-
-    def __init__(self, numbers: Numbers, is_missing: Numbers) -> None:
-        self.numbers = numbers
-        self.is_missing = is_missing
-
-    def tolist(self) -> list[int | None]:
-        """The values."""
-        pairs = zip(self.numbers.tolist(), self.is_missing.tolist(), strict=True)
-        return [None if is_missing else number for number, is_missing in pairs]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-def compact(numbers: Numbers) -> tuple[Numbers, list[int]]:
-    """These numbers, none below 0 and none huge, as positions in a list of those that occur."""
-    seen = np.flatnonzero(np.bincount(numbers, minlength=1))
-    positions = np.zeros(int(seen[-1]) + 1 if len(seen) else 1, dtype=np.int32)
-    positions[seen] = np.arange(len(seen))
-    return positions[numbers], seen.tolist()
+    def values(self, name: str) -> list[Any]:
+        """Any column."""
+        return [getattr(row, name) for row in self._rows]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -23,8 +23,8 @@ from msgspec import inspect
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 
-Columns: TypeAlias = Sequence[Collection[Any]]
-"""Rows turned around: for each column its values.  Arrays of numbers are as good as lists."""
+Columns: TypeAlias = Sequence[Sized]
+"""Rows turned around: for each column its values, in a list or in what has ``tolist``."""
 
 _INT32_MAX = 2**31 - 1
 _ARROW = "escrowmq.protocol.own_arrow"
@@ -74,6 +74,22 @@ def columns_of(kind: type[Row]) -> tuple[Column, ...]:
     return tuple(_column(field.name, field.type) for field in described.fields)
 
 
+def chosen_columns(kind: type[Row], names: str) -> tuple[Column, ...]:
+    """Those of the columns that are named, in their own order; all if none is."""
+    columns = columns_of(kind)
+    if not names:
+        return columns
+    wanted = {name.strip() for name in names.split(",")}
+    chosen = tuple(column for column in columns if column.name in wanted)
+    if len(chosen) < len(wanted):
+        raise RequestRefused(
+            "column_unknown",
+            f"name some of {', '.join(column.name for column in columns)}",
+            columns=names[:256],
+        )
+    return chosen
+
+
 def _column(name: str, kind: inspect.Type) -> Column:
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     (held,) = (one for one in kinds if not isinstance(one, inspect.NoneType))
@@ -100,13 +116,15 @@ def encode_rows(form: Form, kind: type[RowT], version: int, rows: Sequence[RowT]
     )
 
 
-def encode_columns(form: Form, kind: type[Row], version: int, columns: Columns) -> bytes:
-    """These rows, given by columns."""
-    assert len(columns) == len(kind.__struct_fields__)
+def encode_columns(
+    form: Form, kind: type[Row], version: int, columns: Columns, names: str = ""
+) -> bytes:
+    """These rows, given by columns: those that are named, or all."""
     if form is Form.ARROW:
         from escrowmq.protocol import own_arrow
 
-        return own_arrow.encode(columns_of(kind), version, columns)
+        return own_arrow.encode(chosen_columns(kind, names), version, columns)
+    assert len(columns) == len(kind.__struct_fields__)
     return _encode(list(zip(*map(_plain, columns), strict=True)))
 
 
@@ -154,9 +172,10 @@ def rows_malformed(why: str, **facts: object) -> ProtocolViolation:
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def _plain(values: Collection[Any]) -> Collection[Any]:
-    """MessagePack does not know numpy's numbers."""
-    return values.tolist() if hasattr(values, "tolist") else values
+def _plain(values: Any) -> Iterable[Any]:  # noqa: ANN401 - one of many kinds of columns
+    """MessagePack knows lists only."""
+    plain: Iterable[Any] = values.tolist() if hasattr(values, "tolist") else values
+    return plain
 
 
 def _array_count(body: bytes) -> int:

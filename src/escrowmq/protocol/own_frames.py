@@ -22,12 +22,13 @@ from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import (
     Form,
     Row,
+    chosen_columns,
     columns_of,
     decode_rows,
     encode_rows,
     too_many_rows,
 )
-from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader, OwnRefusal
+from escrowmq.protocol.own_headers import ListHeader, OwnAnswer, OwnHeader, OwnRefusal
 from escrowmq.protocol.remoting import Frame, encode_request
 
 _KINDS: dict[str, type[EscrowError]] = {
@@ -103,7 +104,7 @@ def encode_arrow_call(
     return encode_request(code, opaque, header=asked, body=body)
 
 
-def read_arrow_answer(code: OwnCode, frame: Frame) -> ArrowAnswer:
+def read_arrow_answer(code: OwnCode, frame: Frame, asked: OwnHeader | None = None) -> ArrowAnswer:
     """What the frame says that answers ``encode_arrow_call``."""
     from escrowmq.protocol import own_arrow
 
@@ -111,7 +112,8 @@ def read_arrow_answer(code: OwnCode, frame: Frame) -> ArrowAnswer:
     header = _header_of(code, frame)
     if spec.answer_rows is None:
         return ArrowAnswer(header, None)
-    columns = columns_of(spec.answer_rows)
+    names = asked.columns if isinstance(asked, ListHeader) else ""
+    columns = chosen_columns(spec.answer_rows, names)
     return ArrowAnswer(
         header,
         own_arrow.decode_batch(columns, spec.version, frame.body, rows_max=spec.answer_rows_max),

@@ -56,6 +56,14 @@ class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
+class ListHeader(PagedHeader, frozen=True, kw_only=True):
+    """A request for very many rows."""
+
+    #: Names of the columns that are wanted, with commas between them; empty for all.  Rows that
+    #: are no Arrow's always have all.
+    columns: str = ""
+
+
 # Facts.
 
 
@@ -116,7 +124,7 @@ class PlanHeader(OwnHeader, frozen=True, kw_only=True):
     weight: Int64 = 0
 
 
-class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
+class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_TRANSACTIONS."""
 
     #: Half offsets: from, and up to; -1 means to the end.
@@ -128,7 +136,7 @@ class ListTransactionsHeader(PagedHeader, frozen=True, kw_only=True):
     with_ids: bool = False
 
 
-class LogRangeHeader(PagedHeader, frozen=True, kw_only=True):
+class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_HALVES, LIST_OPS, LIST_CHECKS and LIST_EVENTS."""
 
     #: Log offsets: from, and up to; -1 means to the end.  What begins between them is listed.
@@ -224,9 +232,9 @@ class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     #: Queue offsets: from, and up to.  What retention has deleted is passed over.
     start: Int64
     end: Int64
-    #: Messages and bytes of messages to answer at most, but for one that is larger; 0 means as
-    #: many as there may be.
+    #: Messages to answer at most; 0 means as many as there may be.
     limit: Int32 = 0
+    #: Bytes of messages to answer at most, but for one that is larger; 0 lets the broker say.
     bytes_max: Int32 = 0
     #: Only messages whose tag has one of these codes (Java's hash code), with commas between
     #: them; empty for all.  Tags may share a code.

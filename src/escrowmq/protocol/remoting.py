@@ -137,7 +137,7 @@ class FrameSplitter:
         while end - at >= _WORD_BYTES:
             (size,) = _SIZE.unpack_from(chunk, at)
             if not _WORD_BYTES <= size <= self._frame_bytes_max:
-                raise self._illegal_size(size)
+                raise _illegal_size(size, self._frame_bytes_max)
             frame_end = at + _WORD_BYTES + size
             if frame_end > end:
                 wanted_bytes += size
@@ -147,17 +147,26 @@ class FrameSplitter:
         self._rest += chunk[at:]
         self._wanted_bytes = wanted_bytes
 
-    def _illegal_size(self, size: int) -> ProtocolViolation:
-        if size > self._frame_bytes_max:
-            return ProtocolViolation("frame_too_large", bytes=size, bytes_max=self._frame_bytes_max)
-        return _malformed("size is negative or leaves no room for a header", size=size)
 
-
-def decode_frame(payload: bytes) -> Frame:
+def decode_frame(payload: bytes | bytearray) -> Frame:
     """Read one frame without its first four bytes."""
     if len(payload) < _WORD_BYTES:
         raise _malformed("truncated", size=len(payload))
-    return _decode(payload, 0, len(payload))
+    (word,) = _WORD.unpack_from(payload)
+    body_at = _WORD_BYTES + (word & _HEADER_BYTES_MAX)
+    if body_at > len(payload):
+        raise _malformed("header passes the frame's end", size=word & _HEADER_BYTES_MAX)
+    # Each part is copied once, however large it is.
+    view = memoryview(payload)
+    return _from_parts(word >> 24, bytes(view[_WORD_BYTES:body_at]), bytes(view[body_at:]))
+
+
+def frame_size(first: bytes | bytearray) -> int:
+    """How many bytes follow the first four of a frame."""
+    size: int = _SIZE.unpack(first)[0]
+    if not _WORD_BYTES <= size <= FRAME_BYTES_MAX:
+        raise _illegal_size(size, FRAME_BYTES_MAX)
+    return size
 
 
 def encode_response(
@@ -223,9 +232,10 @@ def _decode(data: bytes, at: int, end: int) -> Frame:
     body_at = header_at + (word & _HEADER_BYTES_MAX)
     if body_at > end:
         raise _malformed("header passes the frame's end", size=word & _HEADER_BYTES_MAX)
-    header = data[header_at:body_at]
-    body = data[body_at:end]
-    header_type = word >> 24
+    return _from_parts(word >> 24, data[header_at:body_at], data[body_at:end])
+
+
+def _from_parts(header_type: int, header: bytes, body: bytes) -> Frame:
     if header_type == _TYPE_JSON:
         return _from_json(header, body)
     if header_type != _TYPE_BINARY:
@@ -283,6 +293,12 @@ def _head(
         type_bit = 0
     assert len(raw) <= _HEADER_BYTES_MAX
     return _TWO_WORDS.pack(_WORD_BYTES + len(raw) + body_bytes, type_bit | len(raw)) + raw
+
+
+def _illegal_size(size: int, size_max: int) -> ProtocolViolation:
+    if size > size_max:
+        return ProtocolViolation("frame_too_large", bytes=size, bytes_max=size_max)
+    return _malformed("size is negative or leaves no room for a header", size=size)
 
 
 def _malformed(message: str, **fields: object) -> ProtocolViolation:

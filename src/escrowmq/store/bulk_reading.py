@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.consume_queue import ConsumeQueue
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 #: Entries that one filtered read looks at.
 FILTERED_MAX = 65_536
+#: A small message.
+SMALL_BYTES = 256
 #: Bytes that are read for nothing rather than in a further read.
-GAP_BYTES_MAX = 4_096
+GAP_BYTES_MAX = 8_192
+#: What is read at once, about: little enough to stay in the processor's cache.
+BLOCK_BYTES = 256 * 1024
 
 Offsets = npt.NDArray[np.int64]
 
@@ -35,8 +39,8 @@ class StoredBytes(msgspec.Struct, frozen=True, kw_only=True):
     queue_offsets: Offsets
     #: Their entries in the queue.
     entries: Rows
-    #: Joined they are the records, in the order of the queue.
-    pieces: list[memoryview]
+    #: Their records, in the order of the queue.
+    records: memoryview
     #: Where to read on.
     next_offset: int
 
@@ -55,7 +59,8 @@ def read_stored(
 
     With ``codes``, only those with such tags.  What repair took out is passed over.
     """
-    looked = count_max if codes is None else FILTERED_MAX
+    # Few are smaller, and entries that do not fit are looked at for nothing.
+    looked = min(count_max, bytes_max // SMALL_BYTES + 1) if codes is None else FILTERED_MAX
     rows = queue.rows(start, min(looked, max(end - start, 0)))
     is_wanted = (rows["size"] > 0) & ~_are_lost(store, rows["log_offset"])
     if codes is not None:
@@ -69,11 +74,11 @@ def read_stored(
     if len(taken) < len(wanted):
         next_offset = start + int(wanted[len(taken)])
     entries = rows[taken]
+    records = memoryview(bytearray(int(totals[len(taken) - 1]) if len(taken) else 0))
+    if len(taken):
+        _copy(store.log, entries["log_offset"], entries["size"].astype(np.int64), records)
     return StoredBytes(
-        queue_offsets=taken + start,
-        entries=entries,
-        pieces=list(_pieces(store.log, entries["log_offset"], entries["size"])),
-        next_offset=next_offset,
+        queue_offsets=taken + start, entries=entries, records=records, next_offset=next_offset
     )
 
 
@@ -87,46 +92,34 @@ def _are_lost(store: Store, log_offsets: Offsets) -> npt.NDArray[np.bool_]:
     return are_lost
 
 
-def _pieces(
-    log: CommitLog, log_offsets: Offsets, sizes: npt.NDArray[np.uint32]
-) -> Iterator[memoryview]:
-    """The bytes of these records in this order; neighbours are one piece."""
-    if not len(log_offsets):
-        return
-    blocks, block_of, places = _read_blocks(log, log_offsets, sizes.astype(np.int64))
-    ends = places + sizes
-    is_next = (block_of[1:] == block_of[:-1]) & (places[1:] == ends[:-1])
-    firsts = np.concatenate(([0], np.flatnonzero(~is_next) + 1))
-    lasts = np.concatenate((firsts[1:], [len(places)])) - 1
-    for block, start, end in zip(
-        block_of[firsts].tolist(), places[firsts].tolist(), ends[lasts].tolist(), strict=True
-    ):
-        yield blocks[block][start:end]
-
-
-def _read_blocks(
-    log: CommitLog, log_offsets: Offsets, sizes: Offsets
-) -> tuple[list[memoryview], Offsets, Offsets]:
-    """Blocks of the log that hold these records; for each record its block, and where it is there.
-
-    Transactions are visible in the order of their decisions, which is not that of the log.
-    """
+def _copy(log: CommitLog, log_offsets: Offsets, sizes: Offsets, into: memoryview) -> None:
+    """The bytes of these records, in this order, one after the other."""
+    places = np.cumsum(sizes) - sizes
+    # Transactions are visible in the order of their decisions, which is not that of the log.
     order = np.argsort(log_offsets, kind="stable")
-    starts = log_offsets[order]
-    ends = starts + sizes[order]
-    segments = np.searchsorted([segment.start for segment in log.segments], starts, side="right")
-    opens = np.concatenate(
-        ([True], (starts[1:] - ends[:-1] > GAP_BYTES_MAX) | (segments[1:] != segments[:-1]))
-    )
-    firsts = np.flatnonzero(opens)
+    starts, places, sizes = log_offsets[order], places[order], sizes[order]
+    ends = starts + sizes
+    #: Where a record is not the next one's neighbour, here and there.
+    is_apart = (starts[1:] != ends[:-1]) | (places[1:] != places[:-1] + sizes[:-1])
+    firsts = np.concatenate(([0], np.flatnonzero(is_apart) + 1))
     lasts = np.concatenate((firsts[1:], [len(starts)])) - 1
-    block_starts = starts[firsts]
-    blocks = [
-        memoryview(log.read(start, size))
-        for start, size in zip(
-            block_starts.tolist(), (ends[lasts] - block_starts).tolist(), strict=True
-        )
-    ]
-    block_of = np.empty(len(starts), dtype=np.int64)
-    block_of[order] = np.cumsum(opens) - 1
-    return blocks, block_of, log_offsets - block_starts[block_of]
+    runs = zip(starts[firsts].tolist(), ends[lasts].tolist(), places[firsts].tolist(), strict=True)
+    block, block_start, block_end = memoryview(b""), 0, 0
+    borders = iter(_block_ends(log, starts[firsts], ends[lasts]))
+    for start, end, place in runs:
+        if end > block_end:
+            block_start, block_end = start, next(borders)
+            block = memoryview(log.read(block_start, block_end - block_start))
+        into[place : place + end - start] = block[start - block_start : end - block_start]
+
+
+def _block_ends(log: CommitLog, starts: Offsets, ends: Offsets) -> list[int]:
+    """Where to stop reading before a gap, or a border of segments, or when it is enough."""
+    segments = np.searchsorted([segment.start for segment in log.segments], starts, side="right")
+    is_last = (
+        (starts[1:] - ends[:-1] > GAP_BYTES_MAX)
+        | (segments[1:] != segments[:-1])
+        | (starts[1:] // BLOCK_BYTES != starts[:-1] // BLOCK_BYTES)
+    )
+    found: list[int] = ends[np.append(is_last, True)].tolist()
+    return found

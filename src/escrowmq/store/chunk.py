@@ -205,8 +205,8 @@ class Chunk:
         self.is_dirty = True
         return count
 
-    def decide_rows(self, at: Rows, states: Rows) -> None:
-        """Set these rows for good, each to its own state."""
+    def decide_rows(self, at: Rows, states: Rows | State) -> None:
+        """Set these rows for good, each to its own state or all to one; none is named twice."""
         state, next_at_ms = self._views["state"], self._views["next_at_ms"]
         before = state[at]
         is_undecided = (before == _PREPARED) | (before == _PARKED) | (next_at_ms[at] != NEVER)

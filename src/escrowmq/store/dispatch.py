@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns, Entry
-from escrowmq.store.entries import columns_of, entry_of
+from escrowmq.store.entries import columns_of, columns_of_each, entry_of
 from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
+    DecidedMany,
     Moved,
     Prepared,
     Record,
@@ -88,6 +89,8 @@ class Dispatcher:
             self._index(record, where)
         elif isinstance(record, Released):
             self._released(record, where)
+        elif isinstance(record, DecidedMany):
+            self._decided_many(record, where)
         elif isinstance(record, BatchDecided):
             waits = {row for row, _ in record.waiting}
             self._waiting.append(self._ranges(record.ranges, record.given, waits, where))
@@ -155,6 +158,17 @@ class Dispatcher:
         waiting = {row for row, _ in record.waiting}
         for blocks in self._ranges(record.ranges, given, waiting, where):
             self._waiting.extend(blocks)
+
+    def _decided_many(self, record: DecidedMany, where: Where) -> None:
+        rows = np.frombuffer(record.committed, dtype=np.int64)
+        if self._table.lacks_rows:
+            ranges = [(row, 1) for row in rows.tolist()]
+            for blocks in self._ranges(ranges, record.given, set(), where):
+                self._waiting.extend(blocks)
+        else:
+            columns, queues = columns_of_each(self._table, rows, where.at_ms)
+            ends = {span.queue: span.first for span in record.given}
+            self._waiting.extend(_by_queue(columns, queues, ends))
 
     def _ranges(
         self, ranges: list[tuple[int, int]], given: list[Span], waiting: set[int], where: Where

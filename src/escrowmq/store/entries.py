@@ -5,11 +5,15 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from escrowmq.store.consume_queue import Columns, Entry
+from escrowmq.store.rows import STATE_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
 
 
@@ -48,3 +52,48 @@ def columns_of(
         ),
         array("I", [half.queue if half else 0 for half in halves]),
     )
+
+
+def columns_of_each(
+    table: StateTable, rows: Rows, visible_at_ms: int
+) -> tuple[Columns, array[int]]:
+    """Entries for these rows, in their order, and their queues."""
+    held = gather(table, rows)
+    return (
+        Columns(
+            log_offsets=array("q", held["log_offset"].tobytes()),
+            sizes=array("I", held["size"].tobytes()),
+            tags=array("i", held["tags"].tobytes()),
+            crcs=array("I", held["crc"].tobytes()),
+            visible_at_ms=array("q", (visible_at_ms,)) * len(rows),
+        ),
+        array("I", held["queue"].tobytes()),
+    )
+
+
+def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
+    """What consume queue entries need of these rows, in their order."""
+    columns = {
+        name: np.zeros(len(rows), dtype=STATE_ROW[name])
+        for name in ("log_offset", "size", "tags", "crc", "queue")
+    }
+    for base, here in table.by_chunk(rows):
+        chunk = table.chunks[base]
+        at = rows[here] - base
+        for name, column in columns.items():
+            column[here] = chunk.view(name)[at]
+        if chunk.locations:
+            moved = chunk.locations.get
+            columns["log_offset"][here] = [
+                moved(row, stored_at)
+                for row, stored_at in zip(
+                    rows[here].tolist(), columns["log_offset"][here].tolist(), strict=True
+                )
+            ]
+    for index in np.flatnonzero(columns["size"] == 0).tolist():
+        half = table.get(int(rows[index]))
+        assert half is not None, "no row is missing"
+        values = (half.location, half.size, half.tags, half.crc, half.queue)
+        for column, value in zip(columns.values(), values, strict=True):
+            column[index] = value
+    return columns

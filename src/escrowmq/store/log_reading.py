@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.model.errors import StoreCorrupt
 from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, read_frame, stated_head
-from escrowmq.transaction.records import UNNUMBERED, BatchDecided, Decided, Moved, Prepared
+from escrowmq.transaction.records import UNNUMBERED, Moved, Op, Prepared
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
@@ -84,6 +84,6 @@ class LogReading:
             return LOST_BY, 0
         frame = self.frame(op_offset)
         for record in frame.records:
-            if isinstance(record, Decided | BatchDecided):
+            if isinstance(record, Op):
                 return record.by, frame.stored_at_ms
         raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)

@@ -24,6 +24,7 @@ from escrowmq.transaction.records import Scheduled, Stored
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from escrowmq.store.commit_log import Segment
     from escrowmq.store.store import Store
 
 BLOCK_BYTES = 512 * 1024
@@ -47,7 +48,7 @@ class Lone:
     #: Log offsets and store times of their frames.
     offsets: Rows
     at_ms: Rows
-    #: What they say, and the text at the end of each.
+    #: What they say, and the text at the end of each; none if they are not wanted.
     records: Rows
     texts: list[bytes]
 
@@ -61,6 +62,8 @@ class Wanted:
     #: Besides lone half messages and lone decisions: of frames with messages, and without.
     others_with_messages: bool = False
     others_without: bool = False
+    #: Whether the texts of lone ones are.
+    texts: bool = True
 
     def kinds(self, data: bytes, places: Rows, heads: Rows) -> Rows:
         """What each of these frames is; 0 if it is not asked for."""
@@ -127,6 +130,7 @@ class LogSweep:
             if swept.end > before:
                 is_sure = True
             else:
+                is_sure = is_sure or self._scan.segment_of(before).start == before
                 is_sure = is_sure or (before == start and self._find_border(swept))
                 if swept.end == before:
                     self._pass_over(swept, is_told=is_sure)
@@ -153,9 +157,9 @@ class LogSweep:
         swept.frames += len(taken)
         halves, decisions = np.flatnonzero(kinds == _HALF), np.flatnonzero(kinds == _DECISION)
         if len(halves):
-            swept.halves.append(_halves(data, places[halves], heads[halves]))
+            swept.halves.append(_halves(data, places[halves], heads[halves], wanted))
         if len(decisions):
-            swept.decisions.append(_decisions(data, places[decisions], heads[decisions]))
+            swept.decisions.append(_decisions(data, places[decisions], heads[decisions], wanted))
         for at in np.flatnonzero(kinds == _OTHER).tolist():
             swept.others.append(_passed(data, int(places[at]), heads[at]))
 
@@ -188,48 +192,48 @@ class LogSweep:
     def _end_before(self, log_offset: int) -> int | None:
         """Where the last frame ends that starts before this offset; None if that is not known."""
         segment = self._scan.segment_of(log_offset)
-        if segment.start == log_offset:
-            return log_offset
         for size in BEFORE_BYTES:
             start = max(segment.start, log_offset - size)
-            end = self._last_end(
-                start, segment.file.read_at(start - segment.start, log_offset - start)
-            )
-            if end is not None:
+            end = self._last_end(segment, start, log_offset)
+            if end is not None or start == segment.start:
                 return end
         return None
 
-    def _last_end(self, start: int, data: bytes) -> int | None:
-        """Where the last frame ends that starts in these bytes of the log."""
-        at = len(data)
+    def _last_end(self, segment: Segment, start: int, log_offset: int) -> int | None:
+        """Where the last frame ends that starts in ``[start, log_offset)``."""
+        size = log_offset - start
+        # The last one may start with the last byte.
+        data = segment.file.read_at(start - segment.start, size + len(MAGIC) - 1)
+        at = size
         for _ in range(CANDIDATES_MAX):
             at = data.rfind(MAGIC, 0, at + len(MAGIC) - 1)
             if at < 0:
-                return None
-            # A head may go on beyond the offset that was asked for: then the log has the rest.
+                break
             end = self._scan.frame_end(start + at)
             if end is not None:
                 return end
         return None
 
 
-def _halves(data: bytes, places: Rows, heads: Rows) -> Lone:
+def _halves(data: bytes, places: Rows, heads: Rows, wanted: Wanted) -> Lone:
     tails = places + heads["records_at"]
     records = windows(data, lone.HALF, tails)
-    ids = tails + lone.HALF_BYTES + 4 * records["key_count"].astype(np.int64)
-    return _lone(data, places, heads, records, ids)
+    ids_at = tails + lone.HALF_BYTES + 4 * records["key_count"].astype(np.int64)
+    texts = _texts(data, ids_at, places + heads["length"]) if wanted.texts else []
+    return Lone(heads["log_offset"], heads["stored_at_ms"], records, texts)
 
 
-def _decisions(data: bytes, places: Rows, heads: Rows) -> Lone:
+def _decisions(data: bytes, places: Rows, heads: Rows, wanted: Wanted) -> Lone:
     tails = places + heads["records_at"]
     records = windows(data, lone.DECISION, tails)
-    return _lone(data, places, heads, records, tails + lone.DECISION_BYTES)
-
-
-def _lone(data: bytes, places: Rows, heads: Rows, records: Rows, texts_at: Rows) -> Lone:
-    ends = (places + heads["length"]).tolist()
-    texts = [data[at:end] for at, end in zip(texts_at.tolist(), ends, strict=True)]
+    ends = places + heads["length"]
+    texts = _texts(data, tails + lone.DECISION_BYTES, ends) if wanted.texts else []
     return Lone(heads["log_offset"], heads["stored_at_ms"], records, texts)
+
+
+def _texts(data: bytes, starts: Rows, ends: Rows) -> list[bytes]:
+    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+    return [data[start:end] for start, end in pairs]
 
 
 def _passed(data: bytes, place: int, head: np.void) -> Passed:

@@ -17,6 +17,7 @@ import numpy as np
 
 from escrowmq.protocol.stored_message import record_crc
 from escrowmq.store.consume_queue import Columns
+from escrowmq.store.entries import gather
 from escrowmq.store.frames import HEAD_BYTES, are_intact, decode_records, each_vouched
 from escrowmq.store.lone import (
     DECISION,
@@ -28,7 +29,6 @@ from escrowmq.store.lone import (
     MARK,
     unpack_vouched,
 )
-from escrowmq.store.rows import STATE_ROW
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.states import State
 
@@ -171,10 +171,10 @@ def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:
     table, core = store.table, store.core
     rows, states = decisions["row"], decisions["state"]
     is_live = np.zeros(len(rows), dtype=np.bool_)
-    for base, here in by_chunk(table, rows):
+    for base, here in table.by_chunk(rows):
         table.chunks[base].decide_rows(rows[here] - base, states[here])
         is_live[here] = True
-    table.replayed_ops.append((rows[is_live], op_offsets[is_live]))
+    table.keep_ops(rows[is_live], op_offsets[is_live])
     for index in np.flatnonzero(~is_live).tolist():
         table.decide(int(rows[index]), 1, State(int(states[index])), int(op_offsets[index]))
     for known in (core.parts, core.delays, core.resumed_at_ms, core.moved_at_ms):
@@ -204,38 +204,6 @@ def show(store: Store, decisions: Rows, at_ms: Rows) -> None:
         queue, first = int(queues[start]), int(decisions["queue_offset"][start])
         store.queues[queue].extend(first, columns)
         store.core.queue_ends[queue] = first + end - start
-
-
-def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
-    """What consume queue entries need of these rows, in their order."""
-    columns = {
-        name: np.zeros(len(rows), dtype=STATE_ROW[name])
-        for name in ("log_offset", "size", "tags", "crc")
-    }
-    for base, here in by_chunk(table, rows):
-        chunk = table.chunks[base]
-        at = rows[here] - base
-        for name, column in columns.items():
-            column[here] = chunk.view(name)[at]
-        for row, location in chunk.locations.items():
-            columns["log_offset"][rows == row] = location
-    for index in np.flatnonzero(columns["size"] == 0).tolist():
-        half = table.get(int(rows[index]))
-        assert half is not None, "no row is missing"
-        values = (half.location, half.size, half.tags, half.crc)
-        for column, value in zip(columns.values(), values, strict=True):
-            column[index] = value
-    return columns
-
-
-def by_chunk(table: StateTable, rows: Rows) -> list[tuple[int, Rows]]:
-    """Bases of chunks in memory, and the indices of those of the rows that each has."""
-    bases = rows - rows % table.chunk_rows
-    return [
-        (base, np.flatnonzero((bases == base) & (rows >= base + table.chunks[base].skipped)))
-        for base in np.unique(bases).tolist()
-        if base in table.chunks
-    ]
 
 
 def publish_all(store: Store) -> None:

@@ -14,10 +14,12 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    DecidedMany,
     Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
+    Op,
     Parked,
     Prepared,
     Released,
@@ -78,6 +80,7 @@ class Sequence:
             Prepared: self._prepare,
             Decided: self._decide,
             BatchDecided: self._decide,
+            DecidedMany: self._decide,
             Released: self._release,
             Moved: self._carry,
             Asked: self._ask,
@@ -126,7 +129,7 @@ class Sequence:
             self._use(self._queue_names, queue, log_offset)
         self._step(self._halves, record.first, len(record.placed.queues), log_offset)
 
-    def _decide(self, record: Decided | BatchDecided, log_offset: int) -> None:
+    def _decide(self, record: Op, log_offset: int) -> None:
         for first, count in record.ranges:
             self._use(self._halves, first + count - 1, log_offset)
         for span in record.given:

@@ -68,6 +68,8 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     survivors: list[Survivor] | None
     dropped: list[int]
     ops: list[int]
+    #: How many of the columns.
+    op_columns: int
 
 
 def to_half(row: int, rows: Rows) -> Half:

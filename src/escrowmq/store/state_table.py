@@ -17,12 +17,12 @@ import numpy as np
 
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.id_filter import IdFilter
-from escrowmq.store.rows import Rows
+from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import STATES, State
-from escrowmq.transaction.table import FIRST, Half, NewRows, first_row
+from escrowmq.transaction.table import FIRST, Half, HalfColumns, NewRows, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
+
+#: What decisions by the column ask of each row.
+_HALF_COLUMNS = ("size", "stored_at_ms", "origin", "queue", "part", "state", "checks_sent")
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
@@ -66,9 +69,10 @@ class StateTable:
         self.ops: dict[int, int] = {}
         #: How many rows each of these has, where it is not one.
         self._op_rows: dict[int, int] = {}
-        #: The same of requests of one row, by the column: a replay decides them by the thousand,
-        #: and ends with a checkpoint before anybody asks.
-        self.replayed_ops: list[tuple[Rows, Rows]] = []
+        #: The same of requests of one row that were decided by the thousand: rows in their order,
+        #: and op offsets.
+        self.op_columns: list[tuple[Rows, Rows]] = []
+        self._op_column_rows = 0
         self.ids = IdFilter()
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
@@ -106,6 +110,19 @@ class StateTable:
             next_at_ms=chunk.next_at_ms[at],
             op_offset=self.ops.get(first, -1),
         )
+
+    def columns(self, rows: Rows) -> HalfColumns:
+        """What is known of these rows, as far as chunks alone have them."""
+        held = {name: np.zeros(len(rows), dtype=STATE_ROW[name]) for name in _HALF_COLUMNS}
+        for base, here in self.by_chunk(rows):
+            at = rows[here] - base
+            for name, column in held.items():
+                column[here] = self.chunks[base].view(name)[at]
+        is_here = held.pop("size") > 0
+        kept = self.survivors.rows
+        if kept:
+            is_here &= np.fromiter((row not in kept for row in rows.tolist()), dtype=np.bool_)
+        return HalfColumns(is_here=is_here, **held)
 
     def find(self, transaction_id: str) -> int | None:
         """The newest request's first row with exactly this transaction id, if still known."""
@@ -166,6 +183,11 @@ class StateTable:
         if half.op_offset >= 0:
             return half.op_offset
         # In memory until a file has it; of a row that was carried forward there may be no file.
+        for rows, op_offsets in reversed(self.op_columns):
+            if rows[0] <= half.half_offset <= rows[-1]:
+                at = int(np.searchsorted(rows, half.half_offset))
+                if rows[at] == half.half_offset:
+                    return int(op_offsets[at])
         return self.files.op_offset(half.half_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
@@ -219,6 +241,11 @@ class StateTable:
             if chunk.needed:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
+
+    @property
+    def unfiled_ops(self) -> int:
+        """How many decisions only memory knows."""
+        return len(self.ops) + self._op_column_rows
 
     @property
     def needed(self) -> int:
@@ -292,6 +319,23 @@ class StateTable:
             chunk.set_state(at, at + 1, state, settled=True)
         else:
             self._set(first, count, state)
+
+    def decide_many(self, rows: Rows, state: State, op_offset: int) -> None:
+        """Set the state of requests of one row each, for good; no row is named twice."""
+        self.keep_ops(rows, np.broadcast_to(np.int64(op_offset), rows.shape))
+        for base, here in self.by_chunk(rows):
+            self.chunks[base].decide_rows(rows[here] - base, state)
+        if self.survivors.rows:
+            for row in rows.tolist():
+                self.survivors.change(row, state=state, next_at_ms=NEVER, op_offset=op_offset)
+
+    def keep_ops(self, rows: Rows, op_offsets: Rows) -> None:
+        """Remember which frame decided each of these rows, until a file does."""
+        if len(rows):
+            order = np.argsort(rows, kind="stable")
+            is_one = not op_offsets.strides[0]
+            self._op_column_rows += len(rows)
+            self.op_columns.append((rows[order], op_offsets if is_one else op_offsets[order]))
 
     def mark(self, first: int, count: int, state: State) -> None:
         """Park or resume rows."""
@@ -387,19 +431,19 @@ class StateTable:
             survivors=self.survivors.to_save(),
             dropped=dropped,
             ops=list(self.ops),
+            op_columns=len(self.op_columns),
         )
 
     def _op_columns(self) -> tuple[Rows, Rows, Rows]:
         """First rows, numbers of rows and op offsets of what was decided since the last time."""
         firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
         offsets = np.fromiter(self.ops.values(), dtype=np.int64, count=len(self.ops))
-        replayed, self.replayed_ops = self.replayed_ops, []
-        rows = np.concatenate([firsts, *(rows for rows, _ in replayed)])
+        rows = np.concatenate([firsts, *(rows for rows, _ in self.op_columns)])
         counts = np.ones(len(rows), dtype=np.int64)
         if self._op_rows:
             count_of = self._op_rows.get
             counts[: len(firsts)] = [count_of(first, 1) for first in self.ops]
-        return rows, counts, np.concatenate([offsets, *(more for _, more in replayed)])
+        return rows, counts, np.concatenate([offsets, *(more for _, more in self.op_columns)])
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
@@ -419,6 +463,9 @@ class StateTable:
             self.ops.pop(first, None)
             if self._op_rows:
                 self._op_rows.pop(first, None)
+        filed = self.op_columns[: snapshot.op_columns]
+        self._op_column_rows -= sum(len(rows) for rows, _ in filed)
+        del self.op_columns[: snapshot.op_columns]
         for base in snapshot.dropped:
             del self.chunks[base]
         if snapshot.dropped:
@@ -482,6 +529,17 @@ class StateTable:
                 if at < stop:
                     yield chunk, at, stop
             row = end
+
+    def by_chunk(self, rows: Rows) -> list[tuple[int, Rows]]:
+        """Bases of chunks in memory, and the indices of those of these rows that each has."""
+        bases = rows - rows % self.chunk_rows
+        found = []
+        for base in np.unique(bases).tolist():
+            chunk = self.chunks.get(base)
+            if chunk is not None:
+                start, end = base + chunk.skipped, base + chunk.count
+                found.append((base, np.flatnonzero((rows >= start) & (rows < end))))
+        return found
 
     def is_in_chunks(self, first: int, count: int) -> bool:
         """Whether all these rows are."""

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 
+UNFILED_OPS_MAX = 1024 * 1024
+"""Decisions that wait for a checkpoint; written by the thousand, they take little of the log."""
+
+
 class Store:
     """An open store.  ``open_store`` in recovery.py makes one."""
 
@@ -286,7 +290,11 @@ class Store:
     def checkpoint_due(self) -> bool:
         """Whether a restart would have too much to replay, and there is room to mend that."""
         grown = self.log.written - self.checkpointed
-        is_due = grown >= self.config.checkpoint_bytes or self.keys.snapshot_due()
+        is_due = (
+            grown >= self.config.checkpoint_bytes
+            or self.keys.snapshot_due()
+            or self.table.unfiled_ops >= UNFILED_OPS_MAX
+        )
         return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:

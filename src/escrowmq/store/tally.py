@@ -12,6 +12,7 @@ from escrowmq.store.report import Counts
 from escrowmq.transaction.records import (
     BatchDecided,
     Decided,
+    DecidedMany,
     Moved,
     Parked,
     Prepared,
@@ -19,6 +20,7 @@ from escrowmq.transaction.records import (
     Resumed,
     Scheduled,
     Stored,
+    unpack_rows,
 )
 from escrowmq.transaction.states import State
 
@@ -81,6 +83,7 @@ class Tally:
             Prepared: self._prepare,
             Decided: self._decide,
             BatchDecided: self._decide_batch,
+            DecidedMany: self._decide_many,
             Released: self._release,
             Parked: self._park,
             Resumed: self._resume,
@@ -123,6 +126,14 @@ class Tally:
     def _decide_batch(self, record: BatchDecided) -> None:
         self._counts.committed += len(record.heads)
         for head in record.heads:
+            self._undecided.set(head, _CLOSED)
+        self._give(record.given)
+
+    def _decide_many(self, record: DecidedMany) -> None:
+        committed, rolled_back = unpack_rows(record.committed), unpack_rows(record.rolled_back)
+        self._counts.committed += len(committed)
+        self._counts.rolled_back += len(rolled_back)
+        for head in (*committed, *rolled_back):
             self._undecided.set(head, _CLOSED)
         self._give(record.given)
 

@@ -57,7 +57,7 @@ class InProcessBroker:
 
     ``data`` is a folder to keep; ``ledgers`` are those that ``run_checks`` reads, as the pipeline
     would: transactions of other ledgers, and of none, are asked about at their producers.
-    ``policy``, ``queue_count`` and ``name`` are what an operator would set.
+    ``policy``, ``store``, ``queue_count`` and ``name`` are what an operator would set.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class InProcessBroker:
         data: Path | None = None,
         ledgers: Iterable[SqlLedger] = (),
         policy: CheckPolicy | None = None,
+        store: StoreConfig | None = None,
         queue_count: int = 8,
         name: str = "broker-a",
     ) -> None:
@@ -76,6 +77,8 @@ class InProcessBroker:
         #: Those that ``run_checks`` reads.
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
+        # A test's machine keeps its power, and flushes are slow.
+        self._store = replace(store or StoreConfig(), durability="os")
         self._topics = TopicsConfig(queue_count=queue_count)
         self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -103,8 +106,7 @@ class InProcessBroker:
             data,
             self.clock,
             broker=self._broker_config,
-            # A test's machine keeps its power, and flushes are slow.
-            store=StoreConfig(durability="os"),
+            store=self._store,
             policy=self._policy,
             topics=self._topics,
             writer=WriterConfig(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.records import NEVER, PLAIN, BatchDecided, Decided, Released, Stored
+from escrowmq.transaction.records import NEVER, PLAIN, Op, Released, Stored
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 
@@ -110,7 +110,7 @@ def _given(record: Record) -> Iterator[tuple[int, int]]:
         yield from zip(record.placed.queues, record.queue_offsets, strict=True)
     elif isinstance(record, Released):
         yield from zip(record.queues, record.queue_offsets, strict=True)
-    elif isinstance(record, Decided | BatchDecided):
+    elif isinstance(record, Op):
         for span in record.given:
             for offset in range(span.first, span.first + span.count):
                 yield span.queue, offset

@@ -17,7 +17,15 @@ from escrowmq.testing.memory_table import MemoryTable
 from escrowmq.transaction.commands import Appended, Carry, Command, Decision, Held
 from escrowmq.transaction.core import MOVED_MAX, Transactions
 from escrowmq.transaction.policy import CheckPolicy
-from escrowmq.transaction.records import BatchDecided, Decided, Record, Released, Stored
+from escrowmq.transaction.records import (
+    BatchDecided,
+    Decided,
+    DecidedMany,
+    Record,
+    Released,
+    Stored,
+    unpack_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,6 +126,8 @@ class MemoryEngine(Calls):
                 self.queues.setdefault(queue, []).append(message)
         elif isinstance(record, Released):
             self._show_rows(record.rows)
+        elif isinstance(record, DecidedMany):
+            self._show_rows(unpack_rows(record.committed))
         elif isinstance(record, Decided | BatchDecided) and record.given:
             waits = {row for row, _ in record.waiting}
             rows = [row for first, count in record.ranges for row in range(first, first + count)]

@@ -18,8 +18,7 @@ from escrowmq.store.frames import HEAD_BYTES, decode_records, encode_records
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import (
     UNNUMBERED,
-    BatchDecided,
-    Decided,
+    Op,
     Prepared,
     Record,
     Scheduled,
@@ -93,7 +92,7 @@ class MemoryLog:
     def decision(self, op_offset: int) -> tuple[str, int]:
         """Who decided in the frame at this offset, and when."""
         frame = self._frame_by_offset[op_offset]
-        by = next(r.by for r in frame.records if isinstance(r, Decided | BatchDecided))
+        by = next(r.by for r in frame.records if isinstance(r, Op))
         return by, frame.where.at_ms
 
 

@@ -5,20 +5,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from escrowmq.testing.memory_log import MemoryLog
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half
+from escrowmq.transaction.table import FIRST, Half, HalfColumns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from escrowmq.model.message import Message
     from escrowmq.transaction.records import Moved
-    from escrowmq.transaction.table import NewRows
+    from escrowmq.transaction.table import NewRows, Numbers
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+#: Stands for a row that is not there.
+_NOBODY = Half(
+    half_offset=-1,
+    log_offset=-1,
+    location=-1,
+    size=0,
+    crc=0,
+    stored_at_ms=0,
+    origin=0,
+    queue=0,
+    tags=0,
+    part=0,
+    state=State.PREPARED,
+    checks_sent=0,
+    next_at_ms=NEVER,
+    op_offset=-1,
+)
 
 
 class MemoryTable:
@@ -38,6 +56,17 @@ class MemoryTable:
     def get(self, half_offset: int) -> Half | None:
         """The row, or None if it never was."""
         return self.rows.get(half_offset)
+
+    def columns(self, rows: Numbers) -> HalfColumns:
+        """What is known of these rows."""
+        halves = [self.rows.get(row, _NOBODY) for row in rows.tolist()]
+        return HalfColumns(
+            is_here=np.array([half is not _NOBODY for half in halves], dtype=np.bool_),
+            **{
+                name: np.array([getattr(half, name) for half in halves], dtype=np.int64)
+                for name in ("stored_at_ms", "origin", "queue", "part", "state", "checks_sent")
+            },
+        )
 
     def find(self, transaction_id: str) -> int | None:
         """The newest request's first row with exactly this transaction id."""
@@ -107,6 +136,11 @@ class MemoryTable:
         assert state in _DECIDED
         for row in range(first, first + count):
             self._change(row, state=state, op_offset=op_offset, next_at_ms=NEVER)
+
+    def decide_many(self, rows: Numbers, state: State, op_offset: int) -> None:
+        """Set the state of requests of one row each, for good."""
+        for row in rows.tolist():
+            self.decide(row, 1, state, op_offset)
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when to look at this row next; NEVER when there is nothing more to do."""

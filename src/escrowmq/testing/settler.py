@@ -17,7 +17,14 @@ import msgspec
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import CheckSent, Command, Decision, End, Verdict, VerdictKind
-from escrowmq.transaction.rules import DUES_UNANSWERED, Due, HalfFacts, due
+from escrowmq.transaction.rules import (
+    DUES_UNANSWERED,
+    PARK_REASONS,
+    Due,
+    HalfFacts,
+    due,
+    label,
+)
 from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
@@ -135,9 +142,8 @@ class Settler:
         return facts if self._look_up is not None else replace(facts, has_ledger=0)
 
     def _park(self, half: Undecided) -> Verdict:
-        is_exhausted = half.checks_sent >= self._policy.checks_max
-        reason = "exhausted" if is_exhausted else "past_retention"
-        return _verdict(half, VerdictKind.PARK, reason)
+        reason = label(half.facts(), self._policy, PARK_REASONS)
+        return _verdict(half, VerdictKind.PARK, reason.value)
 
 
 def _verdict(half: Undecided, kind: VerdictKind, reason: str = "") -> Verdict:

@@ -6,10 +6,12 @@ so, a reply, or a refusal.  Nothing has happened until the records are on disk.
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from escrowmq.model.message import Message
 from escrowmq.transaction.records import Record
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
 
 BatchId = int | str
+
+Column: TypeAlias = Sequence[int] | np.ndarray[Any, np.dtype[Any]]
+"""Numbers, one for each row."""
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +103,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = "exhausted"
 
 
+class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipeline's word on many transactions, by columns; each ends, or is not obeyed."""
+
+    half_offsets: Column
+    #: Whether to commit it; else it is rolled back.
+    commits: Column
+    #: The versions that they were computed from.
+    states: Column
+    checks_sent: Column
+    by: str = "settle"
+
+
 class AttemptClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What the Spark driver knows of one task's attempt: it must match what was prepared."""
 
@@ -144,6 +161,7 @@ Command = (
     | Park
     | Resume
     | Verdict
+    | Verdicts
     | DecideBatch
     | Release
     | Carry
@@ -186,7 +204,26 @@ class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-Reply = Settled | Held | Appended | BatchReply
+class Ended(IntEnum):
+    """How one of many verdicts ended."""
+
+    #: Not looked into: it has to be obeyed on its own.
+    LEFT = 0
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    STALE = 3
+
+
+class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
+    """How many verdicts ended."""
+
+    #: One byte for each, the code of ``Ended``.
+    ends: bytes
+    #: Those of them, by their place, that say the opposite of what was decided.
+    contradicted: list[int]
+
+
+Reply = Settled | Held | Appended | BatchReply | Obeyed
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

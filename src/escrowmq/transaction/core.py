@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.decide import DECIDERS
@@ -21,6 +22,7 @@ from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    DecidedMany,
     Lost,
     Moved,
     NamedOrigin,
@@ -31,6 +33,7 @@ from escrowmq.transaction.records import (
     Released,
     Resumed,
     Scheduled,
+    Span,
     Stored,
 )
 from escrowmq.transaction.states import STATES, State
@@ -107,6 +110,7 @@ class Transactions:
             Released: self._apply_released,
             Moved: self._apply_moved,
             Lost: self._apply_lost,
+            DecidedMany: self._apply_decided_many,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -232,6 +236,25 @@ class Transactions:
             self._forget_transaction(head)
         self.batches.apply(record.app_id, record.query_id, record.batch_id, where.frame)
 
+    def _apply_decided_many(self, record: DecidedMany, where: Where) -> None:
+        for packed, state in (
+            (record.committed, State.COMMITTED),
+            (record.rolled_back, State.ROLLED_BACK),
+        ):
+            rows = np.frombuffer(packed, dtype=np.int64)
+            self.table.decide_many(rows, state, where.frame)
+            for known in (
+                self.parts,
+                self.heads,
+                self.delays,
+                self.resumed_at_ms,
+                self.moved_at_ms,
+            ):
+                if known:
+                    for row in known.keys() & set(rows.tolist()):
+                        del known[row]
+        self._give(record.given)
+
     def _settle(self, record: Decided | BatchDecided, state: State, op_offset: int) -> None:
         for first, count in record.ranges:
             self.table.decide(first, count, state, op_offset)
@@ -244,7 +267,10 @@ class Transactions:
                     self.delays.pop(row, None)
         for row, at_ms in record.waiting:
             self.table.schedule(row, at_ms)
-        for span in record.given:
+        self._give(record.given)
+
+    def _give(self, given: list[Span]) -> None:
+        for span in given:
             self.queue_ends[span.queue] = span.first + span.count
 
     def _forget_transaction(self, head: int) -> None:

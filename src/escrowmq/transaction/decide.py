@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.transaction import batching, checking, copying, holding, losing, settling
+from escrowmq.transaction import batching, checking, copying, holding, losing, obeying, settling
 from escrowmq.transaction.commands import (
     Abandon,
     Append,
@@ -18,6 +18,7 @@ from escrowmq.transaction.commands import (
     Release,
     Resume,
     Verdict,
+    Verdicts,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     Park: checking.park,
     Resume: checking.resume,
     Verdict: checking.obey,
+    Verdicts: obeying.obey_many,
     DecideBatch: batching.decide_batch,
     Abandon: losing.abandon,
 }

@@ -202,6 +202,30 @@ class Lost(msgspec.Struct, frozen=True, array_like=True, tag=14):
     queue_ends: list[tuple[int, int]] = []
 
 
+class DecidedMany(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
+    """The op record of many transactions of one half message each, none of which waits.
+
+    Each is decided on its own: they only share a frame.
+    """
+
+    by: str
+    #: Half offsets, 8 bytes each, little-endian.
+    committed: bytes
+    rolled_back: bytes
+    #: In each queue a run, in the order of those committed.
+    given: list[Span]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Rows ``(first, count)`` that this decides: those committed first."""
+        return [(row, 1) for row in (*unpack_rows(self.committed), *unpack_rows(self.rolled_back))]
+
+
+def unpack_rows(packed: bytes) -> memoryview[int]:
+    """Half offsets as they stand in a record."""
+    return memoryview(packed).cast("q")
+
+
 Record = (
     NamedQueue
     | NamedOrigin
@@ -217,7 +241,11 @@ Record = (
     | Released
     | Moved
     | Lost
+    | DecidedMany
 )
+
+Op = Decided | BatchDecided | DecidedMany
+"""Records that decide."""
 
 BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))
 """Records with messages in their frame: at most one to a frame."""

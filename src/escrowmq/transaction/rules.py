@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
@@ -31,6 +31,13 @@ class Due(StrEnum):
     ASK = "ask"
     LOOK_UP = "look_up"
     PARK = "park"
+
+
+class ParkReason(StrEnum):
+    """Why the automatic checks of a half message stop."""
+
+    PAST_RETENTION = "past_retention"
+    EXHAUSTED = "exhausted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # == on Columns would build a Column
@@ -51,6 +58,9 @@ class HalfFacts:
 
 
 Rule = Callable[[HalfFacts, CheckPolicy], Truth]
+LabelT = TypeVar("LabelT", bound=StrEnum)
+Table = tuple[tuple[LabelT, Rule], ...]
+"""The first row whose rule holds gives the label."""
 
 
 def is_decided(half: HalfFacts, _policy: CheckPolicy) -> Truth:
@@ -94,7 +104,7 @@ def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 
 
 #: Order is the rule: the first row that holds decides.
-DUES: tuple[tuple[Due, Rule], ...] = (
+DUES: Table[Due] = (
     (Due.NOTHING, is_decided),
     (Due.NOTHING, is_parked),
     # Before anything that parks: after a long stop of the pipeline, whatever a ledger can settle is
@@ -111,15 +121,27 @@ DUES: tuple[tuple[Due, Rule], ...] = (
 
 #: The same for a half whose ledger was looked up and gave no outcome: a dead ledger must not hold
 #: it open for ever.
-DUES_UNANSWERED: tuple[tuple[Due, Rule], ...] = (
+DUES_UNANSWERED: Table[Due] = (
     (Due.PARK, is_past_retention),
     (Due.WAIT, is_within_retention),
 )
 
 
-def due(half: HalfFacts, policy: CheckPolicy, dues: tuple[tuple[Due, Rule], ...] = DUES) -> Due:
-    """Return what `half` is due for.  Python numbers only; Spark has ``due_column``."""
-    return next(due for due, holds in dues if holds(half, policy))
+#: Why a half that is due to be parked is, in the order of the rules above.
+PARK_REASONS: Table[ParkReason] = (
+    (ParkReason.PAST_RETENTION, is_past_retention),
+    (ParkReason.EXHAUSTED, is_exhausted),
+)
+
+
+def due(half: HalfFacts, policy: CheckPolicy, dues: Table[Due] = DUES) -> Due:
+    """Return what `half` is due for.  Python numbers only; Spark has ``label_column``."""
+    return label(half, policy, dues)
+
+
+def label(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> LabelT:
+    """Return the label of the first rule that holds."""
+    return next(label for label, holds in table if holds(half, policy))
 
 
 def first_check_at_ms(stored_at_ms: Number, check_after_ms: Number) -> Number:

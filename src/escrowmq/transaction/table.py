@@ -6,9 +6,10 @@ state table on disk, and a plain dict in ``escrowmq.testing``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
 
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
@@ -88,6 +89,22 @@ class NewRows(msgspec.Struct, kw_only=True):
     placed: Placed
 
 
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of many rows: their columns."""
+
+    #: Of a row that is not at hand nothing else here is true.
+    is_here: Numbers
+    stored_at_ms: Numbers
+    origin: Numbers
+    queue: Numbers
+    part: Numbers
+    state: Numbers
+    checks_sent: Numbers
+
+
 class HalfTable(Protocol):
     """What the core asks of its rows.  Questions change nothing."""
 
@@ -98,6 +115,10 @@ class HalfTable(Protocol):
 
     def get(self, half_offset: int) -> Half | None:
         """The row, or None if it never was or is gone."""
+        ...
+
+    def columns(self, rows: Numbers) -> HalfColumns:
+        """What is known of these rows, as far as they are at hand; ``get`` knows the others."""
         ...
 
     def find(self, transaction_id: str) -> int | None:
@@ -130,6 +151,10 @@ class HalfTable(Protocol):
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
+        ...
+
+    def decide_many(self, rows: Numbers, state: State, op_offset: int) -> None:
+        """Set the state of requests of one row each, for good; no row is named twice."""
         ...
 
     def schedule(self, half_offset: int, at_ms: int) -> None:

@@ -54,7 +54,7 @@ def verdict(kind: VerdictKind, half_offset: int = 0, **fields: Any) -> Verdict: 
 
 def begin(server: Server, said: Verdict) -> asyncio.Future[VerdictOutcome]:
     told: asyncio.Future[VerdictOutcome] = asyncio.get_running_loop().create_future()
-    server.broker.checking.obey(said, told.set_result)
+    server.broker.checking.obey([said], lambda outcomes: told.set_result(outcomes[0]))
     return told
 
 

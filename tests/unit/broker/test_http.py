@@ -15,8 +15,8 @@ from escrowmq.broker import http
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.server import Server
 from escrowmq.protocol.codes import RequestCode
-from escrowmq.transaction.commands import Verdict, VerdictKind
-from escrowmq.transaction.states import State
+from escrowmq.protocol.own import OwnCode
+from tests.unit.broker.own_peer import ask
 from tests.unit.broker.test_server import heartbeat
 from tests.unit.broker.wire import (
     COMMIT,
@@ -137,8 +137,7 @@ async def test_a_pipeline_that_says_nothing_is_missed(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         assert (await shown(server))["pipeline_away_since_ms"] == T0
         server.broker.clock.advance(ms=1)  # type: ignore[attr-defined] # a ManualClock
-        verdict = Verdict(half_offset=9, kind=VerdictKind.ASK, state=State.PREPARED, checks_sent=0)
-        server.broker.checking.obey(verdict, lambda _outcome: None)
+        await ask(await Peer.to(server.broker_address), OwnCode.OBEY_VERDICTS)
         assert (await shown(server))["pipeline_away_since_ms"] == 0
         server.broker.clock.advance(ms=600_000)  # type: ignore[attr-defined] # a ManualClock
         status = await shown(server)

@@ -12,7 +12,7 @@ from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.message_views import OP_TOPIC
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.stored_message import decode_many
-from escrowmq.transaction.commands import Prepare
+from escrowmq.transaction.commands import Prepare, Verdicts
 from tests.unit.broker.test_delivering import PULL
 from tests.unit.broker.viewing import (
     asking,
@@ -67,6 +67,24 @@ async def test_decisions_stand_in_the_op_topic_as_rocketmq_writes_them(tmp_path:
         assert decode_many(after.body) == found[1:]
         stats = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=OP_TOPIC))
         assert str(T0 + 2_000).encode() in stats.body
+
+
+async def test_decisions_that_share_a_frame_share_op_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "OP_ROWS", 2)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "a", "b", "c", "d", "e")
+        said = [True, False, True, True, False]
+        zeros = [0] * len(said)
+        await do(
+            server,
+            Verdicts(half_offsets=range(5), commits=said, states=zeros, checks_sent=zeros),
+        )
+        found = await seen(peer, OP_TOPIC)
+        assert bodies(found) == ["0,2,", "3,1,", "4,"]
+        assert await seen(peer, OP_TOPIC, messages_max=1) == found
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])

@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.broker import own_verdicts
 from escrowmq.broker.server import Server
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_headers import ByHeader, ListTransactionsHeader
+from escrowmq.protocol.own_headers import (
+    ByHeader,
+    HoldManyHeader,
+    ListTransactionsHeader,
+    LogRangeHeader,
+    TransactionHeader,
+)
 from escrowmq.protocol.own_rows import VerdictRow
 from escrowmq.testing import ManualClock
 from escrowmq.testing.settler import Round, Undecided
@@ -24,8 +31,10 @@ from escrowmq.testing.settler_process import BrokerPort, settle_once
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
 from tests.unit.broker.asking import answering, check, producer
-from tests.unit.broker.own_peer import ask, hold, sent
+from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent, sent_in
 from tests.unit.broker.wire import COMMIT, DEADLINE_S, END, T0, Peer, eventually, serving, visible
+
+LIST_OPS = OwnCode.LIST_OPS
 
 
 def verdict(half_offset: int, kind: str, **fields: int | str) -> VerdictRow:
@@ -91,6 +100,126 @@ async def test_a_verdict_that_is_none_refuses_the_request(tmp_path: Path, row: V
         with pytest.raises(RequestRefused, match="verdict_unknown"):
             await ask(peer, OwnCode.OBEY_VERDICTS, rows=[verdict(0, "commit"), row])
         assert server.broker.store.row(0).state is State.PREPARED
+
+
+# By the thousand.
+
+
+async def hold_many(peer: Peer, count: int) -> None:
+    rows = [sent_in(f"t{number}") for number in range(count)]
+    await ask(peer, OwnCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), rows)
+
+
+@pytest.mark.parametrize("form", list(Form))
+async def test_very_many_are_decided_in_slices_between_which_others_have_their_turn(
+    tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_verdicts, "SLICE_ROWS", 10)
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await hold_many(peer, 95)
+        before = server.broker.store.log.end
+        rows = [verdict(row, "commit" if row % 2 else "rollback") for row in range(95)]
+        asked = asyncio.ensure_future(ask(peer, OwnCode.OBEY_VERDICTS, ByHeader(form=form), rows))
+        await eventually(lambda: server.broker.store.settled > before)
+        await ask(other, OwnCode.STATUS)
+        assert not asked.done()
+        outcomes = [row.outcome for row in (await asked).rows]
+        assert outcomes == ["rolled_back", "committed"] * 47 + ["rolled_back"]
+        assert len(visible(server)) == 47
+        frames = {op.log_offset for op in await all_rows(peer, LIST_OPS, LogRangeHeader())}
+        assert len(frames) == 10
+
+
+async def test_what_cannot_be_decided_together_is_decided_on_its_own(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "two", sent(b"1"), sent(b"2"))
+        await hold(peer, "delayed", sent(b"3", DELAY="1"))
+        await hold(peer, "simple")
+        rows = [verdict(row, "commit") for row in (1, 2, 3, 3, 99)]
+        answer = await ask(peer, OwnCode.OBEY_VERDICTS, rows=rows)
+        outcomes = ["committed", "committed", "committed", "stale", "stale"]
+        assert [row.outcome for row in answer.rows] == outcomes
+        assert [one.body for one in visible(server)] == [b"body", b"1", b"2"]
+
+
+async def test_very_many_are_parked_and_none_is_told_to_come_again(tmp_path: Path) -> None:
+    writer = {"messages_max": 4, "inbox_max": 8}
+    async with serving(tmp_path, writer=writer) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_many(peer, 40)
+        rows = [verdict(row, "park", reason="past_retention") for row in range(40)]
+        answer = await ask(peer, OwnCode.OBEY_VERDICTS, rows=rows)
+        assert {row.outcome for row in answer.rows} == {"parked"}
+
+
+async def test_a_contradiction_among_many_raises_an_alert(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_many(peer, 4)
+        for row in (1, 2):
+            await decide(peer, row, "rollback")
+        rows = [verdict(row, "rollback" if row == 1 else "commit") for row in range(4)]
+        answer = await ask(peer, OwnCode.OBEY_VERDICTS, ByHeader(by="round 7"), rows)
+        assert [row.outcome for row in answer.rows] == ["committed", "stale", "stale", "committed"]
+        told = [vars(one) for one in caplog.records if one.message == "contradiction"]
+        assert [(one["half_offset"], one["said"], one["said_by"]) for one in told] == [
+            (2, "commit", "round 7")
+        ]
+        assert server.broker.contradictions.count == 1
+
+
+async def test_verdicts_of_a_failed_store_are_not_known_and_later_ones_are_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_many(peer, 3)
+        await hold(peer, "two", sent(b"1"), sent(b"2"))
+
+        def fail() -> None:
+            raise OSError
+
+        monkeypatch.setattr(server.broker.store.log, "write", fail)
+        rows = [verdict(row, "commit") for row in range(4)]
+        for expected in ("unknown", "busy"):
+            answer = await ask(peer, OwnCode.OBEY_VERDICTS, rows=rows)
+            assert {row.outcome for row in answer.rows} == {expected}
+
+
+async def test_many_decisions_are_told_one_by_one(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold_many(peer, 4)
+        clock.advance(seconds=3)
+        kinds = ("commit", "rollback", "commit", "ask")
+        rows = [verdict(row, kind) for row, kind in enumerate(kinds)]
+        await ask(peer, OwnCode.OBEY_VERDICTS, ByHeader(by="round 7"), rows)
+        ops = await all_rows(peer, LIST_OPS, LogRangeHeader(limit=1))
+        assert [(op.head, op.first, op.message_count, op.state) for op in ops] == [
+            (0, 0, 1, 1),
+            (2, 2, 1, 1),
+            (1, 1, 1, 2),
+        ]
+        assert {(op.decided_by, op.decided_at_ms, op.app_id) for op in ops} == {
+            ("round 7", T0 + 3_000, None)
+        }
+        lines = [
+            (await ask(peer, OwnCode.LIFE_LINE, TransactionHeader(half_offset=row))).rows
+            for row in range(4)
+        ]
+        assert [[event.event for event in line] for line in lines] == [
+            ["held", "committed", "visible"],
+            ["held", "rolled_back"],
+            ["held", "committed", "visible"],
+            ["held"],
+        ]
+        assert lines[2][1].by == "round 7"
+        assert lines[2][2].detail == "orders, queue 1, offsets 1 to 1"
 
 
 # The settler.

@@ -182,7 +182,7 @@ async def test_who_cannot_be_told_does_not_stop_the_writer(
     async with serving(tmp_path) as server:
         peer = await producer(server, "p")
         await peer.ask(SEND, half("t1"), b"x")
-        server.broker.checking.obey(verdict(ASK), lambda _outcome: 1 // 0)  # type: ignore[arg-type]
+        server.broker.checking.obey([verdict(ASK)], lambda _outcomes: 1 // 0)  # type: ignore[arg-type]
         await eventually(lambda: "outcome_not_told" in caplog.messages)
         assert await obey(server, ASK, checks_sent=1) == "asked"
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 import pytest
 
 from escrowmq.cli.asking import duration
 from escrowmq.cli.group_commands import place_of
 from escrowmq.cli.main import main
+from escrowmq.cli.status import facts
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader
+from escrowmq.protocol.own_headers import HoldManyHeader, OwnAnswer, StatusAnswer
 from escrowmq.protocol.own_rows import SentInRow
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., str]
+TEXTS = {"broker", "cluster", "broker_version", "broker_address", "check_backoff"}
+NUMBERS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,22 @@ def hold(broker: InProcessBroker, transaction_id: str) -> None:
 def test_status_says_that_nothing_settles(run: Run) -> None:
     assert "AWAY" in run("status")
     assert json.loads(run("status", "-o", "json"))["pipeline_away_since_ms"] > 0
+
+
+def test_status_says_when_the_pipeline_was_last_heard() -> None:
+    numbers: dict[str, Any] = dict.fromkeys(NUMBERS, 0)
+    away = StatusAnswer(
+        **numbers,
+        broker="b",
+        cluster="c",
+        broker_version="1",
+        broker_address="h:1",
+        check_backoff=1.0,
+    )
+    told = msgspec.structs.replace(away, now_ms=100_000)
+    assert facts(told)["pipeline"] == "attached, nothing to settle so far"
+    settled = msgspec.structs.replace(told, last_verdict_at_ms=95_000)
+    assert facts(settled)["pipeline"] == "attached, its last verdict came 5 s ago"
 
 
 def test_a_topic_is_made_listed_shown_and_removed(run: Run) -> None:

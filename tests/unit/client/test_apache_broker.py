@@ -59,7 +59,7 @@ async def test_a_check_and_a_consumer_get_the_transactions_id_and_not_the_messag
         ask = Verdict(
             half_offset=held.half_offset, kind=VerdictKind.ASK, state=State.PREPARED, checks_sent=0
         )
-        server.broker.checking.obey(ask, lambda _outcome: None)
+        server.broker.checking.obey([ask], lambda _outcomes: None)
         await eventually(lambda: _visible(server))
         assert answering.ids == ["transaction-1"]
         (stored,) = _visible(server)

@@ -351,4 +351,4 @@ def check_all(server: Server) -> None:
                 state=State.PREPARED,
                 checks_sent=half.checks_sent,
             )
-            server.broker.checking.obey(verdict, lambda _outcome: None)
+            server.broker.checking.obey([verdict], lambda _outcomes: None)

@@ -162,7 +162,7 @@ def ask(server: Server, held: Held, told: list[str]) -> None:
         state=State.PREPARED,
         checks_sent=0,
     )
-    server.broker.checking.obey(verdict, told.append)
+    server.broker.checking.obey([verdict], told.extend)
 
 
 async def test_a_back_check_is_answered_by_whoever_knows(tmp_path: Path) -> None:

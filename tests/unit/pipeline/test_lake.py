@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pytest
 from deltalake import DeltaTable, Transaction
 
@@ -165,3 +166,17 @@ def test_files_say_which_rows_a_reader_may_pass_over(tmp_path: Path) -> None:
     ranges = [(each["min.queue_offset"], each["max.queue_offset"]) for each in actions]
     assert sorted(ranges) == [(1, 2), (8, 9)]
     assert {each["min.visible_at_ms"] for each in actions} == {MIDNIGHT_MS}
+
+
+def test_columns_without_statistics_are_found_by_filters(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    rows = [message("T", 1, tags="a"), message("T", 2, tags="b"), message("T", 3)]
+    lake.append(MESSAGES, rows_of(MESSAGES, *rows), freely)
+    for _ in range(2):
+        delta = lake.open(MESSAGES)
+        assert delta.to_pyarrow_table(filters=[("tags", "=", "b")]).num_rows == 1
+        dataset = delta.to_pyarrow_dataset()
+        assert dataset.count_rows(filter=pc.field("tags").is_null()) == 1
+        assert dataset.count_rows(filter=pc.field("queue_offset") > 1) == 2
+        # Nor do they get lost when files are merged.
+        delta.optimize.compact()

@@ -60,24 +60,14 @@ def test_each_partition_gets_a_file_with_its_rows_in_their_order(tmp_path: Path)
 
 def test_statistics_say_what_ranges_a_file_has(tmp_path: Path) -> None:
     files = TableFiles(PROGRESS, str(tmp_path), {})
-    row = {"seen_at_ms": MIDNIGHT_MS, "queue_id": 3, "offset_after": 5}
-    files.add(rows_of(PROGRESS, {**row, "offset_before": None}, {**row, "offset_before": 2}))
+    row = {"seen_at_ms": MIDNIGHT_MS, "queue_id": 3}
+    files.add(rows_of(PROGRESS, {**row, "offset_after": 7}, {**row, "offset_after": 5}))
     (file,) = files.finish()
     assert json.loads(file.stats) == {
         "numRecords": 2,
-        "minValues": {
-            "queue_id": 3,
-            "offset_before": 2,
-            "offset_after": 5,
-            "seen_at_ms": MIDNIGHT_MS,
-        },
-        "maxValues": {
-            "queue_id": 3,
-            "offset_before": 2,
-            "offset_after": 5,
-            "seen_at_ms": MIDNIGHT_MS,
-        },
-        "nullCount": {"queue_id": 0, "offset_before": 1, "offset_after": 0, "seen_at_ms": 0},
+        "minValues": {"queue_id": 3, "offset_after": 5, "seen_at_ms": MIDNIGHT_MS},
+        "maxValues": {"queue_id": 3, "offset_after": 7, "seen_at_ms": MIDNIGHT_MS},
+        "nullCount": {"queue_id": 0, "offset_after": 0, "seen_at_ms": 0},
     }
 
 

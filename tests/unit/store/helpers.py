@@ -26,10 +26,13 @@ from escrowmq.transaction.commands import (
     DecideBatch,
     Decision,
     End,
+    Ended,
     Held,
+    Obeyed,
     Prepare,
     Release,
     Settled,
+    Verdicts,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
@@ -145,6 +148,20 @@ class Driver:
         reply = self.do(End(half_offset=row, resolution=resolution, by=by)).reply
         assert isinstance(reply, Settled)
         return reply
+
+    def obey(self, *verdicts: tuple[int, str], by: str = "settle") -> list[str]:
+        """Half offsets, and what is to become of each; how they ended."""
+        halves = [self.store.table.get(row) for row, _ in verdicts]
+        command = Verdicts(
+            half_offsets=[row for row, _ in verdicts],
+            commits=[kind == "commit" for _, kind in verdicts],
+            states=[half.state if half else 0 for half in halves],
+            checks_sent=[half.checks_sent if half else 0 for half in halves],
+            by=by,
+        )
+        reply = self.do(command).reply
+        assert isinstance(reply, Obeyed)
+        return [Ended(code).name.lower() for code in reply.ends]
 
     def append(self, *messages: Message) -> Appended:
         """Store ordinary messages."""

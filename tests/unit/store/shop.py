@@ -25,17 +25,21 @@ from escrowmq.transaction.commands import (
     Append,
     CheckSent,
     End,
+    Ended,
     Held,
+    Obeyed,
     Park,
     Prepare,
     Release,
     Resume,
+    Verdicts,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import (
     Asked,
     BatchDecided,
     Decided,
+    DecidedMany,
     Moved,
     Parked,
     Prepared,
@@ -117,6 +121,21 @@ class Shop:
         if head in self.open:
             self.open.remove(head)
 
+    def obey(self, heads: list[int]) -> None:
+        """Do what the pipeline says of these; those that are not simple stay as they are."""
+        halves = [self.store.row(head) for head in heads]
+        command = Verdicts(
+            half_offsets=heads,
+            commits=[self.rng.random() < 0.7 for _ in heads],
+            states=[half.state for half in halves],
+            checks_sent=[half.checks_sent for half in halves],
+        )
+        reply = self.store.execute(command, self.now_ms).reply
+        assert isinstance(reply, Obeyed)
+        for head, end in zip(heads, reply.ends, strict=True):
+            if end in (Ended.COMMITTED, Ended.ROLLED_BACK):
+                self.open.remove(head)
+
     def park(self, head: int, reason: str = "test") -> None:
         self.store.execute(Park(half_offset=head, reason=reason), self.now_ms)
 
@@ -165,7 +184,7 @@ class Shop:
         rng = self.rng
         self.now_ms += rng.randrange(1, 40)
         head = rng.choice(self.open) if self.open else -1
-        match rng.randrange(12):
+        match rng.randrange(13):
             case 0 | 1:
                 self.prepare(rng.choice((1, 1, 2, 3)))
             case 2:
@@ -183,7 +202,9 @@ class Shop:
             case 8 if head >= 0:
                 is_parked = self.store.row(head).state is State.PARKED
                 (self.resume if is_parked else self.park)(head)
-            case 9:
+            case 9 if len(self.open) > 1:
+                self.obey(rng.sample(self.open, rng.randint(1, min(len(self.open), 5))))
+            case 10:
                 self.append(at_ms=self.now_ms + 50)
             case _:
                 self.append(rng.choice((1, 2)))
@@ -289,7 +310,7 @@ def _rows(record: Record) -> set[int]:
             return {head, *range(record.first, record.first + len(record.placed.sizes))}
         case Parked() | Resumed() | Asked():
             return {record.head}
-        case Decided() | BatchDecided():
+        case Decided() | BatchDecided() | DecidedMany():
             return {row for first, count in record.ranges for row in range(first, first + count)}
         case Released():
             return set(record.rows)
@@ -302,7 +323,7 @@ def _places(record: Record) -> list[tuple[int, int]]:
     match record:
         case Stored():
             return list(zip(record.placed.queues, record.queue_offsets, strict=True))
-        case Decided() | BatchDecided():
+        case Decided() | BatchDecided() | DecidedMany():
             return [
                 (span.queue, offset)
                 for span in record.given

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.frames import HEAD_BYTES
 from escrowmq.store.identities import UNKNOWN, identities
 from escrowmq.store.listing import list_heads, message_counts, plan, started_at_ms
 from escrowmq.store.rows import Rows
@@ -220,3 +222,57 @@ def test_planned_ranges_cover_everything_and_have_about_their_weight(weight: int
 
 def test_a_plan_of_nothing_is_one_empty_range() -> None:
     assert plan(Driver().store, 10) == [(0, 0, 0)]
+
+
+def test_the_head_of_a_request_is_known_once_it_is_decided() -> None:
+    driver = Driver()
+    driver.hold("a", message("1"), message("2"), number=0)
+    driver.hold("b")
+    driver.hold("a", message("3"), number=1)
+    driver.commit(0)
+    page = list_heads(driver.store, 0, NEVER, tuple(State), limit=10)
+    assert page.heads["half_offset"].tolist() == [0, 2, 3]
+    assert identities_at(driver, page.heads) == ([b"a", b"b", b"a"], [0, 2, 0])
+
+
+def test_an_id_that_repair_took_out_is_not_known() -> None:
+    driver = Driver()
+    held = driver.hold("two", message("1"), message("2"))
+    start = held.log_offsets[0] - HEAD_BYTES
+    driver.store.lost.add(start, start + 10)
+    assert identity_at(driver, 0, held.log_offsets[0]) == ([b""], [UNKNOWN])
+
+
+@pytest.mark.parametrize("is_in_head", [True, False])
+@pytest.mark.parametrize("at", [0, 30, 41])
+def test_an_id_whose_frame_is_damaged_is_an_error(at: int, *, is_in_head: bool) -> None:
+    driver = Driver()
+    held = driver.hold("t" * 50)
+    start = held.log_offsets[0] - HEAD_BYTES
+    at += start if is_in_head else start + HEAD_BYTES + driver.half(0).size
+    driver.store.log.segments[0].file.write_at(at, b"\xff\xff")
+    with pytest.raises(StoreCorrupt, match="frame_damaged"):
+        identity_at(driver, 0, held.log_offsets[0])
+
+
+def test_ids_are_read_together_where_they_are_near_each_other() -> None:
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    for number in range(30):
+        driver.hold(f"t{number}", message("x" * (30_000 if number % 7 == 3 else 10)))
+    assert ids(driver) == [f"t{number}" for number in range(30)]
+
+
+def test_a_page_of_rows_in_a_file_goes_on_after_those_that_only_the_map_knows() -> None:
+    driver = Driver()
+    settled_chunk(driver, 2)
+    dropped(driver)
+    driver.commit(2)
+    states = (State.PREPARED, State.ROLLED_BACK)
+    found: list[int] = []
+    start: int | None = 0
+    while start is not None:
+        page = list_heads(driver.store, start, NEVER, states, limit=1)
+        found += page.heads["half_offset"].tolist()
+        start = page.next_start
+    # The file has the third one as it was.
+    assert found == heads(driver, *states) == [0, 4, 6]

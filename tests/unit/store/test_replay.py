@@ -68,12 +68,10 @@ class Walk:
             at_ms = driver.clock.now_ms() + rng.randint(1, 10) * SECOND
             driver.append(*(message(f"s{self.count}", deliver_at_ms=at_ms) for _ in range(2)))
         elif kind < 0.90 and undecided:
-            # The newest ones most often, so that old ones grow old.
-            row = undecided[-1 - min(rng.randrange(6), len(undecided) - 1)]
-            self.end(rng.choice(undecided) if rng.random() < 0.1 else row)
-        elif kind < 0.93 and undecided:
+            self.settle(undecided)
+        elif kind < 0.94 and undecided:
             self.look_after(rng.choice(undecided))
-        elif kind < 0.95:
+        elif kind < 0.96:
             driver.hold(name, *self.some_messages(9), number=0, bulk=True)
             rows = driver.store.table.end - (driver.store.table.find(name) or 0)
             driver.decide_batch(rng.choice((self.count, name)), (name, 0, rows))
@@ -92,6 +90,24 @@ class Walk:
     def end(self, row: int) -> None:
         resolution = self.rng.choice((Resolution.COMMIT, Resolution.COMMIT, Resolution.ROLLBACK))
         self.driver.do(End(half_offset=row, resolution=resolution, by=f"by {self.count}"))
+
+    def settle(self, undecided: list[int]) -> None:
+        """The newest ones most often, so that old ones grow old."""
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.1:
+            self.obey(undecided)
+        elif kind < 0.2:
+            self.end(rng.choice(undecided))
+        else:
+            self.end(undecided[-1 - min(rng.randrange(6), len(undecided) - 1)])
+
+    def obey(self, undecided: list[int]) -> None:
+        """Settle the last few together, or any of them."""
+        rng = self.rng
+        rows = undecided[-5:] if rng.random() < 0.5 else rng.sample(undecided, 1)
+        kinds = [rng.choice(("commit", "rollback")) for _ in rows]
+        self.driver.obey(*zip(rows, kinds, strict=True), by=f"by {self.count}")
 
     def look_after(self, row: int) -> None:
         parked = self.driver.half(row).state is State.PARKED

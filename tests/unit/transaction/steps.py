@@ -23,6 +23,7 @@ from escrowmq.transaction.commands import (
     Resume,
     Verdict,
     VerdictKind,
+    Verdicts,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
@@ -97,6 +98,16 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
         state=st.sampled_from([State.PREPARED, State.PARKED]),
         checks_sent=st.sampled_from([0, 1, RIGHT, RIGHT]),
     ),
+    st.lists(
+        st.tuples(ROWS, st.booleans(), st.sampled_from([0, RIGHT, RIGHT, RIGHT])), max_size=6
+    ).map(
+        lambda said: Verdicts(
+            half_offsets=[row for row, _, _ in said],
+            commits=[is_commit for _, is_commit, _ in said],
+            states=[0] * len(said),
+            checks_sent=[checks_sent for _, _, checks_sent in said],
+        )
+    ),
     st.builds(
         DecideBatch,
         app_id=st.just("app"),
@@ -126,6 +137,8 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:
             if half is not None:
                 head = engine.core.head_row(half)
                 right |= {"state": head.state, "checks_sent": head.checks_sent}
+        case Verdicts():
+            right |= right_columns(engine, command, rows)
         case End() | CheckSent() | Park() | Resume() | Verdict():
             right["half_offset"] = command.half_offset % rows
         case Release():
@@ -137,6 +150,16 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:
         case DecideBatch():
             right["attempts"] = tuple(right_claim(engine, claim) for claim in command.attempts)
     return msgspec.structs.replace(command, **right)
+
+
+def right_columns(engine: MemoryEngine, command: Verdicts, rows: int) -> dict[str, Any]:
+    named = [row % rows for row in command.half_offsets]
+    states, checks_sent = list(command.states), list(command.checks_sent)
+    for at, row in enumerate(named):
+        half = engine.core.half(row)
+        if checks_sent[at] == RIGHT and half is not None:
+            states[at], checks_sent[at] = half.state, half.checks_sent
+    return {"half_offsets": named, "states": states, "checks_sent": checks_sent}
 
 
 def ranges_at(engine: MemoryEngine, row: int) -> list[tuple[int, int]]:

@@ -1,0 +1,26 @@
+"""A producer that answers every back-check with a commit, until it is ended.
+
+python -m bench.figures.settle_producer NAME_SERVER GROUP
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from escrowmq import Producer, Resolution
+
+
+def main() -> None:
+    """Be online, and say so."""
+    name_server, group = sys.argv[1:]
+    with Producer(name_server, group, checker=lambda _half: Resolution.COMMIT) as producer:
+        # Its first message makes the broker know it.
+        producer.send("ready", b"")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""How fast the undecided are settled: out of a PostgreSQL ledger, and by asking producers.
+
+    python -m bench.pipeline settle [COUNT ...]
+
+Broker, PostgreSQL, Spark and the producer share this machine.  Half of the rows are in the ledger;
+the others are absent and past their deadline, so they are fenced off.  Where the processor's time
+went is told with each figure.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.figures.common import report, scratch
+from bench.figures.cpu import CpuTimes
+from bench.figures.settle_fill import GROUP, make_ledger, postgres
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.pipeline.ledgers import Ledgers
+from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.settling import settle_round
+from tests.fuzz.served import Served, served
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from escrowmq.pipeline.round_summary import RoundSummary
+
+COUNTS = (10_000, 100_000, 1_000_000)
+WARM_UP = 2_000
+PRODUCED = 10_000
+#: For the producers: what one client can be sent at a time.
+ASKS_MAX = 4_000
+NAMES = {10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures of each size, and how the sizes compare."""
+    counts = [int(argument) for argument in arguments] or list(COUNTS)
+    with scratch() as path, postgres(path) as url:
+        spark = spark_session(PipelineConfig(), cache=path / "cache")
+        for number in range(3):
+            settle(spark, path / f"warm-{number}", url, WARM_UP)
+        small(spark, path / "small", url)
+        took = {count: ledger(spark, path / str(count), url, count) for count in counts}
+        if not arguments:
+            report("settle_1m_over_100k", took[1_000_000] / took[100_000], "ratio")
+            producers(spark, path / "producers")
+        spark.stop()
+
+
+def ledger(spark: SparkSession, path: Path, url: str, count: int) -> float:
+    """Settle so many out of a ledger; the seconds that it took."""
+    took, facts = settle(spark, path, url, count)
+    name = NAMES.get(count, str(count))
+    report(f"settle_seconds_{name}", took, "s", **facts)
+    report(f"settle_per_s_{name}", count / took, "1/s")
+    return took
+
+
+def settle(
+    spark: SparkSession, path: Path, url: str, count: int
+) -> tuple[float, dict[str, object]]:
+    """One round; the processor's seconds by what used them."""
+    uuid = make_ledger(url, count)
+    with filled(path, count, uuid) as broker:
+        cpu = CpuTimes(broker=broker.process.pid)
+        began = time.perf_counter()
+        done = settle_round(spark, [broker.address], Ledgers({"shop": LedgerConfig(url=url)}))
+        took = time.perf_counter() - began
+        spent = cpu.spent()
+    assert (done.committed, done.rolled_back) == (count // 2, count // 2), done
+    return took, spent
+
+
+def small(spark: SparkSession, path: Path, url: str) -> None:
+    """A round with next to nothing to do, on a warm session."""
+    uuid = make_ledger(url, 0)
+    ledgers = Ledgers({"shop": LedgerConfig(url=url)})
+    with filled(path, 100, uuid) as broker:
+        times = []
+        for _ in range(6):
+            done = settle_round(spark, [broker.address], ledgers)
+            times.append(done.took_ms / 1_000)
+    report("settle_small_round_s", min(times), "s", runs=times)
+
+
+def producers(spark: SparkSession, path: Path) -> None:
+    """Ask producers about transactions without a ledger, round after round."""
+    with filled(path, PRODUCED, "") as broker, answering(broker):
+        cpu = CpuTimes(broker=broker.process.pid)
+        began = time.perf_counter()
+        rounds: list[RoundSummary] = []
+        while not rounds or rounds[-1].seen:
+            rounds.append(settle_round(spark, [broker.address], Ledgers({}), asks_max=ASKS_MAX))
+        took = time.perf_counter() - began
+        spent = cpu.spent()
+    asked = sum(one.asked for one in rounds)
+    report(
+        "settle_producers_per_s_10k",
+        PRODUCED / took,
+        "1/s",
+        rounds=len(rounds),
+        asked=asked,
+        **spent,
+    )
+
+
+@contextmanager
+def filled(path: Path, count: int, ledger_uuid: str) -> Iterator[Served]:
+    """A broker with so many undecided transactions; a store of its own, which is deleted."""
+    place = path / "data" / "store"
+    place.mkdir(parents=True)
+    command = [sys.executable, "-m", "bench.figures.settle_fill", str(place), str(count)]
+    subprocess.run([*command, ledger_uuid], check=True)  # noqa: S603 - a module of ours
+    with served(path) as broker:
+        yield broker
+
+
+@contextmanager
+def answering(broker: Served) -> Iterator[None]:
+    """A producer that answers every check with a commit."""
+    module = "bench.figures.settle_producer"
+    command = [sys.executable, "-m", module, broker.name_address, GROUP]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield
+        finally:
+            process.terminate()

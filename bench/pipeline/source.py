@@ -1,0 +1,125 @@
+"""Reading messages with Spark beside reading the same rows from Parquet.
+
+    python -m bench.pipeline source [ROWS]
+
+Half of the messages were transactions.  Bodies are 300 bytes of random text, eight queues, all
+columns but the map, a sink that takes everything and does nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.figures.common import commit, held, message, opened, report, scratch
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.session import spark_session
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_rows import SentRow
+from escrowmq.transaction.commands import Append
+from tests.fuzz.served import Served, served
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from escrowmq.model.message import Message
+
+ROWS = 2_000_000
+QUEUES = 8
+TOPIC = "order-paid"
+#: Messages of a request, and of a transaction.
+SENT_AT_ONCE = 64
+HELD_AT_ONCE = 8
+RUNS = 3
+#: Room for the JVM to keep what it is given, on both sides.
+MEMORY = "2g"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the rate of both, and how they compare."""
+    rows = int(arguments[0]) if arguments else ROWS
+    with scratch() as path:
+        fill(path / "data" / "store", rows)
+        with served(path) as broker:
+            name_topic(broker)
+            compare(broker, path / "parquet")
+
+
+def fill(place: Path, rows: int) -> None:
+    """Store messages, half of them as transactions, as if they had come one after the other."""
+    place.parent.mkdir(parents=True)
+    store, _ = opened(place, durability="os")
+    now_ms = time.time_ns() // 1_000_000
+    for first in range(0, rows, 2 * SENT_AT_ONCE):
+        store.execute(Append(messages=some(first, SENT_AT_ONCE)), now_ms)
+        for start in range(first + SENT_AT_ONCE, first + 2 * SENT_AT_ONCE, HELD_AT_ONCE):
+            messages = some(start, HELD_AT_ONCE)
+            commit(store, held(store, messages, f"transaction-{start}", now_ms), now_ms)
+        store.sync()
+        if store.checkpoint_due:
+            store.checkpoint()
+    store.close()
+
+
+def some(first: int, count: int) -> tuple[Message, ...]:
+    """Messages with random text, over all queues in turn."""
+    text = base64.b64encode(os.urandom(225 * count))
+    return tuple(
+        message(first + at, text[300 * at : 300 * at + 300], (first + at) % QUEUES)
+        for at in range(count)
+    )
+
+
+def name_topic(broker: Served) -> None:
+    """The store has messages of a topic that the broker does not know yet."""
+    row = SentRow(
+        topic=TOPIC, queue_id=0, body=b"", properties="", flag=0, sys_flag=0, born_at_ms=0
+    )
+    with OwnCalls(broker.address) as calls:
+        calls.call(OwnCode.SEND_MANY, rows=[row])
+
+
+def compare(broker: Served, parquet: Path) -> None:
+    """Both in the same session, in turn, the best of some runs each."""
+    options = PipelineConfig(master="local[2]", spark_options=f"spark.driver.memory={MEMORY}")
+    spark = spark_session(options)
+    try:
+        source(spark, broker).write.parquet(str(parquet))
+        rows = spark.read.parquet(str(parquet)).count()
+        took: dict[str, list[float]] = {"source": [], "parquet": []}
+        before = broker.usage()
+        for _ in range(RUNS):
+            took["source"].append(timed(lambda: source(spark, broker)))
+            took["parquet"].append(timed(lambda: spark.read.parquet(str(parquet))))
+        spent_ms = broker.usage().cpu_ms - before.cpu_ms
+        report(
+            "source_over_parquet",
+            min(took["parquet"]) / min(took["source"]),
+            "x",
+            rows=rows,
+            source_per_s=round(rows / min(took["source"])),
+            parquet_per_s=round(rows / min(took["parquet"])),
+            source_s=took["source"],
+            parquet_s=took["parquet"],
+            broker_cpu_us_per_row=round(1_000 * spent_ms / rows / RUNS, 2),
+        )
+    finally:
+        spark.stop()
+
+
+def source(spark: SparkSession, broker: Served) -> DataFrame:
+    """All messages of the topic, all columns but the map."""
+    reader = spark.read.format("escrowmq").option("broker", broker.address)
+    return reader.option("topic", TOPIC).load()
+
+
+def timed(frame: Callable[[], DataFrame]) -> float:
+    """Seconds for reading all rows."""
+    started = time.perf_counter()
+    frame().write.format("noop").mode("overwrite").save()
+    return round(time.perf_counter() - started, 3)

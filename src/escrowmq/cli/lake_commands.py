@@ -1,0 +1,220 @@
+"""``escrowmq lake``: ask the lake, publish from it again, and keep it in order.
+
+What needs Spark, pyarrow or deltalake is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption
+from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.config import PipelineConfig, Places, places_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from escrowmq.pipeline.lake import Lake
+    from escrowmq.pipeline.lake_tables import LakeTable
+
+app = typer.Typer(help="Ask the lake, and keep it in order.", no_args_is_help=True)
+
+ROWS_MAX = 1_000
+
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="The broker's: the lake is in it.")
+]
+LakeOption = Annotated[
+    str | None, typer.Option("--lake", metavar="URI", help="The lake, if it is elsewhere.")
+]
+TableOption = Annotated[str | None, typer.Option("--table", help="Only this table.")]
+
+
+@app.callback()
+def lake() -> None:
+    """Ask the lake, and keep it in order."""
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL")],
+    *,
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="Rows to print, at most.")] = ROWS_MAX,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Ask in SQL.
+
+    There are the tables messages, transactions, progress, settle_rounds and quarantine, and the
+    view transaction_summary.
+    """
+    from escrowmq.pipeline import lake_query
+
+    places = _places(data, lake_uri, file)
+    with _spark(places) as spark:
+        found = lake_query.query(spark, _lake(places), sql, limit)
+    show_rows(found.columns, found.rows, output)
+    if found.is_cut:
+        typer.echo(f"only the first {limit} rows; --limit says how many", err=True)
+
+
+@app.command()
+def tables(
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Say what is in the lake."""
+    from escrowmq.pipeline.lake_extent import extents
+
+    columns = ("table", "rows", "files", "bytes", "from", "to", "version")
+    rows = [
+        (one.table, one.rows, one.files, one.size_bytes, one.first_day, one.last_day, one.version)
+        for one in extents(_lake(_places(data, lake_uri, file)))
+    ]
+    show_rows(columns, rows, output)
+
+
+@app.command()
+def compact(
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    table: TableOption = None,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Merge small files into few."""
+    from escrowmq.pipeline import lake_upkeep
+
+    found = _lake(_places(data, lake_uri, file))
+    done = [lake_upkeep.compact(found, one) for one in _tables(table)]
+    rows = [(one.table, one.files_merged, one.files_made) for one in done]
+    show_rows(("table", "files_merged", "files_made"), rows, output)
+
+
+@app.command()
+def vacuum(
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    table: TableOption = None,
+    *,
+    keep_days: Annotated[
+        int, typer.Option(min=0, help="Delete the rows of older days; 0 keeps all.")
+    ] = 0,
+    keep_hours: Annotated[
+        int, typer.Option(min=1, help="Leave files alone that somebody may still read or write.")
+    ] = 24,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Delete old rows, and remove files that belong to no table any more."""
+    from escrowmq.pipeline import lake_upkeep
+
+    found = _lake(_places(data, lake_uri, file))
+    rows = []
+    for one in _tables(table):
+        deleted = 0
+        if keep_days:
+            deleted = lake_upkeep.delete_old(found, one, datetime.now(UTC).date(), keep_days)
+        removed = lake_upkeep.remove_files(found, one, kept_hours=keep_hours)
+        rows.append((one.name, deleted, removed))
+    show_rows(("table", "files_deleted", "files_removed"), rows, output)
+
+
+@app.command()
+def replay(
+    *,
+    topic: Annotated[str, typer.Option("--topic", help="Whose messages.")],
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Visible then or later.")],
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Visible before.")],
+    into: Annotated[str, typer.Option("--into", metavar="TOPIC", help="Where they go.")],
+    broker: BrokerOption = DEFAULT_BROKER,
+    replay_id: Annotated[
+        str, typer.Option("--replay-id", metavar="ID", help="Done once; else made of the rest.")
+    ] = "",
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+) -> None:
+    """Publish archived messages again, exactly once.
+
+    All become visible at once, with their bodies, keys, tags and properties; what they were is in
+    properties REPLAYED_.... Times are as in 2026-11-16T12:00:00Z, or milliseconds.
+    """
+    from escrowmq.pipeline import lake_replay
+
+    order = lake_replay.Replay(
+        topic=topic,
+        from_ms=_instant_ms("--from", from_),
+        to_ms=_instant_ms("--to", to),
+        into=into,
+        broker=broker,
+        replay_id=replay_id,
+    )
+    places = _places(data, lake_uri, file)
+    with _spark(places) as spark:
+        done = lake_replay.replay(spark, _lake(places), order)
+    facts = {
+        "replay_id": done.replay_id,
+        "messages": done.messages,
+        "was_done_before": done.is_repeated,
+    }
+    show_facts(facts, output)
+
+
+def _places(data: Path | None, lake_uri: str | None, file: Path | None) -> Places:
+    config = load(file=file, environ=os.environ).section(PipelineConfig)
+    if lake_uri is not None:
+        # The checkpoints are nobody's business here.
+        config = replace(config, lake_uri=lake_uri, checkpoint_uri=config.checkpoint_uri or "none")
+    return places_of(config, data)
+
+
+def _lake(places: Places) -> Lake:
+    from escrowmq.pipeline.lake import Lake
+
+    return Lake(places.lake)
+
+
+def _tables(name: str | None) -> list[LakeTable]:
+    from escrowmq.pipeline.lake_tables import TABLES, table_named
+
+    return list(TABLES.values()) if name is None else [table_named(name)]
+
+
+@contextmanager
+def _spark(places: Places) -> Iterator[SparkSession]:
+    """Spark on this machine, until the process ends."""
+    from escrowmq.pipeline.scratch import scratch_in
+    from escrowmq.pipeline.start_cache import quick_session
+
+    with scratch_in(places.cache) as scratch:
+        yield quick_session(PipelineConfig(), cache=places.cache, scratch=scratch)
+
+
+def _instant_ms(option: str, text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        allowed = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
+        raise RequestRefused("bad_option", allowed, option=option, value=text[:64]) from None
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return int(instant.timestamp() * 1_000)

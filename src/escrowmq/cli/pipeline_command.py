@@ -1,0 +1,52 @@
+"""``escrowmq pipeline``: settling and archiving for brokers that run elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.log_lines import log_to_stderr
+from escrowmq.cli.serve import ParentOption
+from escrowmq.pipeline.config import PipelineConfig, places_of
+
+
+def pipeline(
+    *,
+    master: Annotated[str | None, typer.Option(help="Where Spark runs.")] = None,
+    brokers: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT,...", help="The brokers to look after.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="DIR", help="For lake and checkpoints, if it is here."),
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="For metrics; 0 means any.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One round, one archive run.")] = False,
+    file: FileOption = None,
+    set_: SetOption = None,
+    parent: ParentOption = None,
+) -> None:
+    """Settle what is undecided, and archive topics, until SIGTERM or Ctrl-C."""
+    from escrowmq.pipeline.parent import end_with_parent
+
+    if parent is not None:
+        end_with_parent(parent)
+    given = {"master": master, "brokers": brokers, "http_port": http_port}
+    flags = [f"pipeline.{key}={value}" for key, value in given.items() if value is not None]
+    config = load(file=file, environ=os.environ, flags=[*(set_ or ()), *flags])
+    settings = config.section(PipelineConfig)
+    places = places_of(settings, data)
+    log_to_stderr(logging.INFO)
+
+    from escrowmq.pipeline import running
+
+    if once:
+        running.run_once(settings, places, config.ledgers, typer.echo)
+    else:
+        raise typer.Exit(running.run(settings, places, config.ledgers, typer.echo))

@@ -1,0 +1,104 @@
+"""Settling one transaction by hand, through its ledger and its fence.
+
+A person's word counts for as much as a check's: what the ledger says is looked up first, a rollback
+of what is absent is made certain by a fence, and a decision against the ledger is refused unless it
+is forced, which goes on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from escrowmq.client.ledger_checks import Answer, Outcome, Question, deadline_at_ms
+from escrowmq.client.outgoing import Resolution
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import (
+    LifeLineAnswer,
+    ListTransactionsHeader,
+    SettleAnswer,
+    SettleHeader,
+    TransactionHeader,
+)
+
+if TYPE_CHECKING:
+    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.own_calls import OwnCalls
+
+#: In these a transaction waits for a decision.
+_OPEN = ("prepared", "parked")
+_AGREES = {Resolution.COMMIT: Outcome.COMMITTED, Resolution.ROLLBACK: Outcome.ROLLED_BACK}
+_NOT_GIVEN = Answer(Outcome.UNKNOWN, "not_given")
+
+
+def settle_by_hand(
+    calls: OwnCalls,
+    ledgers: Mapping[str, SqlLedger],
+    *,
+    half_offset: int = -1,
+    transaction_id: str = "",
+    resolution: Resolution,
+    reason: str,
+    by: str,
+    force: bool = False,
+) -> SettleAnswer:
+    """Commit or roll back a transaction, which is named by a half message of it or by its id.
+
+    ``ledgers`` are the databases that can be read, by their UUIDs.  With ``force`` a rollback is
+    fenced before its deadline too, and whatever the ledger says is overridden.
+
+    Raises:
+        RequestRefused: ``against_ledger``, with what the ledger says; nothing was decided.
+    """
+    named = TransactionHeader(half_offset=half_offset, transaction_id=transaction_id, limit=1)
+    told = calls.call(OwnCode.LIFE_LINE, named).header
+    assert isinstance(told, LifeLineAnswer)
+    if told.ledger and told.state in _OPEN:
+        said = _look_up(calls, ledgers.get(told.ledger), told, resolution, force=force)
+        if said.outcome is not _AGREES.get(resolution) and not force:
+            raise RequestRefused(
+                "against_ledger",
+                "decide as the ledger does, or force it",
+                transaction_id=told.transaction_id,
+                ledger=told.ledger,
+                says=said.reason or said.outcome.value,
+            )
+        if force:
+            reason = f"{reason} (forced; the ledger said {said.reason or said.outcome.value})"
+    header = SettleHeader(
+        half_offset=told.half_offset, resolution=resolution.value, reason=reason, by=by
+    )
+    answer = calls.call(OwnCode.SETTLE, header).header
+    assert isinstance(answer, SettleAnswer)
+    return answer
+
+
+def _look_up(
+    calls: OwnCalls,
+    ledger: SqlLedger | None,
+    told: LifeLineAnswer,
+    resolution: Resolution,
+    *,
+    force: bool,
+) -> Answer:
+    """What the ledger says; for a rollback, what is absent past its deadline is fenced first."""
+    if ledger is None:
+        return _NOT_GIVEN
+    listing = ListTransactionsHeader(
+        start=told.half_offset, end=told.half_offset + 1, states=",".join(_OPEN)
+    )
+    listed = calls.call(OwnCode.LIST_TRANSACTIONS, listing)
+    now_ms = listed.header.now_ms
+    deadline_ms = now_ms
+    for row in listed.rows:
+        deadline_ms = deadline_at_ms(row.stored_at_ms, row.allowed_ms)
+    if force:
+        # Early is safe: whoever comes later with the row cannot commit.
+        deadline_ms = now_ms - 1
+    question = Question(told.transaction_id, told.producer_group, deadline_ms)
+    if resolution is Resolution.ROLLBACK:
+        answers = ledger.settle([question], ledger_uuid=told.ledger, now_ms=now_ms)
+    else:
+        answers = ledger.look_up([question], ledger_uuid=told.ledger)
+    return answers[told.transaction_id]

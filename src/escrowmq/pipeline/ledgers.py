@@ -1,0 +1,147 @@
+"""Which ledger is in which database: asked for at the start of every round, on the driver.
+
+A half message names its ledger by a UUID, the operator names databases; only a database itself can
+say which ledger it has.  One that does not answer is left out of the round before any task waits
+for it: the UUID that it gave before is remembered, so that its transactions wait for it instead of
+being asked about and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from escrowmq.client.database_errors import failure_of
+from escrowmq.client.databases import cutting, opener_of, reading
+from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.pipeline.ledger_config import LedgerConfig, masked
+
+log = logging.getLogger(__name__)
+
+#: How long a round waits for its databases, all at once.
+WAIT_S = 1.0
+#: How long one of them may take; it is not asked again meanwhile.
+ANSWER_S = 5.0
+
+SLOW = "ledger_slow"
+STANDBY = "standby"
+TWICE = "ledger_twice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLedgers:
+    """What a round knows; it goes to the tasks, and its URLs nowhere else."""
+
+    #: By UUID the databases that can be asked.
+    urls: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: By UUID why a ledger cannot be asked in this round.
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uuids(self) -> list[str]:
+        """Every ledger whose transactions are looked up, now or later."""
+        return sorted({*self.urls, *self.silent})
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a database said: its ledger, or why it cannot be asked."""
+
+    uuid: str = ""
+    fault: str = ""
+    cause: str = field(default="", compare=False)
+
+
+class Ledgers:
+    """The databases that the config names.  Belongs to the driver, which calls from one thread."""
+
+    def __init__(self, configured: Mapping[str, LedgerConfig]) -> None:
+        self._asked = {name: _Database(name, config.url) for name, config in configured.items()}
+
+    def known(self) -> KnownLedgers:
+        """Ask all of them; who does not answer at once is silent in this round."""
+        until_s = time.monotonic() + WAIT_S
+        for database in self._asked.values():
+            database.ask()
+        found = {name: database.found(until_s) for name, database in self._asked.items()}
+        times = Counter(one.uuid for one in found.values())
+        urls: dict[str, str] = {}
+        silent: dict[str, str] = {}
+        for name, one in found.items():
+            if not one.uuid:
+                continue
+            if times[one.uuid] > 1:
+                # One may be a copy: a fence in the copy would undo what the other has.
+                silent[one.uuid] = TWICE
+            elif one.fault:
+                silent[one.uuid] = one.fault
+            else:
+                urls[one.uuid] = self._asked[name].url
+        return KnownLedgers(urls=urls, silent=silent)
+
+
+class _Database:
+    """One of them, and what it said last."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.url = url
+        self._name = name
+        self._last = _Found()
+        self._told = _Found()
+        self._thread: threading.Thread | None = None
+
+    def ask(self) -> None:
+        """Ask in a thread, unless one still waits for an answer."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._asking, name=f"escrowmq-ledger-{self._name}", daemon=True
+            )
+            self._thread.start()
+
+    def found(self, until_s: float) -> _Found:
+        """What it says, or said before and is slow to say again."""
+        assert self._thread is not None
+        self._thread.join(max(until_s - time.monotonic(), 0))
+        last = self._last
+        if self._thread.is_alive():
+            last = _Found(last.uuid, SLOW, "no answer yet")
+        self._tell(last)
+        return last
+
+    def _asking(self) -> None:
+        try:
+            uuid, is_standby = self._read()
+        except Exception as error:  # noqa: BLE001 -- whatever failed, it cannot be asked
+            fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
+            # The UUID is remembered: look-ups check it themselves, each time.
+            self._last = _Found(self._last.uuid, fault, str(error))
+        else:
+            self._last = _Found(uuid, STANDBY if is_standby else "")
+
+    def _read(self) -> tuple[str, bool]:
+        with (
+            opener_of(self.url)() as link,
+            cutting(link, time.monotonic() + ANSWER_S),
+            reading(link),
+        ):
+            rows = link.execute(link.dialect.probe).rows
+        if len(rows) != 1:
+            raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
+        uuid, _, is_standby = rows[0]
+        return str(uuid), bool(is_standby)
+
+    def _tell(self, found: _Found) -> None:
+        """Log what is new."""
+        if found == self._told:
+            return
+        self._told = found
+        facts = {"ledger": self._name, "ledger_uuid": found.uuid, "url": masked(self.url)}
+        if found.fault:
+            why = {"reason": found.fault, "cause": found.cause}
+            log.warning("ledger_silent", extra={**facts, **why})
+        else:
+            log.info("ledger_found", extra=facts)

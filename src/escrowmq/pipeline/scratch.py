@@ -1,0 +1,35 @@
+"""A directory for what a process needs while it runs; what the dead left behind is removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def scratch_in(cache: Path) -> Iterator[Path]:
+    """This process' directory, as long as the block lasts."""
+    folder = cache / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if not _is_running(old.name):
+            shutil.rmtree(old, ignore_errors=True)
+    scratch = folder / str(os.getpid())
+    scratch.mkdir(exist_ok=True)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _is_running(process_id: str) -> bool:
+    try:
+        os.kill(int(process_id), 0)
+    except PermissionError:
+        return True
+    except (ValueError, OSError):
+        return False
+    return True

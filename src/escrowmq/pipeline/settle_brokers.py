@@ -1,0 +1,62 @@
+"""The brokers of a settle round, as the driver sees them: who is there, and by which policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import EscrowError
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import StatusAnswer
+from escrowmq.transaction.policy import CheckPolicy
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+ANSWER_S = 10.0
+_THREADS_MAX = 8
+_OF_POLICY = {field.name for field in fields(CheckPolicy)} & set(StatusAnswer.__struct_fields__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One broker that answers."""
+
+    address: str
+    #: Transactions that are neither decided nor parked.
+    undecided: int
+    #: The time rules that it was set up with.
+    policy: CheckPolicy
+
+
+def look_at(addresses: Sequence[str]) -> tuple[list[Standing], dict[str, EscrowError]]:
+    """Ask all of them at once; who answers, and why the others do not."""
+    found: list[Standing] = []
+    away: dict[str, EscrowError] = {}
+    with ThreadPoolExecutor(_THREADS_MAX) as threads:
+        for address, answer in zip(addresses, threads.map(_look_at, addresses), strict=True):
+            if isinstance(answer, Standing):
+                found.append(answer)
+            else:
+                away[address] = answer
+    return found, away
+
+
+def _look_at(address: str) -> Standing | EscrowError:
+    try:
+        with OwnCalls(address, answer_s=ANSWER_S) as calls:
+            told = calls.call(OwnCode.STATUS).header
+    except EscrowError as error:
+        return error
+    assert isinstance(told, StatusAnswer)
+    policy = CheckPolicy(**{name: getattr(told, name) for name in _OF_POLICY})
+    return Standing(address=address, undecided=told.undecided, policy=policy)
+
+
+def decided_batches(address: str) -> list[pa.RecordBatch]:
+    """The batches of Spark sinks that were decided there."""
+    with OwnCalls(address) as calls:
+        return [answer.batch for answer in calls.arrow_pages(OwnCode.LIST_BATCHES)]

@@ -1,0 +1,214 @@
+"""One settle round: reads what is undecided, has it settled, and says what was done.
+
+Runs on the driver.  A round may run twice, on two drivers at once, or be killed anywhere: verdicts
+name the version that they were computed from, and fences mean the same whoever writes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.model.errors import ProtocolViolation, Unavailable
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.pipeline.facts import AGE_MS, BROKER, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
+from escrowmq.pipeline.round_summary import RoundSummary
+from escrowmq.pipeline.settle_brokers import Standing, look_at
+from escrowmq.pipeline.settle_rows import (
+    ASKS_DUE,
+    ASKS_SENT,
+    KIND,
+    REASON,
+    ROWS,
+    SEEN,
+    UNKNOWN,
+    UNTOLD,
+    WAITING,
+    WHAT,
+    WITHOUT_DUE,
+    Kind,
+)
+from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from escrowmq.pipeline.ledgers import KnownLedgers, Ledgers
+
+log = logging.getLogger(__name__)
+
+ASKS_MAX = 1_000
+"""Checks for one producer group in one round, if nobody says otherwise."""
+RANGE_ROWS = 50_000
+"""What one task settles, about."""
+SMALL_ROWS = 10_000
+"""So few undecided, over all brokers, are one task's work."""
+ALERTS_MAX = 20
+"""Parked transactions that a round names in the log; all are counted."""
+
+_COUNTED = (
+    SEEN,
+    WAITING,
+    *(outcome.value for outcome in VerdictOutcome if outcome is not VerdictOutcome.UNKNOWN),
+)
+_PARKED_FACTS = (BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS, REASON)
+_Report = Mapping[str, Any]
+
+
+def settle_round(
+    spark: SparkSession, brokers: Sequence[str], ledgers: Ledgers, *, asks_max: int = ASKS_MAX
+) -> RoundSummary:
+    """Run one round; whoever runs many keeps a ``Settling``."""
+    return Settling(spark, ledgers, asks_max=asks_max).round(brokers)
+
+
+class Settling:
+    """Runs rounds, one after the other, on the driver."""
+
+    def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
+        self._ledgers = ledgers
+        self._plan = _Plan(spark, asks_max)
+
+    def round(self, brokers: Sequence[str]) -> RoundSummary:
+        """Look at everything undecided once, and do what the rules say now.
+
+        A broker that is away, or goes away meanwhile, is left out; the summary names it.
+
+        Raises:
+            ProtocolViolation: ``due_missing``: facts were broken; all others were settled.
+            Unavailable: ``round_failed``, if no broker is to blame.
+        """
+        made = _Round(self._plan)
+        made.run(brokers, self._ledgers.known())
+        summary = made.summary()
+        for facts in made.parked[:ALERTS_MAX]:
+            log.warning("transaction_parked", extra={name: facts[name] for name in _PARKED_FACTS})
+        log.info("settle_done", extra=summary.to_dict())
+        without_due = made.counts[WITHOUT_DUE]
+        if without_due:
+            raise ProtocolViolation(
+                "due_missing", "no rule holds for what a broker says", rows=without_due
+            )
+        return summary
+
+
+class _Plan:
+    """The one job of a round.
+
+    The rules as Columns are kept from round to round: each is made by hundreds of calls into the
+    JVM, which took half of a small round.
+    """
+
+    def __init__(self, spark: SparkSession, asks_max: int) -> None:
+        self.spark = spark
+        self._asks_max = asks_max
+        self._due: tuple[object, Sequence[Column]] = (None, ())
+        self._columns: Sequence[Column] = ()
+
+    def reports(self, standing: Sequence[Standing], known: KnownLedgers) -> DataFrame:
+        """What will have been done, once somebody wants to know."""
+        from escrowmq.pipeline import settle
+        from escrowmq.pipeline.settle_tasks import SettleTask, TellTask
+
+        policies = {broker.address: broker.policy for broker in standing}
+        if self._due[0] != (policies, known.uuids):
+            made = settle.due_columns(policies, known.uuids)
+            self._due = (policies, known.uuids), made
+        self._columns = self._columns or settle.task_columns()
+        due = settle.classified(self._undecided(standing), self._due[1])
+        settled = settle.settled(settle.to_settle(due, self._columns), SettleTask(known))
+        budgeted = settle.within_budget(settled, self._asks_max)
+        return settle.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK))
+
+    def _undecided(self, standing: Sequence[Standing]) -> DataFrame:
+        options = {
+            "view": "transactions",
+            "broker": ",".join(broker.address for broker in standing),
+            "states": State.PREPARED.label,
+            "withIds": "true",
+            "rangeRows": str(RANGE_ROWS),
+        }
+        read = self.spark.read.format("escrowmq").options(**options).load()
+        is_small = sum(broker.undecided for broker in standing) <= SMALL_ROWS
+        return read.coalesce(1) if is_small else read
+
+
+@dataclass
+class _Round:
+    """What is known while a round runs."""
+
+    plan: _Plan
+    started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    began_s: float = field(default_factory=time.monotonic)
+    brokers: int = 0
+    attempts: int = 0
+    away: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    parked: list[_Report] = field(default_factory=list)
+
+    def run(self, addresses: Sequence[str], known: KnownLedgers) -> None:
+        """Settle; without those who go away meanwhile, if the job fails for it."""
+        standing = self._look_at(addresses)
+        reports: list[_Report] = []
+        is_done = not any(broker.undecided for broker in standing)
+        while not is_done and standing:
+            done = self.plan.reports(standing, known)
+            try:
+                reports, is_done = done.toArrow().to_pylist(), True
+            except Exception as error:
+                before, standing = standing, self._look_at([one.address for one in standing])
+                if len(standing) == len(before):
+                    raise Unavailable(
+                        "round_failed", "the next round tries again", cause=_cause(error)
+                    ) from error
+        self._note(reports)
+        attempts = [report for report in reports if report[KIND] == Kind.ATTEMPT.value]
+        self.attempts = len(attempts)
+        if attempts:
+            from escrowmq.pipeline.settle_attempts import settle_attempts
+
+            self._note(settle_attempts(self.plan.spark, attempts, standing))
+
+    def _look_at(self, addresses: Sequence[str]) -> list[Standing]:
+        standing, away = look_at(addresses)
+        for address, error in away.items():
+            log.warning("broker_away", extra={"broker": address, "cause": str(error)})
+        self.away |= away.keys()
+        self.brokers = len(standing)
+        return standing
+
+    def _note(self, reports: Iterable[_Report]) -> None:
+        for report in reports:
+            if report[KIND] == Kind.PARKED.value:
+                self.parked.append(report)
+            elif report[KIND] == Kind.COUNT.value and report[WHAT] in (UNKNOWN, UNTOLD):
+                self.unknown[report[REASON]] += report[ROWS]
+                if report[WHAT] == UNTOLD:
+                    self.away.add(report[BROKER])
+            elif report[KIND] == Kind.COUNT.value:
+                self.counts[report[WHAT]] += report[ROWS]
+
+    def summary(self) -> RoundSummary:
+        """Say what was done."""
+        return RoundSummary(
+            started_at_ms=self.started_at_ms,
+            took_ms=int((time.monotonic() - self.began_s) * 1_000),
+            brokers=self.brokers,
+            away=tuple(sorted(self.away)),
+            attempts=self.attempts,
+            over_budget=self.counts[ASKS_DUE] - self.counts[ASKS_SENT],
+            unknown=dict(self.unknown),
+            **{name: self.counts[name] for name in _COUNTED},
+        )
+
+
+def _cause(error: Exception) -> str:
+    """The line that says it; Spark puts stack traces of two languages around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "escrowmq." in line), lines[0] if lines else repr(error))

@@ -1,0 +1,88 @@
+"""Many verdicts at once: those that are all alike are decided together, by the column.
+
+The rules are those of ``checking.obey``, for the commonest case: a transaction of one half message
+that is to be committed or rolled back.  Whatever is not that simple is left, to be obeyed on its
+own: then the rules are applied there, and nowhere twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from escrowmq.transaction.commands import Decision, Ended, Obeyed, Verdicts
+from escrowmq.transaction.records import PLAIN, DecidedMany, Span
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Numbers
+
+VERDICTS_MAX = 32_768
+
+
+def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
+    """Do what the pipeline says of simple transactions that are as it saw them."""
+    rows = np.asarray(command.half_offsets, dtype=np.int64)
+    commits = np.asarray(command.commits, dtype=np.bool_)
+    assert len(rows) <= VERDICTS_MAX
+    held = core.table.columns(rows)
+    is_simple = held.is_here & (held.origin != PLAIN) & (held.part == ALONE) & is_first(rows)
+    # With further requests, or a delay.
+    for known in (core.parts, core.heads, core.delays):
+        is_simple &= ~is_among(rows, known)
+    is_undecided = (held.state == State.PREPARED) | (held.state == State.PARKED)
+    # It would have to be copied forward.
+    is_late = commits & (now_ms - held.stored_at_ms >= core.copy_after_ms)
+    is_as_seen = (held.state == np.asarray(command.states)) & (
+        held.checks_sent == np.asarray(command.checks_sent)
+    )
+    is_ended = is_simple & is_as_seen & is_undecided & ~is_late
+    is_committed, is_rolled_back = is_ended & commits, is_ended & ~commits
+    is_stale = is_simple & ~is_as_seen
+    ends = np.zeros(len(rows), dtype=np.uint8)
+    ends[is_committed] = Ended.COMMITTED
+    ends[is_rolled_back] = Ended.ROLLED_BACK
+    ends[is_stale] = Ended.STALE
+    is_opposite = held.state == np.where(commits, State.ROLLED_BACK, State.COMMITTED)
+    reply = Obeyed(
+        ends=ends.tobytes(), contradicted=np.flatnonzero(is_stale & is_opposite).tolist()
+    )
+    if not is_ended.any():
+        return Decision(reply=reply)
+    decided = DecidedMany(
+        command.by,
+        rows[is_committed].tobytes(),
+        rows[is_rolled_back].tobytes(),
+        give_each_queue(core, held.queue[is_committed]),
+    )
+    return Decision(records=(decided,), reply=reply)
+
+
+def is_first(rows: Numbers) -> Numbers:
+    """Of those that are named more than once, the first: the others come after its decision."""
+    first = np.ones(len(rows), dtype=np.bool_)
+    if not (rows[1:] > rows[:-1]).all():
+        first[:] = False
+        first[np.unique(rows, return_index=True)[1]] = True
+    return first
+
+
+def is_among(rows: Numbers, known: Collection[int]) -> Numbers:
+    """Which of these rows are among those that something is known of."""
+    if not known:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.fromiter((row in known for row in rows.tolist()), dtype=np.bool_, count=len(rows))
+
+
+def give_each_queue(core: Transactions, queues: Numbers) -> list[Span]:
+    """Queue offsets for messages of these queues: in each a run."""
+    numbers, counts = np.unique(queues, return_counts=True)
+    return [
+        Span(queue, core.queue_ends[queue], count)
+        for queue, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+    ]

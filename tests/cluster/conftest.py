@@ -1,0 +1,39 @@
+"""One cluster and one driver for all tests here; other drivers are processes of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.cluster import HOSTS, PYTHON_PATH, Cluster, cluster_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, in order again after each test."""
+    yield whole_cluster
+    for host in HOSTS:
+        if not whole_cluster.is_alive(host):
+            whole_cluster.start_worker(host)
+
+
+@pytest.fixture(scope="session")
+def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
+    """A driver in this process."""
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("PYTHONPATH", PYTHON_PATH, prepend=os.pathsep)
+        session = cluster_session(whole_cluster.url, whole_cluster.folder / "driver")
+        yield session
+        session.stop()

@@ -1,0 +1,27 @@
+"""A driver of its own: runs a stream on a cluster, and may be killed on the way.
+
+    python -m tests.cluster.driver MASTER FOLDER BROKER [FAULT]
+
+It is the leader of a process group, in which its JVM is too: that is what a fault kills.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.cluster.cluster import cluster_session
+from tests.spark.streams import Stream
+
+
+def main(master: str, folder: Path, broker_address: str, fault: str) -> None:
+    spark = cluster_session(master, folder / f"driver-{os.getpid()}")
+    stream = Stream(spark, folder, broker_address)
+    faults = {"fault": fault, "victims": str(os.getpgrp())} if fault else {}
+    stream.run(**faults)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], "".join(sys.argv[4:5]))

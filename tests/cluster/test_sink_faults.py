@@ -1,0 +1,165 @@
+"""The sink on two hosts: what only a cluster can do to it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from escrowmq.testing import InProcessBroker
+from tests.cluster.cluster import HOSTS, PYTHON_PATH, ROOT, Cluster
+from tests.interop.child import Child
+from tests.spark.faulty_sink import FORMAT, FaultySink
+from tests.spark.settled import rolled_back
+from tests.spark.streams import TOPIC, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DRIVER_S_MAX = 300.0
+#: Where a driver is killed, in the order of a batch.
+STEPS = ["open", "write.rows", "write.after", "commit.before", "commit.after"]
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        yield broker
+
+
+def bodies(broker: InProcessBroker) -> Counter[str]:
+    return Counter(message.body.decode() for message in broker.messages(TOPIC))
+
+
+def each_once(count: int) -> Counter[str]:
+    return Counter(str(number) for number in range(count))
+
+
+def write(frame: DataFrame, broker: InProcessBroker, **options: str) -> None:
+    frame.sparkSession.dataSource.register(FaultySink)
+    writer = frame.write.format(FORMAT).mode("append")
+    writer.options(broker=broker.broker_address, topic=TOPIC, **options).save()
+
+
+def rows(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("body"))
+
+
+@pytest.mark.slice
+def test_tasks_run_on_both_hosts(spark: SparkSession, broker: InProcessBroker) -> None:
+    """Otherwise the tests here would prove nothing."""
+    write(rows(spark, 1_000, 8), broker)
+    assert bodies(broker) == each_once(1_000)
+    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    assert {one.host() for one in executors} >= set(HOSTS)
+
+
+@pytest.mark.slice
+def test_of_a_task_and_its_speculative_copy_one_counts(
+    spark: SparkSession, broker: InProcessBroker, tmp_path: Path
+) -> None:
+    """The first has written everything and hangs; its copy overtakes it."""
+    write(
+        rows(spark, 100),
+        broker,
+        fault="write.after:hang",
+        once=str(tmp_path / "once"),
+        until=str(tmp_path / "never"),
+    )
+    assert bodies(broker) == each_once(100)
+    assert len(broker.undecided()) == 1
+    assert rolled_back(spark, broker.broker_address) == 1
+    assert bodies(broker) == each_once(100)
+
+
+def stage_attempts(spark: SparkSession, job_group: str) -> list[int]:
+    """Of each stage of these jobs, how often it was run again."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return [stage.currentAttemptId for stage in stages if stage]
+
+
+@pytest.mark.slice
+def test_a_host_dies_in_the_middle_and_a_stage_is_run_again(
+    spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path
+) -> None:
+    """What that host had shuffled is lost, so that the stage before must be run again."""
+    shuffled = rows(spark, 400, 4).repartition(4, "body")
+    spark.sparkContext.setJobGroup(tmp_path.name, "")
+    once = tmp_path / "once"
+    victim = str(cluster.process_group(HOSTS[1]))
+    write(shuffled, broker, fault="write.rows:kill", victims=victim, once=str(once))
+    assert once.exists()
+    assert not cluster.is_alive(HOSTS[1])
+    assert max(stage_attempts(spark, tmp_path.name)) > 0
+    assert bodies(broker) == each_once(400)
+    rolled_back(spark, broker.broker_address)
+    assert broker.undecided() == []
+    assert bodies(broker) == each_once(400)
+
+
+class Drivers:
+    """Runs drivers, one after the other, until each has ended."""
+
+    def __init__(self, cluster: Cluster, stream: Stream, folder: Path) -> None:
+        self._cluster = cluster
+        self._stream = stream
+        self._folder = folder
+        self._count = 0
+
+    def run(self, fault: str = "") -> int:
+        """Run the stream; the exit status."""
+        self._count += 1
+        arguments = (self._cluster.url, self._folder, self._stream.broker_address, fault)
+        driver = Child(
+            "driver",
+            [sys.executable, "-m", "tests.cluster.driver", *arguments],
+            log=self._folder / f"driver-{self._count}.log",
+            environment={"PYTHONPATH": PYTHON_PATH},
+            directory=ROOT,
+        )
+        try:
+            return driver.wait(DRIVER_S_MAX)
+        finally:
+            driver.kill()
+
+
+def stream_of(spark: SparkSession, broker: InProcessBroker, folder: Path) -> Stream:
+    stream = Stream(spark, folder, broker.broker_address)
+    for start in range(0, 30, 10):
+        stream.add(*range(start, start + 10))
+    return stream
+
+
+@pytest.mark.slice
+def test_a_driver_dies_between_the_brokers_commit_and_sparks(
+    spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path
+) -> None:
+    drivers = Drivers(cluster, stream_of(spark, broker, tmp_path), tmp_path)
+    assert drivers.run("commit.after:kill") == -signal.SIGKILL
+    assert list(bodies(broker).values()) == [1] * 10
+    assert drivers.run() == 0
+    assert bodies(broker) == each_once(30)
+    rolled_back(spark, broker.broker_address)
+    assert broker.undecided() == []
+
+
+def test_a_driver_dies_at_every_step_of_a_batch(
+    spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path
+) -> None:
+    drivers = Drivers(cluster, stream_of(spark, broker, tmp_path), tmp_path)
+    for step in STEPS:
+        assert drivers.run(f"{step}:kill") == -signal.SIGKILL
+        rolled_back(spark, broker.broker_address)
+        assert list(bodies(broker).values()) in ([], [1] * 10)
+    assert drivers.run() == 0
+    assert bodies(broker) == each_once(30)
+    rolled_back(spark, broker.broker_address)
+    assert broker.undecided() == []

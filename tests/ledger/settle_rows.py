@@ -1,0 +1,45 @@
+"""Rows as a settle round gives them to its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+from escrowmq.pipeline.settle_rows import SETTLE_COLUMNS
+from tests.ledger.shops import GROUP, NOW_MS
+
+BROKER = "127.0.0.1:10911"
+
+
+def batch(ids: Sequence[str], ledger: str, **changed: Any) -> pa.RecordBatch:
+    """Transactions that are overdue and to be looked up."""
+    values = {
+        "broker": BROKER,
+        "as_of_ms": NOW_MS,
+        "state": 0,
+        "checks_sent": 0,
+        "due": "look_up",
+        "due_unanswered": "wait",
+        "park_reason": None,
+        "producer_group": GROUP,
+        "ledger": ledger,
+        "stored_at_ms": NOW_MS - 60_000,
+        "allowed_ms": 1_000,
+        "age_ms": 60_000,
+        "wait_ms": -1,
+        **changed,
+    }
+    rows = [
+        {**values, "transaction_id": one, "half_offset": number} for number, one in enumerate(ids)
+    ]
+    numbers = {"half_offset", "as_of_ms", "stored_at_ms", "allowed_ms", "age_ms", "wait_ms"}
+    small = {"state", "checks_sent"}
+    schema = pa.schema(
+        [
+            (name, pa.int64() if name in numbers else pa.int32() if name in small else pa.string())
+            for name in SETTLE_COLUMNS
+        ]
+    )
+    return pa.RecordBatch.from_pylist(rows, schema=schema)

@@ -1,0 +1,117 @@
+"""Which ledger is in which database: what the databases themselves say, and soon."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from escrowmq.pipeline import ledgers as ledgers_module
+from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.pipeline.ledgers import KnownLedgers, Ledgers
+from tests.ledger.shops import Shop, eventually, sqlite_shop
+
+
+def configured(**urls: str) -> Ledgers:
+    return Ledgers({name: LedgerConfig(url=url) for name, url in urls.items()})
+
+
+def test_each_database_says_which_ledger_it_has(shop: Shop, tmp_path: Path) -> None:
+    other = sqlite_shop(tmp_path, "other.db")
+    uuids = (shop.ledger().uuid(), other.ledger().uuid())
+    known = configured(shop=shop.url, other=other.url).known()
+    assert known == KnownLedgers(urls=dict(zip(uuids, (shop.url, other.url), strict=True)))
+    assert known.uuids == sorted(uuids)
+
+
+def test_a_ledger_that_falls_silent_is_remembered(file_shop: Shop) -> None:
+    """Its transactions wait for it, instead of being asked about and counted."""
+    ledgers = configured(shop=file_shop.url)
+    uuid = file_shop.ledger().uuid()
+    assert ledgers.known().urls == {uuid: file_shop.url}
+    path = Path(file_shop.path)
+    path.rename(path.with_suffix(".away"))
+    known = ledgers.known()
+    assert (known.urls, known.silent, known.uuids) == ({}, {uuid: "ledger_unreachable"}, [uuid])
+    path.with_suffix(".away").rename(path)
+    assert ledgers.known().urls == {uuid: file_shop.url}
+
+
+def test_a_ledger_that_was_exchanged_is_another_one(file_shop: Shop) -> None:
+    ledgers = configured(shop=file_shop.url)
+    ledgers.known()
+    file_shop.run("UPDATE escrowmq_ledger_id SET ledger_uuid = 'other'")
+    assert ledgers.known().urls == {"other": file_shop.url}
+
+
+def test_a_copy_and_its_original_are_both_left_alone(file_shop: Shop, tmp_path: Path) -> None:
+    """A fence in the copy would undo what the original has."""
+    copy = tmp_path / "copy.db"
+    shutil.copy(file_shop.path, copy)
+    known = configured(shop=file_shop.url, copy=f"sqlite:///{copy}").known()
+    assert (known.urls, known.silent) == ({}, {file_shop.ledger().uuid(): "ledger_twice"})
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "no database"])
+def test_what_has_no_ledger_is_none(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "shop.db"
+    if kind != "missing":
+        path.write_text("not a database" * 100 if kind == "no database" else "")
+    assert configured(shop=f"sqlite:///{path}").known() == KnownLedgers()
+    assert path.exists() == (kind != "missing")
+
+
+def test_a_server_that_refuses_us_is_none(postgres_shop: Shop) -> None:
+    postgres_shop.run("DROP ROLE IF EXISTS nobody")
+    postgres_shop.run("CREATE ROLE nobody NOLOGIN")
+    url = postgres_shop.url.replace("//postgres:@", "//nobody:secret@")
+    assert configured(shop=url).known() == KnownLedgers()
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """The address of a server that takes connections and never says a word."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_database_that_says_nothing_holds_up_nobody(
+    file_shop: Shop, deaf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers_module, "WAIT_S", 0.2)
+    ledgers = configured(shop=file_shop.url, deaf=f"postgresql://shop:secret@{deaf}/orders")
+    began_s = time.monotonic()
+    for _ in range(2):
+        assert ledgers.known().urls == {file_shop.ledger().uuid(): file_shop.url}
+    assert time.monotonic() - began_s < 2
+
+
+def test_what_is_new_is_logged_once_and_without_its_password(
+    file_shop: Shop, deaf: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ledgers_module, "WAIT_S", 0.2)
+    url = f"postgresql://shop:open-sesame@{deaf}/orders?sslpassword=open-sesame"
+    with caplog.at_level(logging.INFO, logger="escrowmq"):
+        ledgers = configured(shop=file_shop.url, deaf=url)
+        for _ in range(3):
+            known = ledgers.known()
+    said = [(line.message, vars(line)["ledger"]) for line in caplog.records]
+    assert sorted(said) == [("ledger_found", "shop"), ("ledger_silent", "deaf")]
+    assert "sesame" not in " ".join(str(vars(line)) for line in caplog.records)
+    assert "sqlite" not in repr(known)
+    assert pickle.loads(pickle.dumps(known)) == known
+
+
+def test_a_database_is_asked_again_when_it_has_answered(file_shop: Shop) -> None:
+    ledgers = configured(shop=file_shop.url)
+    file_shop.run("ALTER TABLE escrowmq_ledger_id RENAME TO gone")
+    assert ledgers.known() == KnownLedgers()
+    file_shop.run("ALTER TABLE gone RENAME TO escrowmq_ledger_id")
+    eventually(lambda: bool(ledgers.known().urls))

@@ -1,0 +1,116 @@
+"""A broker, a database with a ledger, and a pipeline that settles: for tests of rounds."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.pipeline.ledgers import Ledgers
+from escrowmq.pipeline.settling import settle_round
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
+from escrowmq.protocol.own_rows import SentInRow, TransactionRow
+from escrowmq.testing import InProcessBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from escrowmq.pipeline.round_summary import RoundSummary
+
+GROUP = "orders"
+TOPIC = "order-paid"
+ALLOWED_MS = 60_000
+#: After that, a first check is due and every deadline is past.
+LATE_S = 61
+
+
+@dataclass(kw_only=True)
+class Database:
+    """A file with a ledger in it."""
+
+    path: Path
+    uuid: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.uuid = SqlLedger(self.url).create()
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def run(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            return connection.execute(sql, values).fetchall()
+
+    def commit(self, *ids: str, group: str = GROUP, outcome: str = "committed") -> None:
+        """Write rows as a sender's own transaction does."""
+        for one in ids:
+            self.run("INSERT INTO escrowmq_ledger VALUES (?, ?, ?, 1)", one, group, outcome)
+
+    def outcomes(self) -> dict[str, str]:
+        return dict(self.run("SELECT transaction_id, outcome FROM escrowmq_ledger"))
+
+
+def hold(
+    broker: InProcessBroker,
+    ids: Iterable[str],
+    *,
+    ledger: str = "",
+    group: str = GROUP,
+    allowed_ms: int = ALLOWED_MS,
+) -> None:
+    """Transactions of one message each, whose body is their id."""
+    rows = [
+        SentInRow(
+            transaction_id=one,
+            topic=TOPIC,
+            queue_id=0,
+            body=one.encode(),
+            properties="",
+            flag=0,
+            sys_flag=0,
+            born_at_ms=1,
+        )
+        for one in ids
+    ]
+    header = HoldManyHeader(producer_group=group, ledger=ledger, allowed_ms=allowed_ms)
+    with OwnCalls(broker.broker_address) as calls:
+        answer = calls.call(OwnCode.HOLD_MANY, header, rows)
+    assert not any(row.refused for row in answer.rows)
+
+
+def transactions(broker: InProcessBroker) -> dict[str, TransactionRow]:
+    """What the broker knows of each, by id."""
+    wanted = ListTransactionsHeader(states="prepared,committed,rolled_back,parked", with_ids=True)
+    with OwnCalls(broker.broker_address) as calls:
+        return {row.transaction_id: row for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)}
+
+
+def states(broker: InProcessBroker) -> dict[str, int]:
+    """The code of each one's state, by id: 0 prepared, 1 committed, 2 rolled back, 3 parked."""
+    return {one: row.state for one, row in transactions(broker).items()}
+
+
+def visible(broker: InProcessBroker) -> list[str]:
+    """What consumers see, in order."""
+    return sorted(message.body.decode() for message in broker.messages(TOPIC))
+
+
+def ledgers(*databases: Database | str) -> Ledgers:
+    """The config names these."""
+    urls = [one if isinstance(one, str) else one.url for one in databases]
+    return Ledgers({f"shop{number}": LedgerConfig(url=url) for number, url in enumerate(urls)})
+
+
+def settle(
+    spark: SparkSession, broker: InProcessBroker, *databases: Database | str, asks_max: int = 100
+) -> RoundSummary:
+    """One round over one broker."""
+    return settle_round(spark, [broker.broker_address], ledgers(*databases), asks_max=asks_max)

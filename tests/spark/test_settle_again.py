@@ -1,0 +1,159 @@
+"""Rounds that run twice, at once, or die in the middle: each transaction is decided once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import TaskContext
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import Unavailable
+from escrowmq.pipeline import settling
+from escrowmq.pipeline.settle_tasks import SettleTask
+from escrowmq.pipeline.verdicts import Verdicts
+from escrowmq.protocol.own import OwnCode
+from escrowmq.testing import InProcessBroker
+from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COMMITTED, ROLLED_BACK = 1, 2
+COUNT = 60
+IDS = [f"t{number:03}" for number in range(COUNT)]
+THERE = IDS[::2]
+EXPECTED = {one: COMMITTED if one in THERE else ROLLED_BACK for one in IDS}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(path=tmp_path / "shop.db")
+
+
+@pytest.fixture
+def broker(database: Database) -> Iterator[InProcessBroker]:
+    """Everything in it is overdue; every other row is in the ledger."""
+    with InProcessBroker() as broker:
+        hold(broker, IDS, ledger=database.uuid)
+        database.commit(*THERE)
+        broker.advance(seconds=LATE_S)
+        yield broker
+
+
+@pytest.fixture
+def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks, or a few more."""
+    monkeypatch.setattr(settling, "RANGE_ROWS", COUNT // 2)
+    monkeypatch.setattr(settling, "SMALL_ROWS", 0)
+
+
+def is_settled(broker: InProcessBroker) -> bool:
+    """All of it, once, and nobody ever said the opposite."""
+    with OwnCalls(broker.broker_address) as calls:
+        contradictions = calls.call(OwnCode.STATUS).header.contradictions
+    return states(broker) == EXPECTED and visible(broker) == THERE and not contradictions
+
+
+@dataclass(frozen=True)
+class Dying:
+    """A task that dies: after so many requests to the broker, at its first so many attempts."""
+
+    task: SettleTask
+    requests: int
+    attempts: int
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() < self.attempts:
+            done, tell = 0, Verdicts._tell
+
+            def dying(verdicts: Verdicts, broker: str, batch: Any) -> None:  # noqa: ANN401 - Arrow's
+                nonlocal done
+                if done >= self.requests:
+                    raise RuntimeError("planted")
+                # So that there is something to die in the middle of.
+                tell(verdicts, broker, batch.slice(0, 3))
+                done += 1
+                dying(verdicts, broker, batch.slice(3))
+
+            Verdicts._tell = dying  # type: ignore[method-assign,assignment]
+            try:
+                yield from self.task(batches)
+            finally:
+                Verdicts._tell = tell  # type: ignore[method-assign]
+        else:
+            yield from self.task(batches)
+
+
+@pytest.mark.usefixtures("many_tasks")
+def test_rounds_of_two_drivers_at_once_decide_each_once(
+    spark: SparkSession, broker: InProcessBroker, database: Database
+) -> None:
+    sessions = [spark, spark.newSession()]
+    with ThreadPoolExecutor(2) as threads:
+        done = list(threads.map(lambda one: settle(one, broker, database), sessions))
+    assert is_settled(broker)
+    decided = sum(one.committed + one.rolled_back for one in done)
+    stale = sum(one.stale for one in done)
+    locked = sum(one.unknown_total for one in done)
+    assert COUNT <= decided + stale + locked <= 2 * COUNT
+    assert not any(one.refused for one in done)
+
+
+@pytest.mark.parametrize("requests", [0, 2])
+@pytest.mark.usefixtures("many_tasks")
+def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
+    spark: SparkSession,
+    broker: InProcessBroker,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    requests: int,
+) -> None:
+    with monkeypatch.context() as planted:
+        planted.setattr(
+            "escrowmq.pipeline.settle_tasks.SettleTask",
+            lambda known: Dying(SettleTask(known), requests, attempts=99),
+        )
+        with pytest.raises(Unavailable, match="round_failed"):
+            settle(spark, broker, database)
+    before = states(broker)
+    assert 0 in before.values()
+    assert settle(spark, broker, database).seen == list(before.values()).count(0)
+    assert is_settled(broker)
+
+
+@pytest.mark.usefixtures("many_tasks")
+def test_a_task_that_is_tried_again_decides_what_is_left(
+    spark: SparkSession,
+    broker: InProcessBroker,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "escrowmq.pipeline.settle_tasks.SettleTask",
+        lambda known: Dying(SettleTask(known), 1, attempts=1),
+    )
+    done = settle(spark, broker, database)
+    assert is_settled(broker)
+    # What the first attempts did is done, and is not counted.
+    assert 0 < done.committed + done.rolled_back < COUNT
+
+
+def test_an_answer_that_is_lost_leaves_it_to_the_next_round(
+    spark: SparkSession, broker: InProcessBroker, database: Database
+) -> None:
+    known = ledgers(database).known()
+    (uuid,) = known.urls
+    assert uuid == database.uuid
+    broker.stop()
+    done = settling.settle_round(spark, ["127.0.0.1:1"], ledgers(database))
+    assert (done.brokers, done.away, done.seen) == (0, ("127.0.0.1:1",), 0)
+    broker.start()
+    settle(spark, broker, database)
+    assert is_settled(broker)

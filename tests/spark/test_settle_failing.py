@@ -1,0 +1,172 @@
+"""Databases and brokers that fail: UNKNOWN, visible, never a COMMIT, and nobody else waits."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from escrowmq.pipeline.settling import settle_round
+from escrowmq.testing import InProcessBroker
+from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PREPARED, COMMITTED, ROLLED_BACK = range(3)
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(path=tmp_path / "shop.db")
+
+
+def test_bad_ledgers_decide_nothing_and_the_good_one_decides(
+    spark: SparkSession, broker: InProcessBroker, tmp_path: Path
+) -> None:
+    names = ("good", "down", "exchanged", "missing")
+    shops = {name: Database(path=tmp_path / f"{name}.db") for name in names}
+    for name, shop in shops.items():
+        hold(broker, [f"{name} there", f"{name} absent"], ledger=shop.uuid)
+        shop.commit(f"{name} there")
+    known = ledgers(*shops.values())
+    known.known()
+    shops["down"].path.rename(tmp_path / "away.db")
+    shops["exchanged"].run("UPDATE escrowmq_ledger_id SET ledger_uuid = 'another'")
+    shops["missing"].run("DROP TABLE escrowmq_ledger")
+    broker.advance(seconds=LATE_S)
+    done = settle_round(spark, [broker.broker_address], known)
+    assert done.unknown == {"ledger_unreachable": 2, "ledger_missing": 2}
+    # The UUID that its database has no more is nobody's: its producers are asked.
+    assert (done.no_producer, done.committed, done.rolled_back) == (2, 1, 1)
+    found = states(broker)
+    assert (found.pop("good there"), found.pop("good absent")) == (COMMITTED, ROLLED_BACK)
+    assert set(found.values()) == {PREPARED}
+    assert visible(broker) == ["good there"]
+    assert shops["exchanged"].outcomes() == {"exchanged there": "committed"}
+    (tmp_path / "away.db").rename(shops["down"].path)
+    assert shops["down"].outcomes() == {"down there": "committed"}
+
+
+def test_a_password_shows_nowhere(
+    spark: SparkSession,
+    broker: InProcessBroker,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    secret = "open-sesame"
+    hold(broker, ["a"], ledger=database.uuid)
+    hold(broker, ["b"], ledger="elsewhere")
+    broker.advance(seconds=LATE_S)
+    urls = [
+        f"{database.url}?password={secret}",
+        f"postgresql://shop:{secret}@127.0.0.1:1/orders",
+        f"postgresql://shop:{secret}@x@127.0.0.1/orders",
+    ]
+    with caplog.at_level(logging.DEBUG, logger="escrowmq"):
+        done = settle(spark, broker, *urls)
+    assert done.rolled_back == 1
+    shown = [str(vars(line)) for line in caplog.records] + [str(done), *capfd.readouterr()]
+    assert any("ledger_silent" in line for line in shown)
+    assert secret not in " ".join(shown)
+
+
+def test_a_broker_that_is_away_is_named_and_the_others_are_settled(
+    spark: SparkSession, broker: InProcessBroker, database: Database
+) -> None:
+    hold(broker, ["a"], ledger=database.uuid)
+    broker.advance(seconds=LATE_S)
+    done = settle_round(spark, ["127.0.0.1:1", broker.broker_address], ledgers(database))
+    assert (done.brokers, done.away, done.rolled_back) == (1, ("127.0.0.1:1",), 1)
+
+
+@contextmanager
+def through_a_wire(address: str, connections_max: int) -> Iterator[str]:
+    """An address that leads to another one, for its first few connections only."""
+    server = socket.create_server(("127.0.0.1", 0))
+    opened: list[socket.socket] = []
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def take() -> None:
+        host, _, port = address.rpartition(":")
+        with suppress(OSError):
+            for _ in range(connections_max):
+                near, _ = server.accept()
+                far = socket.create_connection((host, int(port)))
+                opened.extend((near, far))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=pair, daemon=True).start()
+        server.close()
+
+    threading.Thread(target=take, daemon=True).start()
+    with closing(server):
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    for one in opened:
+        one.close()
+
+
+@pytest.mark.parametrize("connections", [1, 3])
+def test_a_broker_that_goes_away_in_the_middle_is_left_out(
+    spark: SparkSession, broker: InProcessBroker, database: Database, connections: int
+) -> None:
+    """After the driver has looked at it; and when its rows were planned, before they are read."""
+    with (
+        InProcessBroker(name="other") as other,
+        through_a_wire(other.broker_address, connections) as address,
+    ):
+        for one in (broker, other):
+            hold(one, ["a"], ledger=database.uuid)
+            one.advance(seconds=LATE_S)
+        done = settle_round(spark, [address, broker.broker_address], ledgers(database))
+        assert (done.brokers, done.away, done.rolled_back) == (1, (address,), 1)
+        assert (states(broker), states(other)) == ({"a": ROLLED_BACK}, {"a": PREPARED})
+
+
+def test_a_broker_that_goes_away_before_the_verdicts_is_named(
+    spark: SparkSession, broker: InProcessBroker, database: Database
+) -> None:
+    hold(broker, ["a"], ledger=database.uuid)
+    broker.advance(seconds=LATE_S)
+    with through_a_wire(broker.broker_address, 4) as address:
+        done = settle_round(spark, [address], ledgers(database))
+    assert (done.away, done.unknown) == ((address,), {"broker_unreachable": 1})
+    assert states(broker) == {"a": PREPARED}
+    assert settle(spark, broker, database).rolled_back == 1
+
+
+def test_attempts_of_a_sink_are_rolled_back_by_evidence_alone(
+    spark: SparkSession, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold(broker, ["lost", "alive"], group="%SINK%app")
+    broker.advance(seconds=365 * 86_400)
+
+    def orphaned(attempts: DataFrame, batches: DataFrame) -> DataFrame:
+        assert "app_id" in batches.columns
+        return attempts.where(attempts["transaction_id"] == "lost")
+
+    standin = ModuleType("escrowmq.pipeline.sink_orphans")
+    standin.orphaned = orphaned  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, standin.__name__, standin)
+    done = settle(spark, broker)
+    assert (done.attempts, done.rolled_back, done.parked, done.asked) == (2, 1, 0, 0)
+    assert states(broker) == {"lost": ROLLED_BACK, "alive": PREPARED}

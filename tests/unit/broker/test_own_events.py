@@ -1,0 +1,264 @@
+"""All that happened to transactions, in one list; what of the log cannot be read is told too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escrowmq.broker import own_records
+from escrowmq.broker.server import Server
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_forms import Form
+from escrowmq.protocol.own_headers import (
+    DecideBatchHeader,
+    ListTransactionsHeader,
+    LogRangeHeader,
+)
+from escrowmq.protocol.own_rows import AttemptRow, LogEventRow
+from escrowmq.store import log_sweep
+from escrowmq.store.log_scan import LogScan
+from escrowmq.testing import ManualClock
+from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent
+from tests.unit.broker.test_own_records import HOUR_MS, a_day
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    SEND,
+    T0,
+    Peer,
+    ending,
+    eventually,
+    half,
+    sending,
+    serving,
+    visible,
+)
+
+LIST = OwnCode.LIST_EVENTS
+
+
+def event(kind: str, log_offset: int, **fields: Any) -> LogEventRow:  # noqa: ANN401 - columns
+    """An event that has these columns and no other."""
+    none = dict.fromkeys(LogEventRow.__struct_fields__)
+    return LogEventRow(**{**none, "at_ms": T0, **fields, "event": kind, "log_offset": log_offset})
+
+
+def told(rows: list[Any]) -> list[tuple[object, ...]]:
+    return [(row.event, row.head, row.first, row.message_count) for row in rows]
+
+
+@pytest.mark.parametrize("form", list(Form))
+async def test_everything_is_told_in_the_order_of_the_log(tmp_path: Path, form: Form) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        rows = await all_rows(peer, LIST, LogRangeHeader(form=form))
+        assert told(rows) == [
+            ("held", 0, 0, 2),
+            ("held", 0, 2, 1),
+            ("held", 3, 3, 1),
+            ("held", 4, 4, 1),
+            ("asked", 4, None, None),
+            ("answered", 4, None, None),
+            ("parked", 4, None, None),
+            ("resumed", 4, None, None),
+            ("committed", 0, 0, 2),
+            ("committed", 0, 2, 1),
+            ("visible", 0, None, 2),
+            ("visible", 0, None, 1),
+            ("rolled_back", 3, 3, 1),
+        ]
+        place = [row.log_offset for row in rows]
+        named = {"producer_group": "pay", "ledger": "uuid"}
+        assert rows[1] == event(
+            "held",
+            place[1],
+            head=0,
+            first=2,
+            message_count=1,
+            transaction_id="many",
+            number=1,
+            **named,
+        )
+        assert rows[4] == event("asked", place[4], head=4, checks_sent=1, by="c1")
+        assert rows[6] == event("parked", place[6], head=4, detail="exhausted")
+        assert rows[7] == event("resumed", place[7], head=4, by="ops")
+        where = {"topic": "orders", "queue_id": 1, "queue_offset": 0}
+        assert rows[10] == event("visible", place[10], head=0, message_count=2, **where)
+
+
+async def test_a_transaction_of_one_message_says_which_became_visible_where(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for name in "abc":
+            await hold(peer, name)
+        await decide(peer, 1)
+        await decide(peer, 2, "rollback")
+        # So that something tells nothing.
+        await peer.ask(SEND, sending("orders"), b"ordinary")
+        rows = await all_rows(peer, LIST, LogRangeHeader(start=1))
+        assert told(rows) == [
+            ("held", 1, 1, 1),
+            ("held", 2, 2, 1),
+            ("committed", 1, 1, 1),
+            ("visible", 1, 1, 1),
+            ("rolled_back", 2, 2, 1),
+        ]
+        assert (rows[3].topic, rows[3].queue_id, rows[3].queue_offset) == ("orders", 1, 0)
+        assert [row.transaction_id for row in rows] == ["b", "c", None, None, None]
+        assert rows[2].by == rows[4].by
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_pages_and_ranges_hold_every_event_once(
+    tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        whole = await all_rows(peer, LIST, LogRangeHeader())
+        assert await all_rows(peer, LIST, LogRangeHeader(limit=limit)) == whole
+        monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
+        monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 100)
+        assert await all_rows(peer, LIST, LogRangeHeader(limit=limit)) == whole
+        parts = []
+        for start in range(0, server.broker.store.settled, 177):
+            parts += await all_rows(peer, LIST, LogRangeHeader(start=start, end=start + 177))
+        assert parts == whole
+
+
+async def test_each_run_of_a_batch_is_told_with_its_own_transaction(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "a1", is_bulk=True)
+        await hold(peer, "a2", is_bulk=True)
+        await hold(peer, "a1", sent(b"more"), number=1, is_bulk=True)
+        header = DecideBatchHeader(app_id="app", query_id="q", batch_number=7, by="d")
+        rows = [
+            AttemptRow(transaction_id="a1", last_number=1, messages=2),
+            AttemptRow(transaction_id="a2", last_number=0, messages=1),
+        ]
+        await ask(peer, OwnCode.DECIDE_BATCH, header, rows)
+        events = (await all_rows(peer, LIST, LogRangeHeader()))[3:]
+        batch = {"app_id": "app", "batch_id": "7"}
+        assert events == [
+            event(
+                "committed",
+                events[0].log_offset,
+                head=head,
+                first=first,
+                message_count=1,
+                by="d",
+                detail="query q",
+                **batch,
+            )
+            for head, first in ((0, 0), (0, 2), (1, 1))
+        ] + [
+            event(
+                "visible",
+                events[0].log_offset,
+                message_count=3,
+                topic="orders",
+                queue_id=1,
+                queue_offset=0,
+                **batch,
+            )
+        ]
+
+
+async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock, store={"copy_after_ms": HOUR_MS}) as server:
+        peer = await Peer.to(server.broker_address)
+        await hold(peer, "old")
+        clock.advance(ms=2 * HOUR_MS)
+        await decide(peer, 0)
+        held = await peer.ask(SEND, half("k", DELAY="1"))
+        await peer.ask(END, ending(held, COMMIT))
+        await peer.ask(SEND, sending("orders", {"DELAY": "1"}), b"ordinary")
+        clock.advance(seconds=2)
+        # The old one, the one that waited, and the ordinary one.
+        await eventually(lambda: len(visible(server)) == 3)
+        rows = await all_rows(peer, LIST, LogRangeHeader())
+        assert told(rows) == [
+            ("held", 0, 0, 1),
+            ("carried", 0, 0, 1),
+            ("committed", 0, 0, 1),
+            ("visible", 0, 0, 1),
+            ("held", 1, 1, 1),
+            ("committed", 1, 1, 1),
+            # Released with others: only the message itself is known.
+            ("visible", None, 1, 1),
+        ]
+        assert rows[1].transaction_id == "old"
+
+
+def damage(server: Server, number: int) -> tuple[int, int]:
+    """Spoil a frame; where it starts, and how long it is."""
+    store = server.broker.store
+    victim = list(LogScan(store).frames(0, 2**30))[number]
+    store.log.segments[0].file.write_at(victim.log_offset + 41, b"\xff\xff")
+    return victim.log_offset, victim.end - victim.log_offset
+
+
+async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        at, length = damage(server, 2)
+        rows = await all_rows(peer, LIST, LogRangeHeader())
+        assert told(rows)[:3] == [
+            ("held", 0, 0, 2),
+            ("held", 0, 2, 1),
+            ("unreadable", None, None, None),
+        ]
+        assert rows[2] == event("unreadable", at, detail=f"{length} bytes")
+        for code in (LIST, OwnCode.LIST_HALVES, OwnCode.LIST_OPS, OwnCode.LIST_CHECKS):
+            answer = await ask(peer, code, LogRangeHeader())
+            assert answer.header.unreadable_bytes == length
+            # By the page that has it, and no other.
+            before = await ask(peer, code, LogRangeHeader(end=at))
+            after = await ask(peer, code, LogRangeHeader(start=at + 1))
+            assert (before.header.unreadable_bytes, after.header.unreadable_bytes) == (0, 0)
+        first = await ask(peer, LIST, LogRangeHeader(limit=2))
+        second = await ask(peer, LIST, LogRangeHeader(limit=1, cursor=first.header.cursor))
+        assert (first.header.unreadable_bytes, second.header.unreadable_bytes) == (0, length)
+
+
+async def test_only_the_columns_that_are_wanted_are_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        await a_day(server)
+        asked = {
+            LIST: LogRangeHeader(columns="event, log_offset"),
+            OwnCode.LIST_HALVES: LogRangeHeader(columns="first,ledger"),
+            OwnCode.LIST_OPS: LogRangeHeader(columns="decided_by"),
+            OwnCode.LIST_CHECKS: LogRangeHeader(columns="checks_sent"),
+            OwnCode.LIST_TRANSACTIONS: ListTransactionsHeader(columns="half_offset,ledger"),
+        }
+
+        def read() -> dict[OwnCode, dict[str, list[Any]]]:
+            with OwnCalls(server.broker_address) as calls:
+                answers = {code: calls.call_arrow(code, header) for code, header in asked.items()}
+                return {code: answer.batch.to_pydict() for code, answer in answers.items()}
+
+        found = await asyncio.to_thread(read)
+        # In the order of the list, whatever the order of the names.
+        assert list(found[LIST]) == ["log_offset", "event"]
+        assert found[OwnCode.LIST_HALVES]["ledger"] == ["uuid", "uuid", "", ""]
+        assert len(found[OwnCode.LIST_OPS]["decided_by"]) == 3
+        assert found[OwnCode.LIST_CHECKS]["checks_sent"] == [1, 1, None, None]
+        assert found[OwnCode.LIST_TRANSACTIONS] == {"half_offset": [4], "ledger": [""]}
+
+
+async def test_a_column_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        header = LogRangeHeader(form=Form.ARROW, columns="event,body")
+        with pytest.raises(RequestRefused, match=r"column_unknown.*checks_sent"):
+            await ask(peer, LIST, header)

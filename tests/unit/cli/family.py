@@ -1,0 +1,146 @@
+"""A parent with children, as processes, for the tests of supervision.
+
+    python -m tests.unit.cli.family KIND...
+
+Each KIND is a child; the parent prints what happens, one line each, as ``escrowmq up`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from escrowmq.cli import supervising
+from escrowmq.cli.supervising import Child, Supervisor
+from tests.unit.repository import ROOT
+
+DEADLINE_S = 20.0
+
+_QUIET = """
+import os, signal, sys
+from escrowmq.pipeline.parent import end_with_parent
+end_with_parent(int(sys.argv[1]))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+"""
+#: What a child does, by its kind.
+KINDS = {
+    "good": _QUIET + "print('ready', flush=True)\nwhile True: signal.pause()",
+    # Told to stop, it does not.
+    "stubborn": _QUIET
+    + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    + "print('ready', flush=True)\nwhile True: signal.pause()",
+    # Leaves a process of its own behind.
+    "parent": _QUIET
+    + "import subprocess\n"
+    + "left = subprocess.Popen(['sleep', '1000'])\n"
+    + "print('left', left.pid, flush=True)\nprint('ready', flush=True)\nwhile True: signal.pause()",
+    "refusing": "import sys\nsys.exit(2)",
+    "failing": "import sys\nsys.exit(1)",
+}
+
+
+def run(kinds: list[str]) -> int:
+    def child(kind: str) -> Child:
+        command = [sys.executable, "-c", KINDS[kind], str(os.getpid())]
+
+        def on_line(line: str) -> bool:
+            say(kind, line)
+            return line == "ready"
+
+        is_vital = kind == "refusing"
+        return Child(name=kind, command=lambda: command, on_line=on_line, is_vital=is_vital)
+
+    supervising.STOP_S_MAX = float(os.environ.get("STOP_S_MAX", "20"))
+    return Supervisor([child(kind) for kind in kinds], say).run()
+
+
+def say(name: str, text: str) -> None:
+    print(name, text, flush=True)  # noqa: T201 -- that is what it is for
+
+
+class Family:
+    """A parent's process, and what it says."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        #: Every process that was named.
+        self.pids: set[int] = {process.pid}
+
+    def line(self, *wanted: str) -> str:
+        """The next line in which all of these are."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            words = line.split()
+            self.pids |= {int(word[4:]) for word in words if word.startswith("pid=")}
+            self.pids |= {int(words[2])} if words[1:2] == ["left"] else set()
+            if all(one in line for one in wanted):
+                return line
+        raise AssertionError(f"it ended, and never said {wanted}")
+
+    def lines(self, *wanted: str) -> None:
+        """Read until each of these was in a line, in any order."""
+        left = set(wanted)
+        while left:
+            line = self.line("")
+            left = {one for one in left if one not in line}
+
+    def pid(self, name: str) -> int:
+        """The process id of the child that starts next."""
+        return int(self.line(f"{name} ", " started ").rpartition("pid=")[2])
+
+    def ends(self) -> int:
+        """Wait for its end; the exit code."""
+        return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def family(*kinds: str, module: str = "tests.unit.cli.family", **environ: str) -> Iterator[Family]:
+    """A parent with such children; nothing is left of them afterwards."""
+    command = [sys.executable, "-m", module, *kinds]
+    path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        found = Family(process)
+        try:
+            yield found
+            assert [pid for pid in found.pids if not is_gone(pid)] == []
+        finally:
+            process.kill()
+            for pid in found.pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+
+
+def is_gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
+    """Wait for the end of a process that is not our child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], deadline_s)[0])
+    finally:
+        os.close(descriptor)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that this one started, and those that they did."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children_of(int(child))]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

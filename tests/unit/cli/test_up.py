@@ -1,0 +1,100 @@
+"""``escrowmq up`` with a real broker; with a real pipeline it is tests/spark's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from escrowmq.cli.main import main
+from tests.unit.cli.family import family, is_gone
+from tests.unit.cli.test_serve import serving
+
+MODULE = "tests.unit.cli.up_stand_in"
+ANY_PORT = ("--port", "0", "--name-port", "0")
+BROKER = re.compile(r"broker=(\S+)")
+
+
+def broker_in(line: str) -> str:
+    found = BROKER.search(line)
+    assert found is not None
+    return found[1]
+
+
+def test_it_says_where_everything_is(tmp_path: Path) -> None:
+    with family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up:
+        first = up.line("up ")
+        assert f"data={tmp_path}" in first
+        assert f"lake={tmp_path}/lake" in first
+        address = broker_in(up.line("broker ", " ready name="))
+        assert up.line("pipeline ", " ready").endswith(f"brokers={address}\n")
+        up.process.send_signal(signal.SIGINT)
+        up.lines("pipeline  ended, exit code 0", "broker    ended, exit code 0")
+        assert up.ends() == 0
+
+
+def test_a_broker_that_died_comes_back_where_it_was(tmp_path: Path) -> None:
+    with family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up:
+        broker = up.pid("broker  ")
+        address = broker_in(up.line("ready name="))
+        up.line("pipeline", "ready")
+        os.kill(broker, signal.SIGKILL)
+        up.line("broker    ended, by SIGKILL")
+        assert broker_in(up.line("ready name=")) == address
+        up.process.terminate()
+        assert up.ends() == 0
+
+
+def test_if_its_port_was_taken_meanwhile_the_pipeline_hears_of_the_new_one(tmp_path: Path) -> None:
+    with family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up:
+        broker = up.pid("broker  ")
+        address = broker_in(up.line("ready name="))
+        pipeline = up.pid("pipeline")
+        up.line("pipeline", "ready")
+        # Stopped, the parent cannot start another one before we have its port.
+        up.process.send_signal(signal.SIGSTOP)
+        os.kill(broker, signal.SIGKILL)
+        assert is_gone(broker)
+        with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+            up.process.send_signal(signal.SIGCONT)
+            other = broker_in(up.line("ready name="))
+            assert other != address
+            up.line("pipeline", f"ready brokers={other}")
+        assert is_gone(pipeline)
+        up.process.terminate()
+        assert up.ends() == 0
+
+
+def test_a_broker_that_cannot_be_started_is_said_at_once(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path),  # Another one has the store.
+        family("--data-dir", str(tmp_path), *ANY_PORT, module=MODULE) as up,
+    ):
+        up.line("broker    cannot be started, exit code 5")
+        assert up.ends() == 5
+
+
+def test_wrong_settings_are_refused_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["up", "--data-dir", str(tmp_path), "--set", "pipeline.master=spark://h:7077"])
+    assert "pipeline.lake_uri" in capsys.readouterr().err
+
+
+def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None; from escrowmq.cli.main import main; "
+        f"main(['up', '--data-dir', {str(tmp_path)!r}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert 'spark_missing: the pipeline needs it: pip install "escrowmq[spark]"' in done.stderr

@@ -1,0 +1,127 @@
+"""Upkeep of the lake: fewer files, no old rows, and nothing that anybody still needs is gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline import lake_upkeep
+from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.lake_files import TableFiles
+from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
+from escrowmq.pipeline.lake_upkeep import Upkeep, compact, delete_old, keep_up, remove_files
+from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
+
+HOUR_S = 3_600
+
+
+def filled(folder: Path, *topics: str, days: int = 1, files: int = 10) -> Lake:
+    """A lake with so many files for each topic and day, one row in each."""
+    lake = Lake(folder)
+    for number in range(files):
+        rows = [
+            message(topic, number, MIDNIGHT_MS + day * DAY_MS)
+            for topic in topics
+            for day in range(days)
+        ]
+        lake.append(MESSAGES, rows_of(MESSAGES, *rows), lambda _: ())
+    return lake
+
+
+def file_count(lake: Lake) -> int:
+    return len(lake.open(MESSAGES).file_uris())
+
+
+def stored(lake: Lake) -> set[Path]:
+    return set(Path(lake.uri_of(MESSAGES)).rglob("*.parquet")) - set(
+        Path(lake.uri_of(MESSAGES)).glob("_delta_log/*")
+    )
+
+
+def age(paths: set[Path], hours: float) -> None:
+    """Make files as old as that, for the storage."""
+    then_s = time.time() - hours * HOUR_S
+    for path in paths:
+        os.utime(path, (then_s, then_s))
+
+
+def test_small_files_of_a_partition_become_one(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T", "%DLQ%g")
+    assert compact(lake, MESSAGES) == Upkeep(table="messages", files_merged=20, files_made=2)
+    assert file_count(lake) == 2
+    assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 20
+    # Done is done.
+    assert compact(lake, MESSAGES) == Upkeep(table="messages")
+
+
+def test_a_partition_with_few_files_is_left_alone(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T", files=lake_upkeep.SMALL_FILES_MIN - 1)
+    assert compact(lake, MESSAGES) == Upkeep(table="messages")
+
+
+def test_those_with_most_files_come_first_and_the_others_next_time(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T")
+    for number in range(8):
+        lake.append(MESSAGES, rows_of(MESSAGES, message("U", number)), lambda _: ())
+    assert compact(lake, MESSAGES, partitions_max=1).files_merged == 10
+    assert compact(lake, MESSAGES, partitions_max=1).files_merged == 8
+
+
+def test_days_before_a_day_are_deleted_whole(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T", "U", days=3, files=2)
+    assert delete_old(lake, MESSAGES, date(2026, 11, 10), 7) == 8
+    dates = lake.open(MESSAGES).to_pyarrow_table().column("date").to_pylist()
+    assert set(dates) == {date(2026, 11, 3)}
+    assert delete_old(lake, MESSAGES, date(2026, 11, 10), 7) == 0
+
+
+def test_files_that_are_in_no_table_go_when_they_are_old(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T")
+    # An attempt that failed, and one that is being written.
+    for number in (100, 101):
+        files = TableFiles(MESSAGES, lake.uri_of(MESSAGES), {})
+        files.add(rows_of(MESSAGES, message("T", number)))
+        (file,) = files.finish()
+        path = Path(lake.uri_of(MESSAGES)) / file.path
+        age({path}, hours=30 if number == 100 else 0.1)
+    assert remove_files(lake, MESSAGES, kept_hours=24) == 1
+    assert len(stored(lake)) == 11
+    assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 10
+
+
+def test_what_a_query_may_still_read_stays(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T")
+    before = lake.open(MESSAGES)
+    age(stored(lake), hours=48)
+    compact(lake, MESSAGES)
+    # Old files, but they were in the table until just now.
+    remove_files(lake, MESSAGES, kept_hours=24)
+    assert before.to_pyarrow_table().num_rows == 10
+
+
+def test_a_horizon_that_is_too_near_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestRefused) as caught:
+        remove_files(Lake(tmp_path), MESSAGES, kept_hours=0)
+    assert caught.value.code == "bad_option"
+    assert caught.value.fields == {"option": "keep-hours", "value": "0"}
+
+
+def test_all_tables_are_kept_up_whether_they_are_there_or_not(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T", days=2)
+    done = {each.table: each for each in keep_up(lake, today=date(2026, 11, 8), retention_days=6)}
+    assert done["messages"] == Upkeep(
+        table="messages", files_merged=20, files_made=2, files_deleted=1
+    )
+    assert done["progress"] == Upkeep(table="progress")
+    assert lake.find(PROGRESS) is None
+
+
+def test_without_retention_nothing_is_deleted(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T")
+    keep_up(lake, today=date(2099, 1, 1))
+    assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 10

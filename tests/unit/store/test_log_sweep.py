@@ -1,0 +1,273 @@
+"""The log by the thousand frames: what each of them says, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from escrowmq.store import log_sweep
+from escrowmq.store.frames import HEAD_BYTES, MAGIC, each_vouched, vouched_heads
+from escrowmq.store.log_scan import LogScan
+from escrowmq.store.log_sweep import LogSweep, Lone, Swept, Wanted
+from escrowmq.transaction.commands import CheckSent, Park
+from escrowmq.transaction.records import (
+    Asked,
+    Decided,
+    NamedOrigin,
+    NamedQueue,
+    Parked,
+    Prepared,
+    Scheduled,
+    Span,
+    Stored,
+)
+from tests.unit.store.helpers import HOUR, SECOND, Driver, message
+from tests.unit.store.test_log_scan import BODY_AT
+
+ALL = Wanted(halves=True, decisions=True, others_with_messages=True, others_without=True)
+EVERY = 2**30
+
+
+def day() -> Driver:
+    """Transactions of every kind between ordinary messages, in several segments."""
+    driver = Driver()
+    for number in range(6):
+        one = driver.hold(f"lone {number}", message(b"x" * 100, keys="a b" * (number % 2)))
+        driver.append(message("between"))
+        driver.clock.advance(ms=SECOND)
+        two = driver.hold(f"two {number}", message("1"), message("2", topic="stock"))
+        driver.do(CheckSent(half_offset=two.half_offset, client="c"))
+        driver.commit(one.half_offset, by=f"client {number}")
+        driver.roll_back(two.half_offset)
+    driver.append(message("later", deliver_at_ms=driver.clock.now_ms() + HOUR))
+    driver.roll_back(driver.hold("rolled back").half_offset)
+    driver.do(Park(half_offset=driver.hold("é").half_offset, reason="test"))
+    assert len(driver.store.log.segments) > 1
+    return driver
+
+
+def swept(driver: Driver, wanted: Wanted = ALL, frames_max: int = 1_000) -> list[Swept]:
+    """The whole log, part by part."""
+    sweep = LogSweep(driver.store)
+    parts = [sweep.sweep(0, EVERY, wanted, frames_max=frames_max)]
+    while parts[-1].end < driver.store.settled:
+        part = sweep.sweep(parts[-1].end, EVERY, wanted, frames_max=frames_max)
+        assert part.end > parts[-1].end
+        parts.append(part)
+    return parts
+
+
+def said(parts: list[Swept]) -> list[tuple[object, ...]]:
+    """What was swept, in the order of the log: where and when, then what."""
+    found: list[tuple[object, ...]] = []
+    for part in parts:
+        for lone in part.halves:
+            columns = [lone.records[name].tolist() for name in ("row", "origin", "number", "queue")]
+            found += zip(
+                lone.offsets.tolist(), lone.at_ms.tolist(), *columns, lone.texts, strict=True
+            )
+        for lone in part.decisions:
+            names = ("row", "state", "queue", "queue_offset")
+            columns = [lone.records[name].tolist() for name in names]
+            found += zip(
+                lone.offsets.tolist(), lone.at_ms.tolist(), *columns, lone.texts, strict=True
+            )
+        found += [(one.log_offset, one.stored_at_ms, *one.records) for one in part.others]
+    return sorted(found, key=lambda one: one[0])  # type: ignore[arg-type, return-value]
+
+
+def rows(lone: Lone, *names: str) -> Iterator[tuple[object, ...]]:
+    columns = [lone.records[name].tolist() for name in names]
+    return zip(lone.offsets.tolist(), lone.at_ms.tolist(), *columns, lone.texts, strict=True)
+
+
+def scanned(driver: Driver) -> list[tuple[object, ...]]:
+    """The same, as frames say it one by one."""
+    found: list[tuple[object, ...]] = []
+    for one in LogScan(driver.store).frames(0, EVERY, with_messages=True):
+        told: tuple[object, ...] = tuple(one.records)
+        match one.records:
+            case [Prepared(placed=placed) as half] if len(placed.sizes) == 1:
+                text = half.transaction_id.encode()
+                told = (half.first, half.origin, half.number, placed.queues[0], text)
+            case [Decided(ranges=[(_, 1)]) as decided]:
+                given = decided.given[0] if decided.given else Span(-1, -1, 0)
+                told = (decided.head, decided.state, given.queue, given.first, decided.by.encode())
+            case [] | [Stored()] | [Scheduled()]:
+                continue
+        found.append((one.log_offset, one.stored_at_ms, *told))
+    return found
+
+
+def frames(driver: Driver) -> list[tuple[int, int]]:
+    """Where each frame starts and ends."""
+    found = list(LogScan(driver.store).frames(0, EVERY))
+    return [(one.log_offset, one.end) for one in found[:-1]]
+
+
+def spoil(driver: Driver, log_offset: int) -> None:
+    """Damage the frame there."""
+    segment = LogScan(driver.store).segment_of(log_offset)
+    segment.file.write_at(log_offset - segment.start + HEAD_BYTES - 1, b"\xff\xff")
+
+
+def test_columns_say_what_the_records_say() -> None:
+    driver = day()
+    assert said(swept(driver)) == scanned(driver)
+
+
+@pytest.mark.parametrize("frames_max", [1, 2, 7])
+@pytest.mark.parametrize("block_bytes", [1, 500, 2**20])
+def test_whatever_is_read_at_a_time_nothing_is_left_out(
+    frames_max: int, block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sweep, "BLOCK_BYTES", block_bytes)
+    driver = day()
+    parts = swept(driver, frames_max=frames_max)
+    assert all(part.frames <= frames_max for part in parts)
+    assert said(parts) == scanned(driver)
+
+
+def test_only_what_is_wanted_is_taken() -> None:
+    driver = day()
+    (halves,) = swept(driver, Wanted(halves=True))
+    assert halves.decisions == []
+    assert halves.others == []
+    assert sum(len(lone.texts) for lone in halves.halves) == halves.frames == 7
+    (decisions,) = swept(driver, Wanted(decisions=True))
+    assert sum(len(lone.texts) for lone in decisions.decisions) == decisions.frames == 7
+    (with_messages,) = swept(driver, Wanted(others_with_messages=True))
+    # Ordinary messages are not.
+    kinds = {type(record) for one in with_messages.others for record in one.records}
+    assert kinds == {NamedQueue, NamedOrigin, Prepared}
+    (without,) = swept(driver, Wanted(others_without=True))
+    kinds = {type(record) for one in without.others for record in one.records}
+    assert kinds == {Asked, Decided, Parked}
+
+
+def test_it_ends_when_time_is_over_but_not_before_something_was_read() -> None:
+    driver = day()
+    part = LogSweep(driver.store).sweep(0, EVERY, ALL, frames_max=1_000, is_over=lambda: True)
+    # One block: a segment.
+    assert part.end == driver.store.log.segments[1].start
+
+
+def test_ranges_that_begin_anywhere_tell_everything_once() -> None:
+    driver = day()
+    sweep = LogSweep(driver.store)
+    whole, end = said(swept(driver)), driver.store.settled
+    for border in range(1, end, 13):
+        halves = [
+            sweep.sweep(0, border, ALL, frames_max=1_000),
+            sweep.sweep(border, end, ALL, frames_max=1_000),
+        ]
+        assert said(halves) == whole
+        assert [part.unreadable for part in halves] == [[], []]
+
+
+def test_damage_is_told_by_the_range_in_which_it_starts() -> None:
+    driver = day()
+    sweep = LogSweep(driver.store)
+    # The first of the log, two neighbours, the first and the last of a segment, the last of all.
+    second = driver.store.log.segments[1].start
+    places = frames(driver)
+    last_before = next(at for at, (_, end) in enumerate(places) if end == second)
+    victims = [0, 4, 5, last_before, last_before + 1, len(places) - 1]
+    for victim in victims:
+        spoil(driver, places[victim][0])
+    expected = joined([places[victim] for victim in victims])
+    for border in (*range(0, driver.store.settled, 17), *(start for start, _ in places)):
+        parts = [
+            sweep.sweep(0, border, ALL, frames_max=1_000),
+            sweep.sweep(border, EVERY, ALL, frames_max=1_000),
+        ]
+        told = [(at, at + length) for part in parts for at, length in part.unreadable]
+        assert joined(told) == expected, border
+        assert len(told) == len(set(told))
+        assert all(at < border for at, _ in parts[0].unreadable)
+
+
+def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges in their order; those that touch are one, and none overlaps another."""
+    found: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if found and found[-1][1] == start:
+            start, _ = found.pop()  # noqa: PLW2901 - together they start where the first does
+        assert not found or found[-1][1] < start
+        found.append((start, end))
+    return found
+
+
+def test_a_page_that_ends_within_damage_is_not_told_of_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 1)
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    driver.hold("a")
+    driver.append(message(b"y" * 600_000))
+    driver.hold("b")
+    (start, end) = frames(driver)[1]
+    spoil(driver, start)
+    sweep = LogSweep(driver.store)
+    told, at, pages = [], 0, 0
+    while at < driver.store.settled:
+        part = sweep.sweep(at, EVERY, ALL, frames_max=1_000, is_over=lambda: True)
+        told += part.unreadable
+        at, pages = part.end, pages + 1
+    assert pages > 4
+    # How far it goes was not known when it was told.
+    assert [where for where, _ in told] == [start]
+    whole = sweep.sweep(0, EVERY, ALL, frames_max=1_000)
+    assert whole.unreadable == [(start, end - start)]
+    assert len(said([whole])) == 2
+
+
+def test_within_a_very_large_frame_nothing_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_sweep, "BEFORE_BYTES", (16, 64))
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    driver.hold("a", message(b"y" * 600_000))
+    driver.hold("b")
+    part = LogSweep(driver.store).sweep(1_000, EVERY, ALL, frames_max=1_000)
+    assert part.unreadable == []
+    assert [lone.texts for lone in part.halves] == [[b"b"]]
+
+
+def test_a_body_that_looks_like_many_frames_hides_the_one_around_it() -> None:
+    body_at = HEAD_BYTES + BODY_AT
+    fakes = b"".join(
+        MAGIC + b"\x01" + bytes(11) + place.to_bytes(8, "little") + bytes(40)
+        for place in range(body_at, body_at + 64 * 40, 64)
+    )
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    driver.append(message(fakes))
+    driver.hold("b")
+    (_, end) = frames(driver)[0]
+    part = LogSweep(driver.store).sweep(end - 50, EVERY, ALL, frames_max=1_000)
+    assert part.unreadable == []
+    assert part.frames == 1
+
+
+def test_what_repair_took_out_is_told_with_what_is_damaged() -> None:
+    driver = day()
+    places = frames(driver)
+    driver.store.lost.add(*places[7])
+    spoil(driver, places[3][0])
+    spoil(driver, places[9][0])
+    (part,) = swept(driver)
+    assert part.unreadable == [(places[at][0], places[at][1] - places[at][0]) for at in (3, 7, 9)]
+
+
+def test_heads_by_the_thousand_end_where_frames_one_by_one_end() -> None:
+    driver = day()
+    segment = driver.store.log.segments[0]
+    data = segment.file.read_at(0, segment.size)
+    for at in (*range(0, len(data), 5), len(data)):
+        for spoilt in (data[:at], data[:at] + bytes(len(data) - at)):
+            expected = list(each_vouched(spoilt, 0, 0, driver.store.seed))
+            starts, heads = vouched_heads(spoilt, 0, driver.store.seed)
+            assert starts.tolist() == [one[0] for one in expected]
+            assert heads["length"].tolist() == [one[1] for one in expected]
+    # Intact, but not where they say they stand.
+    starts, _ = vouched_heads(data, 1, driver.store.seed)
+    assert starts.tolist() == []
