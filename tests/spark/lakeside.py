@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.pipeline.archive import ArchiveSummary, archive_once
-from escrowmq.pipeline.archive_streams import ArchiveOptions
+from escrowmq.pipeline.archive import STREAMS, Archive, ArchiveSummary
+from escrowmq.pipeline.archive_stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_tables import MESSAGES, LakeTable
 from tests.spark.topics import row, send
@@ -20,20 +21,33 @@ if TYPE_CHECKING:
 class Lakeside:
     """Archives a broker into a lake, as often as a test likes."""
 
-    def __init__(self, spark: SparkSession, broker: InProcessBroker, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        broker: InProcessBroker,
+        folder: Path,
+        kinds: Sequence[type[ArchiveStream]] = STREAMS,
+    ) -> None:
         self.broker = broker
         self.lake = Lake(folder / "lake")
         self.checkpoints = folder / "checkpoints"
         self._spark = spark
+        self._kinds = kinds
 
     def archive(self, **options: Any) -> ArchiveSummary:  # noqa: ANN401 -- options are of all types
         """Archive what is there now."""
-        return archive_once(
+        return self.archiving(**options).once()
+
+    def archiving(self, interval_ms: int = 1_000, **options: Any) -> Archive:  # noqa: ANN401 -- as above
+        """What archives, again and again."""
+        return Archive(
             self._spark,
             [self.broker.broker_address],
             self.lake.uri,
             str(self.checkpoints),
             ArchiveOptions(**options),
+            interval_ms=interval_ms,
+            kinds=self._kinds,
         )
 
     def send(self, *bodies: bytes, topic: str = "orders", queue_id: int = 0) -> None:

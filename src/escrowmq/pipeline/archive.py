@@ -24,6 +24,7 @@ from escrowmq.pipeline.lake_tables import PROGRESS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STREAMS = (MessageStream, EventStream)
 INTERVAL_MS = 10_000
 RUN_S_MAX = 60.0
 """So long a run waits for its streams; they go on if it has to leave."""
@@ -54,14 +55,14 @@ class Archive:
         options: ArchiveOptions | None = None,
         *,
         interval_ms: int = INTERVAL_MS,
+        kinds: Sequence[type[ArchiveStream]] = STREAMS,
     ) -> None:
         options = options or ArchiveOptions()
         self._brokers = tuple(brokers)
         self._lake = Lake(lake_uri, options.storage)
         self._interval_ms = interval_ms
         self._streams: list[ArchiveStream] = [
-            kind(spark, self._brokers, self._lake, checkpoint_uri, options)
-            for kind in (MessageStream, EventStream)
+            kind(spark, self._brokers, self._lake, checkpoint_uri, options) for kind in kinds
         ]
         self._progress = ProgressWatch(spark, self._lake)
 

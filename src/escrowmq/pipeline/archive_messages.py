@@ -31,6 +31,7 @@ class MessageStream(ArchiveStream):
             "maxRowsPerBatch": str(self._options.rows_per_batch_max),
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
             "columns": ",".join(MESSAGE_COLUMNS),
+            "retryMs": str(self._options.patience_ms),
         }
 
     def _rows(self, source: DataFrame) -> DataFrame:

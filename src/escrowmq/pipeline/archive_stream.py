@@ -44,6 +44,8 @@ class ArchiveOptions:
     log_bytes_per_batch_max: int = 1024 * 1024 * 1024
     #: Whether messages that retention deleted before they were archived stop the archive.
     fails_on_loss: bool = False
+    #: So long a broker that is away is waited for.
+    patience_ms: int = 30_000
     #: Options of the lake's storage, as the deltalake package takes them.
     storage: Mapping[str, str] = field(default_factory=dict)
 
