@@ -8,9 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from escrowmq.store import checkpoint
@@ -34,8 +32,9 @@ class StoppedStore:
 
     def state_row(self, half_offset: int) -> Rows:
         """A row of the state table."""
-        rows, at = self._chunk(half_offset)[1:]
-        return rows[at]
+        _, rows, at = self._chunk(half_offset)
+        row: Rows = rows[at]
+        return row
 
     def change_state(self, half_offset: int, **fields: int) -> None:
         """Change a row of the state table."""
@@ -46,13 +45,11 @@ class StoppedStore:
 
     def _chunk(self, half_offset: int) -> tuple[Path, Rows, int]:
         base = half_offset - half_offset % self.chunk_rows
-        chunks = {chunk.base: chunk for chunk in self._checkpoint()["chunks"]}
-        path = self.root / "statetable" / chunks[base].name
+        saved = checkpoint.load(self.disk, checkpoint.PATH)
+        assert saved is not None
+        name = next(chunk.name for chunk in saved.chunks if chunk.base == base)
+        path = self.root / "statetable" / name
         return path, np.frombuffer(path.read_bytes(), STATE_ROW).copy(), half_offset - base
-
-    def _checkpoint(self) -> dict[str, Any]:
-        found = checkpoint.load(self.disk)
-        return msgspec.structs.asdict(found)
 
     def change_queue(self, topic: str, queue_id: int, change: Callable[[Rows], None]) -> None:
         """Change entries of a queue, in their file."""

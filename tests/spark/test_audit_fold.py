@@ -82,13 +82,22 @@ class World:
                 rows[at] = (name, offset + 1, *rest)
 
 
-def frames(spark: SparkSession, worlds: list[World]) -> list[DataFrame]:
+def frames(
+    spark: SparkSession, worlds: list[World]
+) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame]:
     """The worlds as Spark would read them."""
-    kinds = {"halves": HALVES, "ops": OPS, "table": TRANSACTIONS, "visible": VISIBLE}
-    return [
-        spark.createDataFrame([row for world in worlds for row in getattr(world, name)], kind)
-        for name, kind in kinds.items()
-    ]
+
+    def frame(name: str, kind: str) -> DataFrame:
+        return spark.createDataFrame(
+            [row for world in worlds for row in getattr(world, name)], kind
+        )
+
+    return (
+        frame("halves", HALVES),
+        frame("ops", OPS),
+        frame("table", TRANSACTIONS),
+        frame("visible", VISIBLE),
+    )
 
 
 def by_joins(spark: SparkSession, worlds: list[World]) -> Found:

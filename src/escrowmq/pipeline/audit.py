@@ -161,6 +161,7 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
         .agg(
             _offsets_where(is_seen).alias("seen"),
             _offsets_where(F.col(TIMES) > 1).alias("seen_twice"),
+            F.sum(TIMES).alias(TIMES),
         )
     )
     is_open_end = F.col(IS_COPY) & (F.col(STATE) == UNDECIDED)
@@ -169,7 +170,7 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
     found = (
         (Finding.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
         (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
-        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col("seen")),
+        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col(TIMES)),
     )
     alone = _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
     return _of_requests(seen, *found).unionByName(alone)

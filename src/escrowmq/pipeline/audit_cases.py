@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +13,18 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.audit import NAME, OTHER, RECORDED
 from escrowmq.pipeline.audit_findings import Finding
-from escrowmq.pipeline.audit_pins import Pin
 from escrowmq.pipeline.audit_report import Case, FoundReport, found_report
-from escrowmq.pipeline.facts import AT_MS, DETAIL, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
+from escrowmq.pipeline.audit_views import Views
+from escrowmq.pipeline.facts import (
+    AT_MS,
+    DETAIL,
+    FIRST,
+    HALF_OFFSET,
+    LOG_OFFSET,
+    PRODUCER_GROUP,
+    STORED_AT_MS,
+    TRANSACTION_ID,
+)
 from escrowmq.pipeline.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.facts import MESSAGE_COUNT as COUNT
 from escrowmq.protocol.own import OwnCode
@@ -23,7 +32,7 @@ from escrowmq.protocol.own_headers import LifeLineAnswer, TransactionHeader
 from escrowmq.transaction.states import STATES
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 TOLD = f"""{NAME} string, {BROKER} string, {HALF_OFFSET} bigint, {TRANSACTION_ID} string,
 {PRODUCER_GROUP} string, {AT_MS} bigint, {DETAIL} string"""
@@ -63,12 +72,26 @@ def told(found: DataFrame) -> DataFrame:
     )
 
 
+def told_damage(events: DataFrame) -> DataFrame:
+    """Damaged places of the log in the columns of all findings."""
+    place = F.concat(F.col(DETAIL), F.lit(" from log offset "), F.col(LOG_OFFSET), F.lit(" on"))
+    return events.select(
+        F.lit(Finding.UNREADABLE.value).alias(NAME),
+        BROKER,
+        F.lit(None).cast("bigint").alias(HALF_OFFSET),
+        F.lit(None).cast("string").alias(TRANSACTION_ID),
+        F.lit(None).cast("string").alias(PRODUCER_GROUP),
+        AT_MS,
+        place.alias(DETAIL),
+    )
+
+
 def _label(name: str) -> Column:
     """A state's name; null if there is none."""
     return F.coalesce(*(F.when(F.col(name) == int(one), F.lit(one.label)) for one in STATES))
 
 
-def reports(found: DataFrame, pins: Sequence[Pin], *, cases_max: int) -> list[FoundReport]:
+def reports(found: DataFrame, views: Views, *, cases_max: int) -> list[FoundReport]:
     """What was found: of each name how many, and the facts about the first ones."""
     totals = {row[NAME]: row["count"] for row in found.groupBy(NAME).count().collect()}
     if not totals:
@@ -89,23 +112,46 @@ def reports(found: DataFrame, pins: Sequence[Pin], *, cases_max: int) -> list[Fo
                 detail=row[DETAIL] or "",
             )
         )
-    addresses = {pin.name: pin.address for pin in pins}
     return [
-        found_report(name, totals[name], list(with_facts(cases[name], addresses)))
+        found_report(name, totals[name], _with_facts(cases[name], views))
         for name in Finding
         if name in totals
     ]
 
 
-def with_facts(cases: Iterable[Case], addresses: Mapping[str, str]) -> Iterable[Case]:
+def _with_facts(cases: Sequence[Case], views: Views) -> list[Case]:
     """Ask the brokers which transaction it is, of whom, and who decided it."""
+    told = []
     for case in cases:
-        address = addresses.get(case.broker or "")
-        if address is None or case.half_offset is None or case.half_offset < 0:
-            yield case
+        address = views.addresses.get(case.broker or "")
+        if address is None or case.half_offset is None:
+            told.append(case)
         else:
             with OwnCalls(address) as calls:
-                yield _with_life_line(case, calls)
+                told.append(_with_life_line(case, calls))
+    unknown = [one.half_offset for one in told if one.transaction_id is None and one.broker]
+    halves = _records_of(views, [one for one in unknown if one is not None])
+    return [_with_record(one, halves.get((one.broker, one.half_offset))) for one in told]
+
+
+def _records_of(views: Views, half_offsets: list[int]) -> dict[tuple[str | None, int | None], Row]:
+    """What the log says of half messages that the broker itself cannot tell about."""
+    if not half_offsets:
+        return {}
+    halves = views.halves(FIRST, TRANSACTION_ID, PRODUCER_GROUP, STORED_AT_MS)
+    found = halves.where(F.col(FIRST).isin(half_offsets)).collect()
+    return {(row[BROKER], row[FIRST]): row for row in found}
+
+
+def _with_record(case: Case, half: Row | None) -> Case:
+    if half is None or case.transaction_id:
+        return case
+    return msgspec.structs.replace(
+        case,
+        transaction_id=half[TRANSACTION_ID] or None,
+        producer_group=half[PRODUCER_GROUP],
+        at_ms=case.at_ms or half[STORED_AT_MS],
+    )
 
 
 def _with_life_line(case: Case, calls: OwnCalls) -> Case:

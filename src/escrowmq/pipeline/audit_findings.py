@@ -29,6 +29,7 @@ class Finding(StrEnum):
     DECIDED_IN_PART = "decided_in_part"
     HALF_STORED_TWICE = "half_stored_twice"
     OP_WITHOUT_HALF = "op_without_half"
+    UNREADABLE = "unreadable"
 
     # The state table.
     HALF_NOT_IN_TABLE = "half_not_in_table"
@@ -52,6 +53,7 @@ class Finding(StrEnum):
     LAKE_MESSAGE_UNKNOWN = "lake_message_unknown"
     LAKE_DECISION_MISSING = "lake_decision_missing"
     LAKE_DECISION_DOUBLED = "lake_decision_doubled"
+    LAKE_DECISION_UNKNOWN = "lake_decision_unknown"
     LAKE_CONTRADICTS = "lake_contradicts"
 
     # Ledger tables.
@@ -90,6 +92,18 @@ MAY_PASS = frozenset(
         Finding.COUNT_DIFFERS,
         Finding.ROW_WITHOUT_HALF,
         Finding.COMMITTED_NOT_VISIBLE,
+        Finding.VISIBLE_NOT_COMMITTED,
+        Finding.VISIBLE_WITHOUT_HALF,
+    }
+)
+
+#: A record that is not there may be there, and damaged.
+UNRECORDED = frozenset(
+    {
+        Finding.DECIDED_IN_PART,
+        Finding.OP_WITHOUT_HALF,
+        Finding.DECISION_WITHOUT_OP,
+        Finding.ROW_WITHOUT_HALF,
         Finding.VISIBLE_NOT_COMMITTED,
         Finding.VISIBLE_WITHOUT_HALF,
     }

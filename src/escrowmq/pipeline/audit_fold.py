@@ -162,7 +162,7 @@ class _Tally:
             (self.state == UNDECIDED) & ~self.is_open_end
         )
         yield self._of_requests(Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (seen > 0), seen)
-        yield self._of_requests(Finding.VISIBLE_TWICE, self._sum(times > 1) > 0, seen)
+        yield self._of_requests(Finding.VISIBLE_TWICE, self._sum(times > 1) > 0, self._sum(times))
         offsets = np.flatnonzero((times > 0) & (self.known == 0)) + self.base
         within = offsets[offsets >= self.evidence.known_from]
         yield self._of_offsets(Finding.VISIBLE_WITHOUT_HALF, within, times[within - self.base])

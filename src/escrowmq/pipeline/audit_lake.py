@@ -17,10 +17,8 @@ from escrowmq.pipeline.facts import (
     DECIDED_AT_MS,
     DETAIL,
     EVENT,
-    FIRST,
     HALF_OFFSET,
     HEAD,
-    IS_COPY,
     LOG_OFFSET,
     PRODUCER_GROUP,
     STATE,
@@ -33,7 +31,7 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-TIMES, IS_HERE = "times", "is_here"
+TIMES, RUNS, IS_HERE = "times", "runs", "is_here"
 _QUEUE = (BROKER, TOPIC, QUEUE_ID)
 _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
 
@@ -83,15 +81,18 @@ def findings_in_messages(visible: DataFrame, archived: DataFrame, spans: DataFra
     )
 
 
-def decisions(halves: DataFrame, ops: DataFrame) -> DataFrame:
-    """Each decided transaction: broker, head, state, when and where in the log."""
-    heads = (
-        halves.where(~F.col(IS_COPY) & (F.col(FIRST) == F.col(HEAD)))
-        .select(BROKER, FIRST, TRANSACTION_ID, PRODUCER_GROUP)
-        .distinct()
+def decisions(ops: DataFrame) -> DataFrame:
+    """Each decided transaction: its head, state, when and where in the log, in how many runs."""
+    return (
+        ops.groupBy(BROKER, HEAD)
+        .agg(
+            F.count("*").alias(RUNS),
+            F.max(STATE).alias(STATE),
+            F.min(DECIDED_AT_MS).alias(DECIDED_AT_MS),
+            F.min(LOG_OFFSET).alias(LOG_OFFSET),
+        )
+        .withColumnRenamed(HEAD, HALF_OFFSET)
     )
-    runs = ops.select(BROKER, FIRST, STATE, DECIDED_AT_MS, LOG_OFFSET)
-    return heads.join(runs, on=[BROKER, FIRST], how="inner").withColumnRenamed(FIRST, HALF_OFFSET)
 
 
 def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFrame) -> DataFrame:
@@ -108,9 +109,6 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     )
     archived = (
         events.where(F.col(EVENT).isin(*_DECIDED))
-        # A transaction of several requests may have an event for each.
-        .groupBy(BROKER, HALF_OFFSET, LOG_OFFSET, EVENT)
-        .agg(F.min(AT_MS).alias(AT_MS))
         .groupBy(BROKER, HALF_OFFSET)
         .agg(
             F.count("*").alias(TIMES),
@@ -131,12 +129,13 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
         F.col("archived_at") < F.col("log_end")
     )
     is_known = F.col(HALF_OFFSET) >= F.col("known_from")
+    is_fewer = F.coalesce(TIMES, F.lit(0)) < F.col(RUNS)
     is_other = (F.col("archived") != F.col(STATE)) | (F.col("archived_too") != F.col(STATE))
     name = F.coalesce(
         _when(Finding.LAKE_CONTRADICTS, is_other),
-        _when(Finding.LAKE_DECISION_MISSING, F.col(TIMES).isNull() & is_reached),
+        _when(Finding.LAKE_DECISION_MISSING, is_fewer & is_reached),
         _when(Finding.LAKE_DECISION_UNKNOWN, F.col(STATE).isNull() & is_of_log & is_known),
-        _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > 1),
+        _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
     )
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))
     return (
@@ -146,8 +145,8 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
             NAME,
             BROKER,
             HALF_OFFSET,
-            TRANSACTION_ID,
-            PRODUCER_GROUP,
+            F.lit(None).cast("string").alias(TRANSACTION_ID),
+            F.lit(None).cast("string").alias(PRODUCER_GROUP),
             F.coalesce(DECIDED_AT_MS, "archived_at_ms").alias(AT_MS),
             times.alias(DETAIL),
         )

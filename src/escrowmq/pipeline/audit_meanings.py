@@ -57,6 +57,12 @@ MEANINGS: dict[Finding, Meaning] = {
         "an op record decides a half message that the log does not have",
         _CHECK,
     ),
+    Finding.UNREADABLE: Meaning(
+        Kind.LOST,
+        Compared.RECORDS,
+        "bytes of the log are damaged, and nobody can read what they said",
+        f"{_CHECK}; `escrowmq store repair` takes the damage out",
+    ),
     Finding.HALF_NOT_IN_TABLE: Meaning(
         Kind.LOST,
         Compared.TABLE,
@@ -157,6 +163,12 @@ MEANINGS: dict[Finding, Meaning] = {
         Kind.DOUBLED,
         Compared.LAKE,
         "the lake's life lines have a decision more than once",
+        _LAKE,
+    ),
+    Finding.LAKE_DECISION_UNKNOWN: Meaning(
+        Kind.PHANTOM,
+        Compared.LAKE,
+        "the lake's life lines have a decision that the log does not have",
         _LAKE,
     ),
     Finding.LAKE_CONTRADICTS: Meaning(

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline.view_ranges import patiently
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, StatusAnswer
 from escrowmq.protocol.own_rows import HalfRow
@@ -61,7 +59,7 @@ def _pin(address: str, since_ms: int) -> Pin:
     with OwnCalls(address) as calls:
         # The position belongs to the queues' ends: whatever is visible was decided below it.
         queues, log_end = _queues(calls)
-        status = patiently(partial(calls.call, OwnCode.STATUS)).header
+        status = calls.call(OwnCode.STATUS).header
         assert isinstance(status, StatusAnswer)
         log_start = status.log_start
         if since_ms:

@@ -17,15 +17,28 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 
 from escrowmq.pipeline import audit
 from escrowmq.pipeline.audit import FOUND, NAME, OTHER
-from escrowmq.pipeline.audit_findings import MAY_PASS, Finding
+from escrowmq.pipeline.audit_findings import MAY_PASS, UNRECORDED, Finding
 from escrowmq.pipeline.audit_pins import Pin, take_pins
+from escrowmq.pipeline.audit_places import END, START, unexplained
 from escrowmq.pipeline.audit_ranges import COUNT, FINDING, PART_OF, fold_ranges
 from escrowmq.pipeline.audit_views import Views
+from escrowmq.pipeline.facts import (
+    AT_MS,
+    DETAIL,
+    EVENT,
+    FIRST,
+    HALF_OFFSET,
+    HEAD,
+    IS_COPY,
+    LOG_OFFSET,
+    MESSAGE_COUNT,
+    STATE,
+)
 from escrowmq.pipeline.facts import BROKER_NAME as BROKER
-from escrowmq.pipeline.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, MESSAGE_COUNT, STATE
+from escrowmq.pipeline.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 LOOKS_MAX = 4
 LOOK_AGAIN_S = 1.0
@@ -104,21 +117,58 @@ def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
     return Judged(audit.within_horizon(found, known_from), counts, [])
 
 
+def _is_hidden() -> Column:
+    return F.col(NAME) == Finding.COMMITTED_NOT_VISIBLE.value
+
+
+def is_doubtful() -> Column:
+    """Whether a second look may explain it."""
+    return F.col(NAME).isin([one.value for one in MAY_PASS])
+
+
 def look_again(spark: SparkSession, pins: Sequence[Pin], found: DataFrame) -> DataFrame:
-    """Without what passed meanwhile, or went beyond the horizon."""
+    """Without what passed meanwhile, has a reason, or went beyond the horizon."""
     found = found.persist(StorageLevel.MEMORY_AND_DISK)
     for look in range(LOOKS_MAX):
-        doubtful = F.col(NAME).isin([one.value for one in MAY_PASS])
-        if not found.where(doubtful).count():
-            break
+        if not found.where(is_doubtful()).count():
+            return found
         if look:
             time.sleep(LOOK_AGAIN_S)
         now = take_pins([pin.address for pin in pins])
-        left = _without_passed(spark, pins, now, found)
-        left = left.localCheckpoint(eager=True)
-        found.unpersist()
-        found = left
+        left = _without_passed(spark, pins, now, found).localCheckpoint(eager=True)
+        hidden = left.where(_is_hidden())
+        if not hidden.count():
+            return left
+        places = _places(spark, pins, now)
+        ops = Views(spark, pins).ops(FIRST, MESSAGE_COUNT, LOG_OFFSET)
+        found = left.where(~_is_hidden()).unionByName(unexplained(hidden, ops, places))
+        found = found.localCheckpoint(eager=True)
+        # Nothing that was found can change any more, unless queues are still being filled.
+        if not places.where(F.col(QUEUE_OFFSET) + F.col(MESSAGE_COUNT) > F.col(END)).count():
+            return found
     return found
+
+
+def _places(spark: SparkSession, pins: Sequence[Pin], now: Sequence[Pin]) -> DataFrame:
+    """Which queue offsets decisions gave, and the queues' offsets now; null if they are gone."""
+    columns = (LOG_OFFSET, EVENT, FIRST, MESSAGE_COUNT, TOPIC, QUEUE_ID, QUEUE_OFFSET)
+    given = Views(spark, pins).events(*columns).where(F.col(EVENT) == "visible")
+    spans = [
+        (pin.name, queue.topic, queue.queue_id, queue.start, queue.end)
+        for pin in now
+        for queue in pin.queues
+    ]
+    schema = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, {START} bigint, {END} bigint"
+    queues = F.broadcast(spark.createDataFrame(spans, schema))
+    return given.join(queues, on=[BROKER, TOPIC, QUEUE_ID], how="left")
+
+
+def unreadable(views: Views, found: DataFrame) -> DataFrame | None:
+    """Damaged places of the log, where something is missing; None if nothing is."""
+    is_missing = F.col(NAME).isin([one.value for one in UNRECORDED])
+    if not found.where(is_missing).count():
+        return None
+    return views.events(LOG_OFFSET, AT_MS, EVENT, DETAIL).where(F.col(EVENT) == "unreadable")
 
 
 def _without_passed(
@@ -135,8 +185,7 @@ def _without_passed(
         .select(BROKER, F.explode(F.array(FIRST, HEAD)).alias(HALF_OFFSET))
         .distinct()
     )
-    doubtful = F.col(NAME).isin([one.value for one in MAY_PASS])
-    kept = found.where(doubtful).join(went_on, on=[BROKER, HALF_OFFSET], how="left_anti")
+    kept = found.where(is_doubtful()).join(went_on, on=[BROKER, HALF_OFFSET], how="left_anti")
     shown = views.visible("broker", HALF_OFFSET, since=pins)
     if shown is not None:
         kept = _without_shown(kept, shown)
@@ -145,14 +194,13 @@ def _without_passed(
             # Deleted while it was read: nobody can say any more what was there.
             is_gone = (F.col(BROKER) == pin.name) & (F.col(HALF_OFFSET) < later.known_from)
             kept = kept.where(~is_gone)
-    return found.where(~doubtful).unionByName(kept).select(*FOUND)
+    return found.where(~is_doubtful()).unionByName(kept).select(*FOUND)
 
 
 def _without_shown(found: DataFrame, shown: DataFrame) -> DataFrame:
     """Count what has become visible since, and leave out what is whole now."""
-    is_hidden = F.col(NAME) == Finding.COMMITTED_NOT_VISIBLE.value
     last = F.col(HALF_OFFSET) + F.col(MESSAGE_COUNT) - 1
-    offsets = found.where(is_hidden).select(
+    offsets = found.where(_is_hidden()).select(
         BROKER,
         HALF_OFFSET,
         F.explode(F.sequence(F.col(HALF_OFFSET), last)).alias("shown"),
@@ -164,7 +212,7 @@ def _without_shown(found: DataFrame, shown: DataFrame) -> DataFrame:
         .groupBy(BROKER, HALF_OFFSET)
         .agg(F.count("*").alias("come"))
     )
-    is_whole_now = is_hidden & (F.col(OTHER) + F.col("come") >= F.col(MESSAGE_COUNT))
+    is_whole_now = _is_hidden() & (F.col(OTHER) + F.col("come") >= F.col(MESSAGE_COUNT))
     return (
         found.join(come, on=[BROKER, HALF_OFFSET], how="left")
         .where(~F.coalesce(is_whole_now, F.lit(False)))  # noqa: FBT003 -- a column's value

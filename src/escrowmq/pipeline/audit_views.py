@@ -24,6 +24,11 @@ class Views:
         self._spark = spark
         self._pins = pins
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the brokers are, by name."""
+        return {pin.name: pin.address for pin in self._pins}
+
     def halves(self, *columns: str) -> DataFrame:
         """Half messages."""
         return self._of_log("halves", FIRST, columns)
@@ -55,7 +60,7 @@ class Views:
             return None
         read = (
             self._spark.read.format(FORMAT)
-            .option("broker", self._addresses())
+            .option("broker", ",".join(self.addresses.values()))
             .option("topic", ",".join(sorted(topics)))
             .option("endingOffsets", _ends(self._pins))
             .option("failOnDataLoss", "false")
@@ -82,11 +87,8 @@ class Views:
 
     def _reader(self, view: str, columns: Sequence[str]) -> DataFrameReader:
         reader = self._spark.read.format(FORMAT).option("view", view)
-        reader = reader.option("broker", self._addresses())
+        reader = reader.option("broker", ",".join(self.addresses.values()))
         return reader.option("columns", ",".join((BROKER_NAME, *columns))) if columns else reader
-
-    def _addresses(self) -> str:
-        return ",".join(pin.address for pin in self._pins)
 
     def is_within(self, offset: str) -> Column:
         """Whether it is not older than was asked for; copies of older ones may stand in the log."""

@@ -1,0 +1,177 @@
+"""Lies planted in a broker's files: the audit finds each, with its kind and its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.audit_compare import AuditRequest
+from escrowmq.pipeline.audit_findings import Finding, Kind
+from escrowmq.pipeline.audit_job import run_audit
+from escrowmq.protocol.own import OwnCode
+from escrowmq.testing import InProcessBroker
+from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
+from escrowmq.transaction.records import NEVER, Decided, Record
+from escrowmq.transaction.states import State
+from tests.spark.audit_day import Day, live
+from tests.spark.plants import StoppedStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from escrowmq.pipeline.audit_report import AuditReport
+    from escrowmq.store.rows import Rows
+
+#: The lie, and what is found by it: the finding, its kind, and the transaction.
+LIES = {
+    "an op record says the opposite": [
+        (Finding.TABLE_CONTRADICTS, Kind.CONTRADICTORY, "flipped-op"),
+        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "flipped-op"),
+    ],
+    "the state table says the opposite": [
+        (Finding.TABLE_CONTRADICTS, Kind.CONTRADICTORY, "flipped-row"),
+    ],
+    "the state table has forgotten a decision": [
+        (Finding.DECISION_FORGOTTEN, Kind.LOST, "forgotten"),
+        (Finding.UNDECIDED_TOO_LONG, Kind.STUCK, "forgotten"),
+    ],
+    "the state table knows a decision that nobody made": [
+        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "made-up"),
+    ],
+    "the state table lost a message of a request": [
+        (Finding.COUNT_DIFFERS, Kind.CONTRADICTORY, "shrunk"),
+    ],
+    "the state table lost a transaction": [
+        (Finding.HALF_NOT_IN_TABLE, Kind.LOST, "dropped"),
+    ],
+    "a queue shows a message twice, in the place of another": [
+        (Finding.VISIBLE_TWICE, Kind.DOUBLED, "shown-twice"),
+        (Finding.COMMITTED_NOT_VISIBLE, Kind.LOST, "shown-never"),
+    ],
+    "a queue shows what was rolled back": [
+        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "rolled-back"),
+        (Finding.COMMITTED_NOT_VISIBLE, Kind.LOST, "displaced"),
+    ],
+    "an op record decides another transaction": [
+        (Finding.DECIDED_BOTH_WAYS, Kind.CONTRADICTORY, "decided-twice"),
+        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "left-out"),
+        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "left-out"),
+    ],
+    "an op record cannot be read": [
+        (Finding.DECISION_WITHOUT_OP, Kind.PHANTOM, "damaged-op"),
+        (Finding.VISIBLE_NOT_COMMITTED, Kind.PHANTOM, "damaged-op"),
+        (Finding.UNREADABLE, Kind.LOST, ""),
+    ],
+    "a half message's record cannot be read": [
+        (Finding.ROW_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
+        (Finding.OP_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
+        (Finding.VISIBLE_WITHOUT_HALF, Kind.PHANTOM, "damaged-half"),
+        (Finding.UNREADABLE, Kind.LOST, ""),
+    ],
+    "nobody parks what is too old": [
+        (Finding.UNDECIDED_TOO_LONG, Kind.STUCK, "stuck"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def lied(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Day, AuditReport]]:
+    """The report about a broker with all lies planted in it."""
+    data = tmp_path_factory.mktemp("lies")
+    policy = CheckPolicy(park_after_ms=HOUR_MS)
+    with InProcessBroker(data=data, policy=policy) as broker:
+        day = Day(broker.broker_address)
+        _hold(day)
+        live(day, "sound-")
+        places = _places(day)
+        broker.stop()
+        _plant(StoppedStore(data), day, places)
+        broker.start()
+        # The others are held after it, and yet open for less than the hour.
+        broker.advance(ms=HOUR_MS + 20 * 60_000)
+        live(day, "later-")
+        day.roll_back("sound-10", "sound-11", "sound-open", "sound-resumed")
+        yield day, run_audit(spark, AuditRequest(brokers=(broker.broker_address,)))
+
+
+def _hold(day: Day) -> None:
+    names = [name for found in LIES.values() for _, _, name in found if name]
+    for name in dict.fromkeys(names):
+        day.hold(name, [day.sent()] * 3 if name == "shrunk" else [day.sent()])
+    day.commit("flipped-op", "flipped-row", "forgotten", "shrunk", "dropped")
+    for name in ("shown-twice", "shown-never", "displaced", "damaged-op", "damaged-half"):
+        day.commit(name)
+    day.roll_back("rolled-back")
+    day.roll_back("decided-twice")
+    day.commit("left-out")
+
+
+def _places(day: Day) -> dict[str, tuple[int, int]]:
+    """By transaction: where in the log its half message is, and its decision."""
+    with OwnCalls(day.address) as calls:
+        halves = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_HALVES)}
+        ops = {row.head: row.log_offset for row in calls.rows(OwnCode.LIST_OPS)}
+    return {name: (halves[head], ops.get(head, -1)) for name, head in day.heads.items()}
+
+
+def _plant(store: StoppedStore, day: Day, places: dict[str, tuple[int, int]]) -> None:
+    heads = day.heads
+    store.change_frame(places["flipped-op"][1], _flipped)
+    store.change_state(heads["flipped-row"], state=State.ROLLED_BACK)
+    store.change_state(heads["forgotten"], state=State.PREPARED)
+    store.change_state(heads["made-up"], state=State.COMMITTED, next_at_ms=NEVER)
+    store.change_state(heads["shrunk"], part=0x8000 | 2)
+    store.change_state(heads["dropped"], size=0)
+
+    def show(rows: Rows) -> None:
+        at = {int(row["log_offset"]): number for number, row in enumerate(rows)}
+        entries = {name: at.get(int(store.state_row(heads[name])["log_offset"])) for name in heads}
+        rows[entries["shown-never"]] = rows[entries["shown-twice"]]
+        hidden = store.state_row(heads["rolled-back"])
+        for field in ("log_offset", "size", "crc"):
+            rows[field][entries["displaced"]] = hidden[field]
+
+    store.change_queue(day.topic, 0, show)
+    target = heads["decided-twice"]
+    store.change_frame(places["left-out"][1], lambda record: _of_another(record, target))
+    store.damage_frame(places["damaged-op"][1])
+    store.damage_frame(places["damaged-half"][0])
+
+
+def _flipped(record: Record) -> Record:
+    assert isinstance(record, Decided)
+    return msgspec.structs.replace(record, state=int(State.ROLLED_BACK))
+
+
+def _of_another(record: Record, head: int) -> Record:
+    assert isinstance(record, Decided)
+    return msgspec.structs.replace(record, head=head, ranges=[(head, 1)])
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_each_lie_is_found_with_its_kind_and_its_transaction(
+    lied: tuple[Day, AuditReport], lie: str
+) -> None:
+    day, report = lied
+    found = {
+        (one.name, one.kind, case.half_offset) for one in report.findings for case in one.cases
+    }
+    for name, kind, transaction in LIES[lie]:
+        assert (name, kind, day.heads.get(transaction)) in found
+
+
+def test_nothing_else_is_found(lied: tuple[Day, AuditReport]) -> None:
+    day, report = lied
+    expected = {
+        (name, day.heads.get(transaction))
+        for found in LIES.values()
+        for name, _, transaction in found
+    }
+    found = {(one.name, case.half_offset) for one in report.findings for case in one.cases}
+    assert found == expected
