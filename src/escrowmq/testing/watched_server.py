@@ -57,7 +57,7 @@ class WatchedServer(Server):
 
     async def until_published(self) -> None:
         """Return when everything that was committed can be seen: a large batch takes turns."""
-        while not self.broker.store.dispatcher.is_idle:
+        while not self.broker.store.dispatcher.is_idle:  # noqa: ASYNC110 - each turn does some of it
             await asyncio.sleep(0)
 
     async def until_answered(self, heads: Collection[int]) -> None:
