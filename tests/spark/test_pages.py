@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.testing import InProcessBroker
-from tests.unit.repository import blocks, relative
-from tests.unit.test_docs import SPARK_PAGES
+from tests.unit.repository import blocks, pages, relative
+from tests.unit.test_docs import SPARK_PAGES, needs_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("page", SPARK_PAGES, ids=relative)
+PAGES = [page for page in pages() if page in SPARK_PAGES or any(map(needs_spark, blocks(page)))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_a_page_shows_what_is_true(page: Path, spark: SparkSession) -> None:
     with InProcessBroker() as broker:
+        broker.create_topic("order-paid")
         known = {"spark": spark, "broker": broker.broker_address}
         for block in blocks(page):
-            if block.kind == "python":
+            if needs_spark(block) or (block.kind == "python" and page in SPARK_PAGES):
                 exec(compile(block.body, str(block), "exec"), known)

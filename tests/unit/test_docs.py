@@ -50,6 +50,8 @@ def test_sketches_are_at_least_python(page: Path) -> None:
 
 
 def try_block(block: Block, folder: Path) -> None:
+    if needs_spark(block):
+        return  # Run by tests/spark.
     if block.kind == "python":
         done = run([sys.executable, "-c", block.body], folder)
         assert done.returncode == 0, f"{block}\n{done.stdout}"
@@ -62,6 +64,11 @@ def try_block(block: Block, folder: Path) -> None:
             try_command(block, command, shown, folder)
     else:
         assert block.kind in EXEMPT, f"{block}: say which kind of block this is"
+
+
+def needs_spark(block: Block) -> bool:
+    """Whether it uses a session that it does not make."""
+    return block.kind == "python" and re.search(r"\bspark\.", block.body) is not None
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
