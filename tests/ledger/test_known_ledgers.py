@@ -100,8 +100,7 @@ def test_what_is_new_is_logged_once_and_without_its_password(
     url = f"postgresql://shop:open-sesame@{deaf}/orders?sslpassword=open-sesame"
     with caplog.at_level(logging.INFO, logger="escrowmq"):
         ledgers = configured(shop=file_shop.url, deaf=url)
-        for _ in range(3):
-            known = ledgers.known()
+        known, *_ = [ledgers.known() for _ in range(3)]
     said = [(line.message, vars(line)["ledger"]) for line in caplog.records]
     assert sorted(said) == [("ledger_found", "shop"), ("ledger_silent", "deaf")]
     assert "sesame" not in " ".join(str(vars(line)) for line in caplog.records)

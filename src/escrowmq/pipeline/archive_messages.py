@@ -39,8 +39,8 @@ class MessageStream(ArchiveStream):
 
     def _write(self, owner: Claim, rows: DataFrame, batch: int) -> list[WrittenFile]:
         self._lake.open(QUARANTINE)
-        targets = [Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE)]
-        files = written_by(rows, WriteMessages(*targets, owner.archive_id, batch))
+        messages, quarantine = (Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE))
+        files = written_by(rows, WriteMessages(messages, quarantine, owner.archive_id, batch))
         poison = [file for file in files if file.table == QUARANTINE.name]
         # First: once the messages are there, nobody comes back to this batch.
         if poison:
