@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
         yield broker
 
 
-def reader(broker: InProcessBroker, **options: str) -> MessageStreamReader:
+def reader(broker: InProcessBroker, /, **options: str) -> MessageStreamReader:
     given = {"broker": broker.broker_address, "topic": "orders", "retryMs": "0", **options}
     made = stream_reader(given, COLUMNS)
     assert isinstance(made, MessageStreamReader)
@@ -75,6 +75,31 @@ def test_a_stream_begins_with_what_there_is(broker: InProcessBroker) -> None:
     assert batch(stream, at(3)) == [b"new 3", b"new 4"]
     assert stream.latestOffset(at(5), ALL) == at(5)
     assert list(stream.partitions(at(5), at(5))) == []
+
+
+def test_a_stream_begins_at_a_time(broker: InProcessBroker) -> None:
+    now_ms = broker.clock.now_ms()
+    send(broker, row(b"now"))
+    assert reader(broker, startingTimestamp=str(now_ms - HOUR)).initialOffset() == at(3)
+    broker.clock.advance(ms=HOUR)
+    send(broker, row(b"later"))
+    assert reader(broker, startingTimestamp=str(now_ms + 1)).initialOffset() == at(6)
+    # Not one message of that time yet: with what comes.
+    assert reader(broker, startingTimestamp=str(now_ms + 2 * HOUR)).initialOffset() == at(7)
+
+
+def test_several_brokers_are_read_by_their_names(broker: InProcessBroker) -> None:
+    with InProcessBroker(name="broker-b", queue_count=1) as other:
+        send(other, row(b"other"))
+        addresses = f"{broker.broker_address}, {other.broker_address}"
+        stream = reader(
+            broker, broker=addresses, startingOffsets='{"broker-a": {"orders": {"0": 4}}}'
+        )
+        start = stream.initialOffset()
+        assert start == at(4) | {"broker-b": {"orders": {"0": 0}}}
+        assert batch(stream, start) == [b"new 4", b"other"]
+        # One that joins is read from what it has.
+        assert batch(stream, at(5)) == [b"other"]
 
 
 def test_limits_are_kept(broker: InProcessBroker) -> None:
