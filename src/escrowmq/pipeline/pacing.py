@@ -14,6 +14,8 @@ from escrowmq.pipeline.config import PipelineConfig
 
 #: A round that is followed by the next one rests so many times as long as it took.
 REST = 2
+#: With nothing new it rests no longer than this.
+LEFT_OVER_REST_MS_MAX = 60_000
 #: Sink attempts are looked at so often even if no batch was decided: their driver may be gone.
 ATTEMPTS_MS = 60_000
 #: So often consumers are looked at, whose progress is no news in the log.
@@ -153,7 +155,7 @@ class Pace:
         """How long after the last round this broker's affairs want the next one."""
         waits = []
         if heard.due:
-            waits.append(self._rest_ms() if heard.is_news else self.config.settle_interval_ms)
+            waits.append(self._rest_ms() if heard.is_news else self._left_over_ms())
         if heard.sink_attempts:
             was_decided = heard.batches_decided != self._batches.get(heard.broker)
             waits.append(self.config.settle_interval_ms if was_decided else ATTEMPTS_MS)
@@ -165,6 +167,14 @@ class Pace:
             return 0
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
         return max(took_ms, min(took_ms * (1 + REST), self.config.settle_interval_ms))
+
+    def _left_over_ms(self) -> int:
+        """A million that a dead database holds open are read seldom, though the round is long."""
+        if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
+            return 0
+        took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
+        rest_ms = min(took_ms * REST, LEFT_OVER_REST_MS_MAX)
+        return max(took_ms + rest_ms, self.config.settle_interval_ms)
 
     def archive_at_ms(self) -> int | None:
         """When the next run shall start; None if nothing is new."""

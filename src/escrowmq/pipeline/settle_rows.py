@@ -35,6 +35,8 @@ PARK_REASON = "park_reason"
 #: What the rules call ``Due``, and two labels more.
 ATTEMPT = "attempt"
 NO_PRODUCER = "no_producer"
+#: Whether producers are to be asked only because no database here has the ledger that is named.
+NO_LEDGER = "no_ledger"
 
 SETTLE_COLUMNS = (
     BROKER,
@@ -52,6 +54,7 @@ SETTLE_COLUMNS = (
     ALLOWED_MS,
     AGE_MS,
     WAIT_MS,
+    NO_LEDGER,
 )
 
 

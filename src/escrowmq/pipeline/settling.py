@@ -22,6 +22,7 @@ from escrowmq.pipeline.settle_rows import (
     ASKS_DUE,
     ASKS_SENT,
     KIND,
+    NO_LEDGER,
     REASON,
     ROWS,
     SEEN,
@@ -55,6 +56,7 @@ ALERTS_MAX = 20
 _COUNTED = (
     SEEN,
     WAITING,
+    NO_LEDGER,
     *(outcome.value for outcome in VerdictOutcome if outcome is not VerdictOutcome.UNKNOWN),
 )
 _PARKED_FACTS = (BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS, REASON)
@@ -77,6 +79,8 @@ class Settling:
 
     def round(self, brokers: Sequence[str]) -> RoundSummary:
         """Look at everything undecided once, and do what the rules say now.
+
+        With nothing due no Spark job runs.
 
         A broker that is away, or goes away meanwhile, is left out; the summary names it.
 
@@ -121,7 +125,9 @@ class _Plan:
             made = settle.due_columns(policies, known.uuids)
             self._due = (policies, known.uuids), made
         self._columns = self._columns or settle.task_columns()
-        due = settle.classified(self._undecided(standing), self._due[1])
+        # The rules of all brokers: who has work changes from round to round.
+        at_work = [broker for broker in standing if broker.has_work]
+        due = settle.classified(self._undecided(at_work), self._due[1])
         settled = settle.settled(settle.to_settle(due, self._columns), SettleTask(known))
         budgeted = settle.within_budget(settled, self._asks_max)
         return settle.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK))
@@ -154,10 +160,13 @@ class _Round:
     parked: list[_Report] = field(default_factory=list)
 
     def run(self, addresses: Sequence[str], known: KnownLedgers) -> None:
-        """Settle; without those who go away meanwhile, if the job fails for it."""
+        """Settle; without those who go away meanwhile, if the job fails for it.
+
+        Brokers where nothing is due are not read: what they hold is known to wait.
+        """
         standing = self._look_at(addresses)
         reports: pa.Table | None = None
-        while reports is None and any(broker.undecided for broker in standing):
+        while reports is None and any(broker.has_work for broker in standing):
             done = self.plan.reports(standing, known)
             try:
                 reports = done.toArrow()
@@ -169,6 +178,8 @@ class _Round:
                     ) from error
         if reports is not None:
             self._take_in(reports, standing)
+        idle = sum(broker.undecided for broker in standing if not broker.has_work)
+        self.counts.update({SEEN: idle, WAITING: idle})
 
     def _take_in(self, reports: pa.Table, standing: Sequence[Standing]) -> None:
         from escrowmq.pipeline.settle_tasks import where

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.pacing import ATTEMPTS_MS, FAILED_MS_MAX, Heard, Pace
+from escrowmq.pipeline.pacing import (
+    ATTEMPTS_MS,
+    FAILED_MS_MAX,
+    LEFT_OVER_REST_MS_MAX,
+    Heard,
+    Pace,
+)
 
 CONFIG = PipelineConfig(settle_interval_ms=5_000, archive_interval_ms=10_000)
 
@@ -87,6 +93,17 @@ def test_a_long_round_rests_no_longer_than_the_interval() -> None:
     round_at(pace, 6_000, 26_000)
     pace.note(news(due=1))
     assert pace.settle_at_ms() == 26_000
+
+
+def test_after_a_long_round_with_nothing_new_most_of_the_time_is_others() -> None:
+    pace = Pace(CONFIG)
+    pace.note(said(due=1))
+    round_at(pace, 1_000, 21_000)
+    pace.note(said(due=1))
+    assert pace.settle_at_ms() == 61_000
+    round_at(pace, 100_000, 200_000)
+    pace.note(said(due=1))
+    assert pace.settle_at_ms() == 200_000 + LEFT_OVER_REST_MS_MAX
 
 
 def test_sink_attempts_are_looked_at_when_a_batch_was_decided_or_a_minute_has_passed() -> None:
