@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 COUNTS = (10_000, 100_000, 1_000_000)
 WARM_UP = 2_000
+SMALL = 100
 PRODUCED = 10_000
 #: For the producers: what one client can be sent at a time.
 ASKS_MAX = 4_000
@@ -81,10 +82,10 @@ def settle(
 
 def small(spark: SparkSession, path: Path) -> None:
     """A round that reads a few, of which nobody can be asked, on a warm session."""
-    with filled(path, 100, "") as broker:
+    with filled(path, SMALL, "") as broker:
         settling = Settling(spark, Ledgers({}))
         done = [settling.round([broker.address]) for _ in range(10)]
-    assert all(one.no_producer == 100 for one in done), done
+    assert all(one.no_producer == SMALL for one in done), done
     times = [one.took_ms / 1_000 for one in done]
     report("settle_small_round_s", min(times), "s", runs=times)
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import ProtocolViolation, Unavailable
@@ -227,5 +228,9 @@ class _Round:
 
 def _cause(error: Exception) -> str:
     """The line that says it; Spark puts stack traces of two languages around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "escrowmq." in line), lines[0] if lines else repr(error))
+    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    traced = dropwhile(lambda line: not line.startswith("Traceback "), lines)
+    # A task's own error is the first line after its trace, which is indented.
+    raised = (line for line in islice(traced, 1, None) if not line[0].isspace())
+    ours = (line for line in lines if "escrowmq.model.errors." in line)
+    return next(chain(ours, raised), lines[0]).strip()
