@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain, dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.model.errors import ProtocolViolation, Unavailable
+from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.pipeline.facts import AGE_MS, BROKER, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
 from escrowmq.pipeline.round_summary import RoundSummary
@@ -90,7 +90,7 @@ class Settling:
             Unavailable: ``round_failed``, if no broker is to blame.
         """
         made = _Round(self._plan)
-        made.run(brokers, self._ledgers.known())
+        made.run(brokers, self._ledgers)
         summary = made.summary()
         for facts in made.parked[:ALERTS_MAX]:
             log.warning("transaction_parked", extra={name: facts[name] for name in _PARKED_FACTS})
@@ -160,14 +160,16 @@ class _Round:
     unknown: Counter[str] = field(default_factory=Counter)
     parked: list[_Report] = field(default_factory=list)
 
-    def run(self, addresses: Sequence[str], known: KnownLedgers) -> None:
+    def run(self, addresses: Sequence[str], ledgers: Ledgers) -> None:
         """Settle; without those who go away meanwhile, if the job fails for it.
 
         Brokers where nothing is due are not read: what they hold is known to wait.
         """
         standing = self._look_at(addresses)
+        known: KnownLedgers | None = None
         reports: pa.Table | None = None
         while reports is None and any(broker.has_work for broker in standing):
+            known = known or ledgers.known()
             done = self.plan.reports(standing, known)
             try:
                 reports = done.toArrow()
@@ -178,11 +180,11 @@ class _Round:
                         "round_failed", "the next round tries again", cause=_cause(error)
                     ) from error
         if reports is not None:
-            self._take_in(reports, standing)
+            self._take_in(reports)
         idle = sum(broker.undecided for broker in standing if not broker.has_work)
         self.counts.update({SEEN: idle, WAITING: idle})
 
-    def _take_in(self, reports: pa.Table, standing: Sequence[Standing]) -> None:
+    def _take_in(self, reports: pa.Table) -> None:
         from escrowmq.pipeline.settle_tasks import where
 
         attempts = where(reports, KIND, Kind.ATTEMPT.value)
@@ -191,15 +193,20 @@ class _Round:
         if self.attempts:
             from escrowmq.pipeline.settle_attempts import settle_attempts
 
-            self._note(settle_attempts(self.plan.spark, attempts, standing))
+            done, away = settle_attempts(self.plan.spark, attempts)
+            self._note(done)
+            self._lose(away)
 
     def _look_at(self, addresses: Sequence[str]) -> list[Standing]:
         standing, away = look_at(addresses)
+        self._lose(away)
+        self.brokers = len(standing)
+        return standing
+
+    def _lose(self, away: Mapping[str, EscrowError]) -> None:
         for address, error in away.items():
             log.warning("broker_away", extra={"broker": address, "cause": str(error)})
         self.away |= away.keys()
-        self.brokers = len(standing)
-        return standing
 
     def _note(self, reports: Iterable[_Report]) -> None:
         for report in reports:
