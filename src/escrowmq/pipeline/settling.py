@@ -24,6 +24,7 @@ from escrowmq.pipeline.settle_rows import (
     ASKS_SENT,
     KIND,
     NO_LEDGER,
+    READ_COLUMNS,
     REASON,
     ROWS,
     SEEN,
@@ -138,6 +139,7 @@ class _Plan:
             "view": "transactions",
             "broker": ",".join(broker.address for broker in standing),
             "states": State.PREPARED.label,
+            "columns": ",".join(READ_COLUMNS),
             "withIds": "true",
             "rangeRows": str(RANGE_ROWS),
         }
