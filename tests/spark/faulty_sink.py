@@ -5,8 +5,6 @@ Nothing of the sink is replaced: a fault happens before, between or after what i
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 
 from escrowmq.pipeline import sink, stream_sink
+from tests.spark.sessions import kill_session
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,8 +31,8 @@ class Faults:
     ``fault`` is a step and a deed, as in ``commit.after:raise``.  The steps are ``open``,
     ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
     ``commit.after`` and ``abort.before``; the deeds ``raise``, ``hang`` until there is a file
-    ``until``, and ``kill``, which kills the process groups in ``victims``.  ``once`` is a file that
-    is made when it happens, and then never again.
+    ``until``, and ``kill``, which kills the sessions in ``victims``.  ``once`` is a file that is
+    made when it happens, and then never again.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -58,8 +57,8 @@ class Faults:
         if self._deed == "raise":
             raise RuntimeError(f"planted at {step}")
         for victim in self._victims:
-            os.killpg(victim, signal.SIGKILL)
-        # What comes from a dead driver's other processes may still go on.
+            kill_session(victim)
+        # Tasks of a dead driver may still go on.
         raise RuntimeError(f"killed at {step}")
 
     def between(self, batches: Iterator[Any]) -> Iterator[Any]:
