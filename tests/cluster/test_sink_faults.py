@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 DRIVER_S_MAX = 300.0
 #: Where a driver is killed, in the order of a batch.
-STEPS = ["open", "write.rows", "write.after", "commit.before", "commit.after"]
+STEPS = [
+    "open:kill",
+    "write.rows:kill",
+    "write.after:kill",
+    "commit.before:kill",
+    "commit.before:raise,abort.before:kill",
+    "commit.after:kill",
+]
 
 
 @pytest.fixture
@@ -166,7 +173,7 @@ def test_a_driver_dies_at_every_step_of_a_batch(
 ) -> None:
     drivers = Drivers(cluster, stream_of(spark, broker, tmp_path), tmp_path)
     for step in STEPS:
-        assert drivers.run(f"{step}:kill") == -signal.SIGKILL
+        assert drivers.run(step) == -signal.SIGKILL
         rolled_back(spark, broker.broker_address)
         assert list(bodies(broker).values()) in ([], [1] * 10)
     assert drivers.run() == 0
