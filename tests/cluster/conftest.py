@@ -30,9 +30,9 @@ def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
         session.stop()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def cluster(whole_cluster: Cluster, spark: SparkSession) -> Cluster:
-    """The cluster, in order whatever the last test has done to it."""
+    """The cluster, in order whatever the last test has done to it: each has both hosts."""
     for host in HOSTS:
         if not whole_cluster.is_alive(host):
             whole_cluster.start_worker(host)
