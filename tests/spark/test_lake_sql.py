@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 from escrowmq.pipeline.lake import Lake
@@ -26,8 +26,6 @@ def with_spark(spark: SparkSession, lake: Lake) -> Rows:
 
 
 def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
-    import duckdb  # type: ignore[import-not-found,unused-ignore]  # only where it is installed
-
     with duckdb.connect() as connection:
         for table in TABLES.values():
             connection.register(table.name, lake.open(table).to_pyarrow_dataset())
@@ -35,7 +33,7 @@ def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
         return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 
 
-READERS = [with_spark, *([with_duckdb] if find_spec("duckdb") else [])]
+READERS = [with_spark, with_duckdb]
 
 
 def event(name: str, head: int | None, at: int, **rest: Any) -> dict[str, Any]:  # noqa: ANN401 -- columns are of all types
