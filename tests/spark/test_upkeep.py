@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,30 @@ from escrowmq.pipeline.jobs import SparkJobs
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
 from escrowmq.pipeline.service import Service
+from escrowmq.pipeline.telemetry import Facts
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
-from tests.unit.broker.wire import eventually
 from tests.unit.pipeline.lake_rows import DAY_MS, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-async def test_a_service_merges_small_files_and_deletes_old_rows(
+WAIT_S = 200.0
+
+
+class Told(SparkJobs):
+    """Tells when the lake was kept up."""
+
+    done: queue.SimpleQueue[Facts]
+
+    def keep_up(self, today: date) -> Facts:
+        facts = super().keep_up(today)
+        self.done.put(facts)
+        return facts
+
+
+def test_a_service_merges_small_files_and_deletes_old_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(tmp_path / "lake")
@@ -36,18 +52,19 @@ async def test_a_service_merges_small_files_and_deletes_old_rows(
             brokers=broker.broker_address, archive_interval_ms=200, lake_retention_days=2
         )
         places = Places(lake=lake.uri, checkpoints=str(tmp_path / "checkpoints"), cache=tmp_path)
-        jobs = SparkJobs(spark, config, places, {})
+        jobs = Told(spark, config, places, {})
+        jobs.done = queue.SimpleQueue()
         service = Service(config, jobs, clock=SystemClock())
         running = threading.Thread(target=service.run)
         running.start()
         try:
-            await eventually(lambda: service.telemetry.upkeep.runs)
+            facts = jobs.done.get(timeout=WAIT_S)
         finally:
             service.stop()
             running.join()
             jobs.tidy()
-    assert service.telemetry.upkeep.last["files_deleted"] == 1
-    assert service.telemetry.upkeep.last["files_merged"] >= 10
+    assert facts["files_deleted"] == 1
+    assert facts["files_merged"] == 10
     offsets = lake.open(PROGRESS).to_pyarrow_table().column("offset_after").to_pylist()
     assert sorted(offsets) == list(range(10))
     assert len(lake.open(PROGRESS).file_uris()) == 1
