@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,15 +84,21 @@ def test_a_driver_killed_at_each_step_and_a_broker_restarted_then(
 def test_a_broker_that_restarts_in_the_middle_of_a_stream_is_read_on(
     side: Lakeside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restarts = []
+    restarts: list[str] = []
+    # Two streams, each in a thread of its own.
+    one_at_a_time = threading.Lock()
+
+    def restart(when: str, count: int) -> None:
+        with one_at_a_time:
+            if len(restarts) == count:
+                restarts.append(when)
+                side.broker.restart()
 
     def restarting(*arguments: Any) -> Any:  # noqa: ANN401 -- passed on
         """Once before the tasks read, once before the driver commits."""
-        for when in ("before", "after"):
-            files = written_by(*arguments) if when == "after" else []
-            if (when, len(restarts)) in (("before", 0), ("after", 1)):
-                restarts.append(when)
-                side.broker.restart()
+        restart("before", 0)
+        files = written_by(*arguments)
+        restart("after", 1)
         return files
 
     for module in (archive_messages, archive_events):

@@ -84,7 +84,8 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
     send_flagged(side, bomb, COMPRESSED)
     # As large as it may be, or empty, or with names and values that look like others: sound.
     side.send(huge, b"")
-    send(side.broker, row(b"strange", **{"a=b;": "\u2028'\"", "KEYS": " "}))
+    strange = {"a=b;": "\u2028'\"", "KEYS": " "}
+    send(side.broker, row(b"strange", "orders", 0, **strange))
     with caplog.at_level(logging.INFO, "escrowmq"):
         summary = side.archive()
     assert summary.rows == {"messages": 4, "quarantine": 5}
