@@ -66,9 +66,9 @@ class Judged:
     along: list[tuple[str, int, str, int]]
 
 
-def gather(views: Views) -> Evidence:
+def gather(views: Views, *, with_visible: bool = True) -> Evidence:
     """All that is needed, and no column more."""
-    visible = views.visible("broker", HALF_OFFSET)
+    visible = views.visible("broker", HALF_OFFSET) if with_visible else None
     if visible is not None:
         visible = visible.where(F.col(HALF_OFFSET).isNotNull() & views.is_within(HALF_OFFSET))
     return Evidence(
