@@ -56,7 +56,7 @@ def compare(spark: SparkSession, path: Path, count: int) -> None:
     data.mkdir(parents=True)
     # In a process of its own: what it needs in memory is not the measured one's.
     command = [sys.executable, "-m", "bench.pipeline.audit", str(data / "store"), str(count)]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True)  # noqa: S603 -- our own command
     with served(path) as broker:
         took: dict[str, list[float]] = {"fold": [], "scan": []}
         cpu = CpuTimes(broker=broker.process.pid)
