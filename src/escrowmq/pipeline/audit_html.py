@@ -38,7 +38,7 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
   border-bottom: 1px solid var(--edge); overflow-wrap: anywhere; }
 th { color: var(--soft); font-weight: 500; white-space: nowrap; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-code { font: .92em ui-monospace, monospace; }
+td p { margin: 0; } code { font: .92em ui-monospace, monospace; }
 section.found { border-left: 3px solid var(--bad); padding-left: 1rem; margin-top: 1.4rem; }
 svg { width: 100%; max-width: 52rem; height: auto; } svg text { font-size: 11px;
   fill: var(--soft); } .grid { stroke: var(--edge); }
@@ -59,10 +59,10 @@ def as_html(report: AuditReport) -> str:
         *_opening(report),
         "<h2>What was compared</h2>",
         _comparisons(report.comparisons),
-        "<h2>What was found</h2>",
-        *_findings(report),
         "<h2>Transactions</h2>",
         *_transactions(report),
+        "<h2>What was found</h2>",
+        *_findings(report),
         "</body>\n</html>\n",
     ]
     return "\n".join(parts)
@@ -100,7 +100,7 @@ def _comparisons(comparisons: Sequence[ComparisonReport]) -> str:
                 _cell(one.compared),
                 _cell(one.which),
                 f'<td class="{style}">{result}</td>',
-                f'<td class="number">{one.took_ms / 1_000:,.1f} s</td>',
+                _cell(f"{one.took_ms / 1_000:,.1f} s" if one.took_ms else ""),
                 f"<td>{escape(counts)}{notes}</td>",
             )
         )
@@ -147,10 +147,10 @@ def _transactions(report: AuditReport) -> Iterator[str]:
         (
             _cell(one.name),
             _cell(one.address),
-            f'<td class="number">{one.log_start:,} to {one.log_end:,}</td>',
-            f'<td class="number">{one.half_start:,} to {one.half_end:,}</td>',
-            f'<td class="number">{one.undecided:,}</td>',
-            f'<td class="number">{one.parked:,}</td>',
+            _cell(f"{one.log_start:,} to {one.log_end:,}"),
+            _cell(f"{one.half_start:,} to {one.half_end:,}"),
+            _cell(f"{one.undecided:,}"),
+            _cell(f"{one.parked:,}"),
         )
         for one in report.brokers
     ]

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH, HEIGHT = 720, 180
-LEFT, BOTTOM, TOP = 64, 22, 8
+LEFT, BOTTOM, TOP, RIGHT = 64, 22, 8, 36
 BARS_MAX = 60
 _TICKS = 4
 
@@ -82,7 +82,7 @@ def bars(given: Sequence[Bar]) -> str:
     """Bars beside each other, with a scale."""
     top = _round_up(max((sum(size for _, size in bar.parts) for bar in given), default=0))
     room = HEIGHT - TOP - BOTTOM
-    pitch = (WIDTH - LEFT) / max(len(given), 1)
+    pitch = (WIDTH - LEFT - RIGHT) / max(len(given), 1)
     drawn = [_scale(top, room)]
     for number, bar in enumerate(given):
         # No wider than a finger, however few there are.
@@ -112,7 +112,9 @@ def _scale(top: int, room: int) -> str:
         y = TOP + room - room * tick / _TICKS
         value = top * tick / _TICKS
         label = f"{value:,.0f}" if value == int(value) else ""
-        lines.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
         lines.append(_text(LEFT - 6, y + 4, label, "end"))
     return "".join(lines)
 
