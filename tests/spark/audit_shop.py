@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.archive_events import EventStream
+from escrowmq.pipeline.archive_messages import MessageStream
 from escrowmq.pipeline.audit_business import BusinessTable
 from escrowmq.pipeline.audit_compare import AuditRequest
+from escrowmq.pipeline.lake import Lake
 from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.cluster_bodies import GroupConfig
 from escrowmq.protocol.codes import RequestCode
@@ -35,11 +38,22 @@ class Shop:
         self.day = Day(broker.broker_address)
         #: Orders have a topic of their own.
         self.orders = Day(broker.broker_address, topic=PAID)
-        self.side = Lakeside(spark, broker, folder)
+        self.lake = Lake(folder / "lake")
+        # One after the other, and none that no audit looks at.
+        self._sides = [
+            Lakeside(spark, broker, folder, [kind]) for kind in (MessageStream, EventStream)
+        ]
         self.url = f"sqlite:///{folder / 'shop.db'}"
         self._file = folder / "shop.db"
         self.ledger = SqlLedger(self.url).create()
+        # Who reads does not wait for who writes.
+        self.sql("PRAGMA journal_mode = WAL")
         self.sql("CREATE TABLE orders (id TEXT, paid INTEGER)")
+
+    def archive(self) -> None:
+        """Take what is there into the lake."""
+        for side in self._sides:
+            side.archive()
 
     def sql(self, text: str, *values: object) -> None:
         """Do something in the shop's database."""
@@ -87,7 +101,7 @@ class Shop:
             "brokers": (self.broker.broker_address,),
             "topics": (PAID,),
             "ledgers": {"shop": self.url},
-            "lake": self.side.lake.uri,
+            "lake": self.lake.uri,
             "business": BusinessTable(url=self.url, table="orders", key="id", where="paid = 1"),
         }
         return AuditRequest(**(told | more))

@@ -59,8 +59,8 @@ def test_a_shop_whose_parts_agree_is_clean_until_one_does_not(
         shop.day.commit("evil")
         shop.book("booked")
         shop.sell("sold")
-        shop.side.archive()
-        told = ("-b", shop.broker.broker_address, "--lake", shop.side.lake.uri, "--topic", PAID)
+        shop.archive()
+        told = ("-b", shop.broker.broker_address, "--lake", shop.lake.uri, "--topic", PAID)
         table = ("--business-table", "orders", "--key", "id", "--where", "paid = 1")
         asked = (*told, *table, "--config", configured(shop, tmp_path))
         reports = tmp_path / "reports"

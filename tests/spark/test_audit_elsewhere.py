@@ -83,7 +83,7 @@ def lied(
     """The report about a shop with all lies planted in it."""
     with opened_shop(spark, tmp_path_factory.mktemp("shop")) as shop:
         _live(shop)
-        shop.side.archive()
+        shop.archive()
         _change_lake(shop)
         yield shop, run_audit(spark, shop.request(consumer_stuck_ms=15 * MINUTE_MS))
 
@@ -113,7 +113,7 @@ def _live(shop: Shop) -> None:
 
 def _change_lake(shop: Shop) -> None:
     heads = shop.day.heads
-    lake = shop.side.lake
+    lake = shop.lake
 
     def again(table: LakeTable, change: dict[str, object], **where: object) -> None:
         """Add a row once more, with a change."""

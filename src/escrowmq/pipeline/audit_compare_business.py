@@ -129,9 +129,14 @@ def _reaches_back(work: Work, cut: Sequence[tuple[Pin, QueueSpan]]) -> bool:
     if not work.request.lake:
         return False
     archived = Lake(work.request.lake).read(work.spark, ARCHIVED)
-    begins = archived.groupBy("broker", TOPIC, QUEUE_ID).agg(F.min(QUEUE_OFFSET).alias("first"))
-    firsts = {(row.broker, row.topic, row.queue_id): row["first"] for row in begins.collect()}
-    return all(firsts.get((pin.name, queue.topic, queue.queue_id)) == 0 for pin, queue in cut)
+    reach = archived.groupBy("broker", TOPIC, QUEUE_ID).agg(
+        F.min(QUEUE_OFFSET).alias("low"), F.max(QUEUE_OFFSET).alias("high")
+    )
+    reached = {(row.broker, row.topic, row.queue_id): row for row in reach.collect()}
+    rows = [(reached.get((pin.name, queue.topic, queue.queue_id)), queue) for pin, queue in cut]
+    return all(
+        row is not None and row.low == 0 and row.high >= queue.start - 1 for row, queue in rows
+    )
 
 
 def _oldest_ms(pin: Pin, queue: QueueSpan) -> int:
