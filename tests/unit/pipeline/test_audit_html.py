@@ -23,6 +23,7 @@ from escrowmq.pipeline.audit_report import (
     as_json,
     found_report,
 )
+from tests.unit.repository import ROOT
 
 NOW_MS = 1_793_491_200_000
 EVIL = "<script>alert(1)</script>\x1b[2J"
@@ -203,3 +204,10 @@ def test_csv_has_comparisons_and_cases(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_every_finding_has_a_meaning() -> None:
     assert set(MEANINGS) == set(Finding)
+
+
+def test_the_page_about_the_audit_has_every_finding_in_the_reports_words() -> None:
+    page = (ROOT / "docs/operate/audit.md").read_text(encoding="utf-8")
+    for name, told in MEANINGS.items():
+        row = (f"`{name}`", told.kind, told.compared, told.about, told.remedy)
+        assert f"| {' | '.join(row)} |" in page
