@@ -20,6 +20,7 @@ from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.java import java_home
 from escrowmq.pipeline.session import spark_session
 from tests.interop.child import Child
+from tests.spark.sessions import kill_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,9 +56,10 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (*self._workers.values(), self._master):
-            if process is not None:
-                process.kill()
+        for host in HOSTS:
+            self.kill_host(host)
+        if self._master is not None:
+            self._master.kill()
 
     def _start(self) -> None:
         self._master = self._spawn("master.Master", "--port", "0", host=HOSTS[0])
@@ -80,9 +82,10 @@ class Cluster:
         """The worker and its executors are gone at once, with all that they hold."""
         worker = self._workers.pop(host, None)
         if worker is not None:
+            kill_session(worker.pid)
             worker.kill()
 
-    def process_group(self, host: str) -> int:
+    def session(self, host: str) -> int:
         """What dies with a host."""
         return self._workers[host].pid
 
@@ -138,9 +141,8 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = START_S_
         nobody.wait(0.02)
 
 
-def cluster_session(url: str, folder: Path) -> SparkSession:
-    """A driver in this process, as the pipeline starts one."""
-    folder.mkdir(parents=True, exist_ok=True)
+def cluster_options() -> str:
+    """What a driver on this machine must tell Spark, as ``pipeline.spark_options`` has it."""
     options = {
         "spark.driver.host": HOSTS[0],
         "spark.driver.bindAddress": HOSTS[0],
@@ -156,6 +158,12 @@ def cluster_session(url: str, folder: Path) -> SparkSession:
         "spark.speculation.quantile": "0.5",
         "spark.speculation.minTaskRuntime": "5s",
     }
+    return shlex.join(f"{name}={value}" for name, value in options.items())
+
+
+def cluster_session(url: str, folder: Path) -> SparkSession:
+    """A driver in this process, as the pipeline starts one."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = PipelineConfig(
         master=url,
         lake_uri=str(folder / "lake"),
@@ -163,8 +171,27 @@ def cluster_session(url: str, folder: Path) -> SparkSession:
         executor_memory_mb=512,
         executor_cores=1,
         shuffle_partitions=2,
-        spark_options=shlex.join(f"{name}={value}" for name, value in options.items()),
+        spark_options=cluster_options(),
     )
     # The packaged Java, whatever the host has, so that every run is the same.
     os.environ.pop("JAVA_HOME", None)
     return spark_session(config, cache=folder / "cache", scratch=folder, jvm_options=(QUICK,))
+
+
+def spread(spark: SparkSession) -> None:
+    """Have the driver's executors on both hosts again, after one of them was away.
+
+    What a dead host's executor did has long gone to the other host, and does not come back by
+    itself.
+    """
+    context = spark.sparkContext._jsc.sc()  # Spark has no other way to its executors
+
+    def hosts() -> list[str]:
+        """Of the executors, and of the driver, which is told as if it was one."""
+        return sorted(one.host() for one in context.statusTracker().getExecutorInfos())
+
+    wanted = sorted([*HOSTS, HOSTS[0]])
+    wait_until(lambda: len(hosts()) == len(wanted), "executor for each host")
+    if hosts() != wanted:
+        context.killAndReplaceExecutor(context.getExecutorIds().apply(0))
+        wait_until(lambda: hosts() == wanted, "executor on each host")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.cluster import HOSTS, PYTHON_PATH, Cluster, cluster_session
+from tests.cluster.cluster import HOSTS, PYTHON_PATH, Cluster, cluster_session, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,15 +20,6 @@ def whole_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield cluster
 
 
-@pytest.fixture
-def cluster(whole_cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, in order again after each test."""
-    yield whole_cluster
-    for host in HOSTS:
-        if not whole_cluster.is_alive(host):
-            whole_cluster.start_worker(host)
-
-
 @pytest.fixture(scope="session")
 def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
     """A driver in this process."""
@@ -37,3 +28,13 @@ def spark(whole_cluster: Cluster) -> Iterator[SparkSession]:
         session = cluster_session(whole_cluster.url, whole_cluster.folder / "driver")
         yield session
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def cluster(whole_cluster: Cluster, spark: SparkSession) -> Cluster:
+    """The cluster, in order whatever the last test has done to it: each has both hosts."""
+    for host in HOSTS:
+        if not whole_cluster.is_alive(host):
+            whole_cluster.start_worker(host)
+    spread(spark)
+    return whole_cluster

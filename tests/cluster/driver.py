@@ -2,7 +2,7 @@
 
     python -m tests.cluster.driver MASTER FOLDER BROKER [FAULT]
 
-It is the leader of a process group, in which its JVM is too: that is what a fault kills.
+It is the leader of a session, in which its JVM is too: that is what a fault kills.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.spark.streams import Stream
 def main(master: str, folder: Path, broker_address: str, fault: str) -> None:
     spark = cluster_session(master, folder / f"driver-{os.getpid()}")
     stream = Stream(spark, folder, broker_address)
-    faults = {"fault": fault, "victims": str(os.getpgrp())} if fault else {}
+    faults = {"fault": fault, "victims": str(os.getsid(0))} if fault else {}
     stream.run(**faults)
     spark.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -24,7 +26,14 @@ if TYPE_CHECKING:
 
 DRIVER_S_MAX = 300.0
 #: Where a driver is killed, in the order of a batch.
-STEPS = ["open", "write.rows", "write.after", "commit.before", "commit.after"]
+STEPS = [
+    "open:kill",
+    "write.rows:kill",
+    "write.after:kill",
+    "commit.before:kill",
+    "commit.before:raise,abort.before:kill",
+    "commit.after:kill",
+]
 
 
 @pytest.fixture
@@ -51,13 +60,21 @@ def rows(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
     return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("body"))
 
 
+def host_of_task(_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: where it runs."""
+    yield pa.record_batch({"host": [os.environ["SPARK_LOCAL_IP"]]})
+
+
 @pytest.mark.slice
-def test_tasks_run_on_both_hosts(spark: SparkSession, broker: InProcessBroker) -> None:
+def test_tasks_run_on_both_hosts(
+    spark: SparkSession, broker: InProcessBroker, cluster: Cluster
+) -> None:
     """Otherwise the tests here would prove nothing."""
+    assert all(cluster.is_alive(host) for host in HOSTS)
+    found = rows(spark, 1_000, 8).mapInArrow(host_of_task, "host string").collect()
+    assert {row["host"] for row in found} == set(HOSTS)
     write(rows(spark, 1_000, 8), broker)
     assert bodies(broker) == each_once(1_000)
-    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-    assert {one.host() for one in executors} >= set(HOSTS)
 
 
 @pytest.mark.slice
@@ -94,7 +111,7 @@ def test_a_host_dies_in_the_middle_and_a_stage_is_run_again(
     shuffled = rows(spark, 400, 4).repartition(4, "body")
     spark.sparkContext.setJobGroup(tmp_path.name, "")
     once = tmp_path / "once"
-    victim = str(cluster.process_group(HOSTS[1]))
+    victim = str(cluster.session(HOSTS[1]))
     write(shuffled, broker, fault="write.rows:kill", victims=victim, once=str(once))
     assert once.exists()
     assert not cluster.is_alive(HOSTS[1])
@@ -156,7 +173,7 @@ def test_a_driver_dies_at_every_step_of_a_batch(
 ) -> None:
     drivers = Drivers(cluster, stream_of(spark, broker, tmp_path), tmp_path)
     for step in STEPS:
-        assert drivers.run(f"{step}:kill") == -signal.SIGKILL
+        assert drivers.run(step) == -signal.SIGKILL
         rolled_back(spark, broker.broker_address)
         assert list(bodies(broker).values()) in ([], [1] * 10)
     assert drivers.run() == 0

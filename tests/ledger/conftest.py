@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -12,6 +14,13 @@ from typing import Any
 import pytest
 
 from tests.ledger.shops import Shop, sqlite_shop
+
+#: Waits for a word from us, or for the end of the pipe, which is ours.
+GUARD = """
+import os, signal, sys
+if not sys.stdin.read():
+    os.kill(int(sys.argv[1]), signal.SIGQUIT)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +44,25 @@ def postgres_server() -> Iterator[Any]:
         with (Path(folder) / "postgresql.auto.conf").open("a") as settings:
             settings.write("max_prepared_transactions = 10\nfsync = off\n")
         server.start()
-        yield server
-        server.stop()
+        try:
+            pid = server.get_pid()
+            assert pid is not None
+            with ended_with_us(pid):
+                yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def ended_with_us(pid: int) -> Iterator[None]:
+    """Have a process that is a child of nobody end when we are killed in the block."""
+    command = [sys.executable, "-S", "-E", "-c", GUARD, str(pid)]
+    # A session of its own: it must outlive us.
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    finally:
+        guard.communicate(b"all is well")
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,6 @@ Nothing of the sink is replaced: a fault happens before, between or after what i
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 
 from escrowmq.pipeline import sink, stream_sink
+from tests.spark.sessions import kill_session
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,37 +28,39 @@ HANGS_S_MAX = 120.0
 class Faults:
     """What is to go wrong, and when.
 
-    ``fault`` is a step and a deed, as in ``commit.after:raise``.  The steps are ``open``,
+    ``fault`` is a step and a deed, as in ``commit.after:raise``, or several with commas between
+    them.  The steps are ``open``,
     ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
     ``commit.after`` and ``abort.before``; the deeds ``raise``, ``hang`` until there is a file
-    ``until``, and ``kill``, which kills the process groups in ``victims``.  ``once`` is a file that
-    is made when it happens, and then never again.
+    ``until``, and ``kill``, which kills the sessions in ``victims``.  ``once`` is a file that is
+    made when it happens, and then never again.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        step, _, self._deed = options.get("fault", ":").partition(":")
-        self._step = step
+        pairs = [one.partition(":") for one in options.get("fault", ":").split(",")]
+        self._deeds = {step: deed for step, _, deed in pairs}
         self._victims = [int(one) for one in options.get("victims", "").split(",") if one]
         self._once = options.get("once", "")
         self._until = options.get("until", "")
         self.rows_max = int(options.get("rowsmax", "10"))
 
     def at(self, step: str) -> None:
-        if step != self._step:
+        deed = self._deeds.get(step)
+        if deed is None:
             return
         if self._once:
             try:
                 Path(self._once).touch(exist_ok=False)
             except FileExistsError:
                 return
-        if self._deed == "hang":
+        if deed == "hang":
             _wait_for(Path(self._until))
             return
-        if self._deed == "raise":
+        if deed == "raise":
             raise RuntimeError(f"planted at {step}")
         for victim in self._victims:
-            os.killpg(victim, signal.SIGKILL)
-        # What comes from a dead driver's other processes may still go on.
+            kill_session(victim)
+        # Tasks of a dead driver may still go on.
         raise RuntimeError(f"killed at {step}")
 
     def between(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -65,13 +65,16 @@ class LosingProxy:
                 if frame is None:
                     return
                 code = OwnCode(frame.code)
-                is_lost = self._loses(code, self.brought[code])
+                is_lost = self._is_lost(caller, code)
                 self.brought[code] += 1
                 broker.sendall(data)
                 data, frame = _frame(broker, answered)
                 if frame is None or is_lost:
                     return
                 caller.sendall(data)
+
+    def _is_lost(self, _caller: socket.socket, code: OwnCode) -> bool:
+        return self._loses(code, self.brought[code])
 
 
 def _frame(connection: socket.socket, splitter: FrameSplitter) -> tuple[bytes, Frame | None]:
