@@ -130,6 +130,9 @@ class OwnFacts:
             limit=call.limit(IDS_MAX) if header.with_ids else call.limit(),
         )
         heads, next_start = page.heads, page.next_start
+        if header.producer_group:
+            # Afterwards: a page may have few rows, but nobody waits long for it.
+            heads = _of_group(store, heads, header.producer_group)
         ids: list[bytes | None] = [None] * len(heads)
         first = _undecided_heads(heads)
         if header.with_ids:
@@ -196,6 +199,13 @@ def _batch(app_id: str, app: AppBatches, key: str, *, is_named: bool) -> tuple[o
         batch = app.named[key]
         return app_id, batch.query_id, None, key, batch.log_offset
     return app_id, key, app.highest[key], None, None
+
+
+def _of_group(store: Store, heads: Rows, group: str) -> Rows:
+    numbers, seen = compact(heads["origin"])
+    is_its = [store.core.names.origins[number].group == group for number in seen]
+    its: Rows = heads[np.array(is_its, dtype=np.bool_)[numbers]]
+    return its
 
 
 def _undecided_heads(heads: Rows) -> Rows:

@@ -17,7 +17,7 @@ import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption
+from escrowmq.cli.options import FileOption
 from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, Places, places_of

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption
+from escrowmq.cli.options import FileOption
 from escrowmq.cli.output import Output
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store.config import StoreConfig

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,22 +20,38 @@ from escrowmq.cli.asking import (
     duration,
     whoami,
 )
+from escrowmq.cli.options import FileOption
 from escrowmq.cli.output import Output, OutputOption, show_rows
 
 if TYPE_CHECKING:
+    from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.outgoing import Resolution
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
+    from escrowmq.protocol.own_headers import LifeLineAnswer
     from escrowmq.protocol.own_rows import EventRow, TransactionRow
 
 app = typer.Typer(help="See undecided transactions, and settle them.", no_args_is_help=True)
 
 COLUMNS = ("half", "state", "age", "group", "checks", "next check", "producers", "ledger", "id")
+#: For programs: durations in milliseconds.
+RAW_COLUMNS = (
+    *COLUMNS[:2],
+    "age_ms",
+    *COLUMNS[3:5],
+    "next_check_in_ms",
+    *COLUMNS[6:],
+)
 STATES = ("prepared", "committed", "rolled_back", "parked")
 NEVER_MS = 10**15
+#: Rows that the broker is asked for at a time: their ids are read from its log.
+PAGE_ROWS = 1_000
 TransactionArgument = Annotated[
     str, typer.Argument(metavar="TRANSACTION", help="Its id, or the number of a half message.")
 ]
 ReasonOption = Annotated[str, typer.Option(help="Why; it is kept in the log.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Against its ledger; that is kept in the log, too.")
+]
 
 
 @app.callback()
@@ -48,12 +68,28 @@ def list_(
         str, typer.Option(help="With commas: prepared, parked, committed, rolled_back.")
     ] = "prepared,parked",
     group: Annotated[str, typer.Option(help="Only this producer group's.")] = "",
+    older_than: Annotated[
+        int, typer.Option(metavar="SECONDS", min=0, help="Only those stored so long ago.")
+    ] = 0,
+    nobody_online: Annotated[
+        bool, typer.Option("--nobody-online", help="Only those that nobody can be asked about.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, at most.")] = 100,
 ) -> None:
     """Print undecided transactions, the oldest first."""
+
+    def is_wanted(row: TransactionRow) -> bool:
+        return not nobody_online or not (row.ledger or row.producers_online)
+
     with asking(broker) as calls:
-        rows = _listed(calls, states, group, limit)
-    show_rows(COLUMNS, [_line(row) for row in rows], output, "nothing is undecided")
+        found = list(islice(_listed(calls, states, group, older_than, is_wanted), limit + 1))
+    rows = found[:limit]
+    if output is Output.TABLE:
+        show_rows(COLUMNS, [_line(row) for row in rows], output, "nothing is undecided")
+    else:
+        show_rows(RAW_COLUMNS, [_raw(row) for row in rows], output)
+    if len(found) > limit:
+        typer.echo(f"only the {limit} oldest; --limit says how many", err=True)
 
 
 @app.command()
@@ -66,7 +102,7 @@ def watch(
     """Print what is undecided again and again, until Ctrl-C."""
     with asking(broker) as calls:
         while True:
-            rows = _listed(calls, "prepared,parked", "", limit)
+            rows = list(islice(_listed(calls, "prepared,parked"), limit))
             # Home, and clear what is below: the same on every terminal that is one.
             typer.echo("\x1b[H\x1b[J", nl=False)
             show_rows(COLUMNS, [_line(row) for row in rows], Output.TABLE, "nothing is undecided")
@@ -93,54 +129,16 @@ def show(
 
 @app.command()
 def explain(transaction: TransactionArgument, broker: BrokerOption = DEFAULT_BROKER) -> None:
-    """Say in words why a transaction is as it is, and what happens next."""
+    """Say in words why a transaction is as it is, when its next check comes and why then."""
+    from escrowmq.cli.txn_explain import explained
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
         head, events = _life_line(calls, transaction)
         told = calls.call(OwnCode.STATUS).header
-    for line in explained(head, events, told):
+        before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
+    for line in explained(head, events, told, due_before=before):
         typer.echo(line)
-
-
-def explained(head: LifeLineAnswer, events: list[EventRow], told: StatusAnswer) -> list[str]:
-    """The words."""
-    held = next((event for event in events if event.event == "held"), None)
-    since = "" if held is None else f" It was stored {duration(told.now_ms - held.at_ms)} ago."
-    lines = [f"Transaction {head.transaction_id} is {head.state}.{since}"]
-    if head.state in ("committed", "rolled_back"):
-        by = next((event for event in events if event.event == head.state), None)
-        if by is not None:
-            lines.append(f"It was decided by {by.by or 'nobody known'} at {at(by.at_ms)}.")
-        return lines
-    if head.state == "parked":
-        parked = [event for event in events if event.event == "parked"]
-        why = parked[-1].detail if parked else "unknown"
-        lines.append(f"It was parked ({why}): it is kept, not delivered, and not checked any more.")
-        lines.append("Settle it with escrowmq txn commit or rollback, or check it again: resume.")
-        return lines
-    if head.ledger:
-        lines.append(f"Its outcome is in the ledger {head.ledger}, which the pipeline looks up.")
-    else:
-        lines.append(
-            f"{head.producers_online} producers of group {head.producer_group} are online; "
-            f"it was asked about {head.checks_sent} of {told.checks_max} times."
-        )
-    if head.next_check_at_ms is not None:
-        wait_ms = head.next_check_at_ms - told.now_ms
-        lines.append(
-            f"Its next check is due in {duration(wait_ms)}."
-            if wait_ms > 0
-            else f"Its next check has been due for {duration(-wait_ms)}."
-        )
-    if told.pipeline_away_since_ms:
-        lines.append(
-            f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
-            "Start escrowmq up or escrowmq pipeline."
-        )
-    elif not head.ledger and not head.producers_online:
-        lines.append("Nobody can be asked until a producer of that group connects.")
-    return lines
 
 
 @app.command()
@@ -149,10 +147,15 @@ def commit(
     reason: ReasonOption,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    force: ForceOption = False,
     dry_run: DryRunOption = False,
+    file: FileOption = None,
 ) -> None:
-    """Make a transaction's messages visible, by hand."""
-    _settle(transaction, "commit", reason, broker, dry_run=dry_run)
+    """Make a transaction's messages visible, by hand; its ledger must say so, too.
+
+    Ledgers are those of the config: [ledger.NAME].
+    """
+    _settle(transaction, "commit", reason, broker, file, force=force, dry_run=dry_run)
 
 
 @app.command()
@@ -161,10 +164,15 @@ def rollback(
     reason: ReasonOption,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    force: ForceOption = False,
     dry_run: DryRunOption = False,
+    file: FileOption = None,
 ) -> None:
-    """Drop a transaction's messages, by hand."""
-    _settle(transaction, "rollback", reason, broker, dry_run=dry_run)
+    """Drop a transaction's messages, by hand; where its ledger has no row, it is fenced off first.
+
+    Ledgers are those of the config: [ledger.NAME].
+    """
+    _settle(transaction, "rollback", reason, broker, file, force=force, dry_run=dry_run)
 
 
 @app.command()
@@ -186,19 +194,61 @@ def resume(
     typer.echo(f"{transaction} is checked again")
 
 
-def _settle(transaction: str, resolution: str, reason: str, broker: str, *, dry_run: bool) -> None:
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import SettleHeader
+def _settle(
+    transaction: str,
+    resolution: str,
+    reason: str,
+    broker: str,
+    file: Path | None,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> None:
+    from escrowmq.cli.config import load
+    from escrowmq.cli.ledgers_given import open_ledgers, usable
+    from escrowmq.client.outgoing import Resolution
+    from escrowmq.client.settle_by_hand import settle_by_hand
 
-    header = SettleHeader(**_named(transaction), by=whoami(), resolution=resolution, reason=reason)
+    configured = load(file=file, environ=os.environ).ledgers
     with asking(broker) as calls:
+        head, _ = _life_line(calls, transaction)
+        given = open_ledgers(configured) if head.ledger else []
         if dry_run:
-            head, _ = _life_line(calls, transaction)
-            typer.echo(f"would {resolution} {head.transaction_id}, which is {head.state}")
-            return
-        told = calls.call(OwnCode.SETTLE, header).header
-    before = "had been " if told.is_repeated else ""
-    typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
+            typer.echo(_would(head, Resolution(resolution), usable(given), force=force))
+        else:
+            told = settle_by_hand(
+                calls,
+                usable(given),
+                half_offset=head.half_offset,
+                resolution=Resolution(resolution),
+                reason=reason,
+                by=whoami(),
+                force=force,
+            )
+            before = "had been " if told.is_repeated else ""
+            typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
+    for one in given:
+        if one.fault:
+            typer.echo(f"ledger {one.name} could not be asked: {one.fault}: {one.cause}", err=True)
+
+
+def _would(
+    head: LifeLineAnswer, resolution: Resolution, ledgers: dict[str, SqlLedger], *, force: bool
+) -> str:
+    from escrowmq.client.settle_by_hand import what_the_ledger_says
+
+    would = f"would {resolution.value} {head.transaction_id}, which is {head.state}"
+    if head.state not in {"prepared", "parked"}:
+        return f"{head.transaction_id} is {head.state}: a decision stands, nothing would be done"
+    if not head.ledger:
+        return f"{would} and has no ledger"
+    said, allowed = what_the_ledger_says(ledgers, head)
+    says = f"its ledger says {said.reason or said.outcome.value}"
+    if resolution in allowed:
+        return f"{would}; {says}"
+    if force:
+        return f"{would}; {says}, and that it was forced goes on record"
+    return f"would refuse to {resolution.value} {head.transaction_id}: {says}; --force overrides it"
 
 
 def _named(transaction: str) -> dict[str, Any]:
@@ -207,18 +257,51 @@ def _named(transaction: str) -> dict[str, Any]:
     return {"transaction_id": transaction}
 
 
-def _listed(calls: OwnCalls, states: str, group: str, limit: int) -> list[TransactionRow]:
+def _any(_row: TransactionRow) -> bool:
+    return True
+
+
+def _listed(
+    calls: OwnCalls,
+    states: str,
+    group: str = "",
+    older_than: int = 0,
+    is_wanted: Callable[[TransactionRow], bool] = _any,
+) -> Iterator[TransactionRow]:
+    """Transactions in the order of their age, a page at a time: nobody holds a million of them."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader
 
-    asked = ListTransactionsHeader(states=states, with_ids=True)
-    found = []
-    for row in calls.rows(OwnCode.LIST_TRANSACTIONS, asked):
-        if group in ("", row.producer_group):
-            found.append(row)
-        if len(found) == limit:
-            break
-    return found
+    asked = ListTransactionsHeader(
+        states=states, with_ids=True, limit=PAGE_ROWS, producer_group=group
+    )
+    for page in calls.pages(OwnCode.LIST_TRANSACTIONS, asked):
+        youngest_at_ms = page.header.now_ms - older_than * 1_000
+        for row in page.rows:
+            if older_than and row.stored_at_ms > youngest_at_ms:
+                return
+            if is_wanted(row):
+                yield row
+
+
+def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:
+    """How many of its group have been due for longer, as far as one page tells."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListTransactionsHeader
+
+    if head.state != "prepared" or head.next_check_at_ms is None or head.next_check_at_ms > now_ms:
+        return 0
+    asked = ListTransactionsHeader(states="prepared", producer_group=head.producer_group)
+    listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
+    mine = (head.next_check_at_ms - listed.header.now_ms, head.half_offset)
+    return sum(1 for row in listed.rows if (row.wait_ms, row.half_offset) < mine and not row.ledger)
+
+
+def _raw(row: TransactionRow) -> tuple[Any, ...]:
+    is_checked = row.state == 0 and row.wait_ms < NEVER_MS
+    line = list(_line(row))
+    line[2], line[5] = row.age_ms, row.wait_ms if is_checked else None
+    return tuple(line)
 
 
 def _line(row: TransactionRow) -> tuple[Any, ...]:

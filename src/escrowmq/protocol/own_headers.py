@@ -134,6 +134,8 @@ class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     states: str = "prepared,parked"
     #: Whether transaction ids are wanted.  They are read from the log.
     with_ids: bool = False
+    #: Only this producer group's; empty for all.
+    producer_group: str = ""
 
 
 class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
