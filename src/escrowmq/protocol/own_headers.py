@@ -112,6 +112,17 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     check_interval_max_ms: Int64
     checks_max: Int32
     park_after_ms: Int64
+    #: `fsync` or `os`; empty from a release that does not say, as is all that follows.
+    durability: str = ""
+    #: For what there is room on the disk (`all`, `no_messages`, `no_decisions`, `nothing`), and
+    #: how much is free.
+    disk: str = ""
+    disk_free_bytes: Int64 = 0
+    #: Of the last thousand flushes: what half of them took at most, and 99 of 100.
+    flush_ms_median: float = 0.0
+    flush_ms_p99: float = 0.0
+    #: Files that the process may have open.
+    open_files_max: Int64 = 0
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):

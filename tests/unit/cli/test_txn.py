@@ -19,15 +19,14 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import (
     HoldManyHeader,
     LifeLineAnswer,
-    OwnAnswer,
     StatusAnswer,
 )
 from escrowmq.protocol.own_rows import EventRow, SentInRow
 from escrowmq.testing import InProcessBroker
+from tests.unit.cli.answers import answered
 
 Run = Callable[..., str]
 GROUP = "pay"
-TEXTS = {"broker", "cluster", "broker_version", "broker_address"}
 ALLOWED_MS = 60_000
 
 
@@ -213,20 +212,6 @@ def test_programs_get_milliseconds(broker: InProcessBroker, run: Run) -> None:
 # What explain says.
 
 
-def status(**known: object) -> StatusAnswer:
-    own = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
-    numbers: dict[str, Any] = dict.fromkeys(own, 0)
-    numbers |= dict.fromkeys(TEXTS, "x")
-    numbers |= {
-        "check_backoff": 1.0,
-        "check_interval_ms": 30_000,
-        "check_interval_max_ms": 600_000,
-        "checks_max": 15,
-        "park_after_ms": 3_600_000,
-    }
-    return StatusAnswer(**{**numbers, "now_ms": 1_000_000, **known})
-
-
 def words(
     told: StatusAnswer | None = None, due_before: int = 0, parked: str = "", **known: object
 ) -> str:
@@ -244,7 +229,7 @@ def words(
     if parked:
         events.append(EventRow(at_ms=950_000, event="parked", log_offset=1, by="", detail=parked))
     head = msgspec.structs.replace(head, **known)
-    return "\n".join(explained(head, events, told or status(), due_before=due_before))
+    return "\n".join(explained(head, events, told or answered(), due_before=due_before))
 
 
 @pytest.mark.parametrize(
@@ -271,9 +256,9 @@ def test_what_comes_next_is_said_with_its_reason(known: dict[str, Any], said: st
 
 
 def test_what_stands_in_the_way_is_said() -> None:
-    assert "pipeline is away since" in words(status(pipeline_away_since_ms=500_000))
-    grown = status(check_backoff=2.0)
+    assert "pipeline is away since" in words(answered(pipeline_away_since_ms=500_000))
+    grown = answered(check_backoff=2.0)
     known: dict[str, Any] = {"checks_sent": 3, "next_check_at_ms": 1_004_000}
     assert "after check 3 it waits 2 min" in words(grown, **known)
     assert "2 times the one before, at most 10 min" in words(grown, **known)
-    assert "older than 1 min" in words(status(park_after_ms=60_000))
+    assert "older than 1 min" in words(answered(park_after_ms=60_000))
