@@ -62,5 +62,5 @@ def _open(name: str, url: str) -> GivenLedger:
         cause = str(error.fields.get("cause") or error.message)
         return GivenLedger(name=name, fault=error.code, cause=cause)
     except ImportError as error:
-        cause = f'{error}; pip install "escrowmq[sql]"'
+        cause = f"{error}: install the driver that the URL needs"
         return GivenLedger(name=name, fault="driver_missing", cause=cause)
