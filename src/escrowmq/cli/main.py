@@ -141,7 +141,9 @@ def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
             loaded.rich_markup_mode = None
             app.add_typer(loaded, name=name)
         else:
-            app.command(name)(loaded)
+            # A bench program has options of its own.
+            others = {"allow_extra_args": True, "ignore_unknown_options": True}
+            app.command(name, context_settings=others if name == "bench" else None)(loaded)
     return app
 
 

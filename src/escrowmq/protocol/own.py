@@ -54,6 +54,7 @@ class OwnCode(IntEnum):
     LIFE_LINE = 30_044
     SETTLE = 30_045
     RESUME = 30_046
+    COPY_META = 30_047
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +290,11 @@ _TABLE = (
         about="Check a parked transaction again, from the first check.",
         header=headers.ByHandHeader,
         changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.COPY_META,
+        about="Copy `meta.db`, which nobody else can read, beside itself: for a backup.",
+        answer=headers.CopyMetaAnswer,
     ),
 )
 

@@ -411,3 +411,13 @@ class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
     decided_by: str
     decided_at_ms: Int64
     is_repeated: bool
+
+
+class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """COPY_META."""
+
+    #: The data directory, and the copy in it; a later request replaces it.
+    data_dir: str
+    path: str
+    #: Up to where the log is durable.
+    log_end: Int64
