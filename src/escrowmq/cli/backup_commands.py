@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from contextlib import closing
 from pathlib import Path
@@ -85,9 +86,17 @@ def restore(
         _show(backups.verify(source), output, "would restore", data)
         return
     # All of it or nothing: whoever is interrupted leaves no data directory that looks whole.
-    unfinished = data.with_name(data.name + UNFINISHED)
-    manifest = backups.restore(source, OsDisk(unfinished))
-    unfinished.rename(data)
+    unfinished = data.absolute().with_name(data.name + UNFINISHED)
+    if unfinished.exists():
+        raise StoreUnusable(
+            "target_not_empty", "a restore was cut short; remove this", path=str(unfinished)
+        )
+    try:
+        manifest = backups.restore(source, OsDisk(unfinished))
+        unfinished.rename(data)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     OsDisk(data.absolute().parent).flush_directory("")
     _show(manifest, output, "restored", data)
 

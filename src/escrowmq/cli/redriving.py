@@ -1,9 +1,10 @@
 """Sending dead letters again, each exactly once.
 
 A dead letter is sent as the one message of a transaction whose id is made of the letter's own id.
-The broker holds and commits a transaction once, however often it is told to: a command that died in
-the middle is repeated, ends what the first one began, and sends nothing twice.  That holds for as
-long as the letter exists, because retention deletes the letter first.
+What was sent before is found by that id, for as long as the letter exists: retention deletes the
+letter first.  And the broker holds and commits a transaction once, however often it is told to
+(``store.id_window_ms``), so that two commands at once, or one that died in the middle and was run
+again, send nothing twice: the second ends what the first began.
 """
 
 from __future__ import annotations
@@ -130,8 +131,16 @@ def redrive(
     calls: OwnCalls, found: Iterator[MessageRow], group: str, target: Target, by: str
 ) -> Iterator[Sent]:
     """Send letters again, some at a time."""
-    for some in _portions(found):
-        yield from _redrive(calls, some, group, target, by)
+    for portion in _portions(found):
+        unsent = []
+        for letter in portion:
+            if was_sent(calls, letter):
+                topic = target_topic(letter, group, target)
+                yield Sent(letter.message_id, topic, "sent before")
+            else:
+                unsent.append(letter)
+        if unsent:
+            yield from _redrive(calls, unsent, group, target, by)
 
 
 def target_topic(letter: MessageRow, group: str, target: Target) -> str:

@@ -18,6 +18,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -122,11 +123,14 @@ def _try_to_pin(disk: Disk) -> Pinned | None:
         del starts[0]
     pinned = Pinned(checkpoint=checkpoint, format=disk.open(formats.PATH), segments={})
     try:
-        for start, end in zip(starts, [*starts[1:], None], strict=True):
+        for start, next_start in zip_longest(starts, starts[1:]):
             file = disk.open(segment_path(start))
             pinned.segments[start] = file, 0
             size = file.size()
-            pinned.segments[start] = file, size if end is None else min(size, end - start)
+            if next_start is not None:
+                # A start after a crash writes the tail again, into a segment of its own.
+                size = min(size, next_start - start)
+            pinned.segments[start] = file, size
     except BaseException:
         pinned.close()
         raise
@@ -178,8 +182,10 @@ def take(
 
 def refuse_unless_empty(target: Disk) -> None:
     """Nothing that somebody may need is written over."""
-    if target.list(""):
-        raise StoreUnusable("target_not_empty", "name a directory that is new or empty")
+    if names := target.list(""):
+        raise StoreUnusable(
+            "target_not_empty", "name a directory that is new or empty", holds=names[:5]
+        )
 
 
 def read_manifest(backup: Disk) -> Manifest:

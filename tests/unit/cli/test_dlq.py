@@ -19,10 +19,12 @@ from escrowmq.protocol.consumer_headers import SendBackHeader
 from escrowmq.protocol.headers import Header
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import HoldManyHeader, ListQueuesHeader, ReadMessagesHeader
+from escrowmq.store.config import StoreConfig
 from escrowmq.testing import InProcessBroker
 
 Run = Callable[..., Any]
 GROUP, TOPIC = "points", "paid"
+TO_TOPIC = redriving.Target.TOPIC
 
 
 @pytest.fixture
@@ -112,6 +114,41 @@ def test_each_letter_is_sent_once_however_often_it_is_asked_for(
     assert bodies(broker, TOPIC) == [b"a", b"b", b"c", b"c"]
     broker.restart()
     assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent before"] * 3
+
+
+def test_a_letter_is_sent_once_also_when_the_broker_no_longer_has_that_in_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = StoreConfig(chunk_rows=8, id_window_ms=0, segment_bytes_max=4_096)
+    with InProcessBroker(queue_count=1, store=small) as broker:
+        with OwnCalls(broker.broker_address) as calls:
+            give_up(broker, calls, "a")
+            found = redriving.letters(calls, GROUP)
+            (sent,) = redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada")
+            assert sent.outcome == "sent"
+            give_up(broker, calls, *"bcdefghijklmnopqrstuvwxyz")
+            list(redriving.redrive(calls, redriving.letters(calls, GROUP), GROUP, TO_TOPIC, "ada"))
+        broker.restart()
+        broker.advance(seconds=10_000)
+        with OwnCalls(broker.broker_address) as calls:
+            found = redriving.letters(calls, GROUP)
+            again = list(redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada"))
+        assert {one.outcome for one in again} == {"sent before"}
+        assert bodies(broker, f"%RETRY%{GROUP}") == [b"a"]
+    capsys.readouterr()
+
+
+def test_two_commands_at_once_send_each_letter_once(
+    broker: InProcessBroker, calls: OwnCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_up(broker, calls, "a", "b")
+    # As if both had looked before either sent.
+    monkeypatch.setattr(redriving, "was_sent", lambda *_: False)
+    for expected in ("sent", "sent before"):
+        found = redriving.letters(calls, GROUP)
+        sent = redriving.redrive(calls, found, GROUP, redriving.Target.GROUP, "ada")
+        assert [one.outcome for one in sent] == [expected] * 2
+    assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b"]
 
 
 @pytest.mark.usefixtures("letters")
