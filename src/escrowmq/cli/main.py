@@ -227,7 +227,8 @@ def _explain(error: Any) -> int:  # noqa: ANN401 - as above
         print(text)  # noqa: T201 - as below
     else:
         path = error.ctx.command_path if error.ctx is not None else "escrowmq"
-        print(f"escrowmq: {text} {path} --help tells more", file=sys.stderr)  # noqa: T201 - as below
+        words = f"escrowmq: {text.rstrip('.')}; {path} --help tells more"
+        print(words, file=sys.stderr)  # noqa: T201 - as below
     return 2
 
 

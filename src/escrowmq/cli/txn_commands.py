@@ -21,7 +21,7 @@ from escrowmq.cli.asking import (
     whoami,
 )
 from escrowmq.cli.options import FileOption
-from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
@@ -128,7 +128,11 @@ def show(
 
 
 @app.command()
-def explain(transaction: TransactionArgument, broker: BrokerOption = DEFAULT_BROKER) -> None:
+def explain(
+    transaction: TransactionArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Say in words why a transaction is as it is, when its next check comes and why then."""
     from escrowmq.cli.txn_explain import explained
     from escrowmq.protocol.own import OwnCode
@@ -137,8 +141,12 @@ def explain(transaction: TransactionArgument, broker: BrokerOption = DEFAULT_BRO
         head, events = _life_line(calls, transaction)
         told = calls.call(OwnCode.STATUS).header
         before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
-    for line in explained(head, events, told, due_before=before):
-        typer.echo(line)
+    lines = explained(head, events, told, due_before=before)
+    if output is Output.TABLE:
+        typer.echo("\n".join(lines))
+    else:
+        facts = {"id": head.transaction_id, "state": head.state, "words": " ".join(lines)}
+        show_facts({**facts, "next_check_at_ms": head.next_check_at_ms}, output)
 
 
 @app.command()
@@ -186,10 +194,12 @@ def resume(
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ByHandHeader
 
-    if dry_run:
-        typer.echo(f"would have {transaction} checked again")
-        return
     with asking(broker) as calls:
+        if dry_run:
+            head, _ = _life_line(calls, transaction)
+            would = "would" if head.state == "parked" else "would refuse to"
+            typer.echo(f"{would} have {head.transaction_id} checked again: it is {head.state}")
+            return
         calls.call(OwnCode.RESUME, ByHandHeader(**_named(transaction), by=whoami()))
     typer.echo(f"{transaction} is checked again")
 

@@ -155,6 +155,23 @@ def test_a_repair_tells_what_it_did_and_where_the_copies_are(
     assert "were taken out by repairs" in capsys.readouterr().out
 
 
+def test_what_is_found_is_a_row_for_programs(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("store", "check", bad, "-o", "csv") == 1
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head == "code,path,at,what"
+    assert rows[0].startswith("damaged,commitlog/")
+
+
+def test_a_dry_run_of_a_repair_tells_its_plan_alone(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = DiskImage.from_directory(bad)
+    assert exit_code("store", "repair", bad, "--dry-run") == 1
+    assert capsys.readouterr().out
+    after = DiskImage.from_directory(bad)
+    assert {path: after.files[path] for path in before.files} == before.files
+
+
 def test_a_repair_asks_first(bad: Path) -> None:
     before = DiskImage.from_directory(bad)
     result = CliRunner().invoke(app_for(["store"], {}), ["store", "repair", str(bad)], input="n\n")
