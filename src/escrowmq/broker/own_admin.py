@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.requests import Handlers, Request
-    from escrowmq.protocol.own_headers import (
-        ByHandHeader,
-        OwnHeader,
-        PagedHeader,
-        SettleHeader,
-        TopicFilterHeader,
-    )
+    from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
+    from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
 """Group, role and client id; that one is empty for a group without anybody online."""

@@ -192,7 +192,7 @@ def resume(
 ) -> None:
     """Have a parked transaction checked again, from the first check."""
     from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import ByHandHeader
+    from escrowmq.protocol.own_hand_headers import ByHandHeader
 
     with asking(broker) as calls:
         if dry_run:

@@ -14,13 +14,8 @@ from escrowmq.client.ledger_checks import ABSENT, Answer, Outcome, Question, dea
 from escrowmq.client.outgoing import Resolution
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
-    LifeLineAnswer,
-    ListTransactionsHeader,
-    SettleAnswer,
-    SettleHeader,
-    TransactionHeader,
-)
+from escrowmq.protocol.own_hand_headers import SettleAnswer, SettleHeader
+from escrowmq.protocol.own_headers import LifeLineAnswer, ListTransactionsHeader, TransactionHeader
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
