@@ -206,9 +206,9 @@ def read_manifest(backup: Disk) -> Manifest:
         manifest = msgspec.convert(stated, Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise _damaged(MANIFEST, str(error)) from None
-    for file in manifest.files:
-        if not _OURS.fullmatch(file.path):
-            raise _damaged(MANIFEST, f"{file.path[:64]!r} is not a file of ours")
+    for stated_file in manifest.files:
+        if not _OURS.fullmatch(stated_file.path):
+            raise _damaged(MANIFEST, f"{stated_file.path[:64]!r} is not a file of ours")
     return manifest
 
 
