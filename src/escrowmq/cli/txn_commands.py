@@ -138,7 +138,7 @@ def explain(
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
-        head, events = _life_line(calls, transaction)
+        head, events = _what_matters(calls, transaction)
         told = calls.call(OwnCode.STATUS).header
         before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
     lines = explained(head, events, told, due_before=before)
@@ -196,7 +196,7 @@ def resume(
 
     with asking(broker) as calls:
         if dry_run:
-            head, _ = _life_line(calls, transaction)
+            head = _head(calls, transaction)
             would = "would" if head.state == "parked" else "would refuse to"
             typer.echo(f"{would} have {head.transaction_id} checked again: it is {head.state}")
             return
@@ -221,7 +221,7 @@ def _settle(
 
     configured = load(file=file, environ=os.environ).ledgers
     with asking(broker) as calls:
-        head, _ = _life_line(calls, transaction)
+        head = _head(calls, transaction)
         given = open_ledgers(configured) if head.ledger else []
         if dry_run:
             typer.echo(_would(head, Resolution(resolution), usable(given), force=force))
@@ -294,6 +294,36 @@ def _listed(
                 yield row
 
 
+def _what_matters(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:
+    """How it stands with a transaction, and those events that tell why.
+
+    All of them would be searched for up to the end of the log.
+    """
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListTransactionsHeader, TransactionHeader
+    from escrowmq.protocol.own_rows import EventRow
+
+    events: list[EventRow] = []
+    for page in calls.pages(OwnCode.LIFE_LINE, TransactionHeader(**_named(transaction))):
+        head: LifeLineAnswer = page.header
+        events += page.rows
+        is_found = any(event.event == head.state for event in page.rows)
+        # What is parked may have been so before, for another reason.
+        if head.state == "prepared" or (is_found and head.state != "parked"):
+            break
+    if head.state == "prepared":
+        first = head.half_offset
+        asked = ListTransactionsHeader(start=first, end=first + 1, states="prepared")
+        listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
+        # Its age counts from when it was resumed, if it was.
+        events += [
+            EventRow(listed.header.now_ms - row.age_ms, "resumed", -1, "", "")
+            for row in listed.rows
+            if row.age_ms < listed.header.now_ms - row.stored_at_ms
+        ]
+    return head, events
+
+
 def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:
     """How many of its group have been due for longer, as far as one page tells."""
     from escrowmq.protocol.own import OwnCode
@@ -329,6 +359,16 @@ def _line(row: TransactionRow) -> tuple[Any, ...]:
         row.ledger,
         row.transaction_id,
     )
+
+
+def _head(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
+    """How it stands with a transaction, without all that happened to it."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import TransactionHeader
+
+    asked = TransactionHeader(**_named(transaction), limit=1)
+    told: LifeLineAnswer = calls.call(OwnCode.LIFE_LINE, asked).header
+    return told
 
 
 def _life_line(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:

@@ -23,6 +23,7 @@ from escrowmq.protocol.own_headers import (
 )
 from escrowmq.protocol.own_rows import EventRow, SentInRow
 from escrowmq.testing import InProcessBroker
+from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.cli.answers import answered
 
 Run = Callable[..., str]
@@ -253,6 +254,28 @@ def words(
 )
 def test_what_comes_next_is_said_with_its_reason(known: dict[str, Any], said: str) -> None:
     assert said in words(**known)
+
+
+def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:
+    policy = CheckPolicy(park_after_ms=60_000)
+    with InProcessBroker(policy=policy) as broker:
+        hold(broker, "told")
+        assert "first check is due in 6 s" in run("txn", "explain", "told", at=broker.address)
+        broker.advance(seconds=61)
+        assert "older than 1 min" in run("txn", "explain", "told", at=broker.address)
+        broker.run_checks()
+        said = run("txn", "explain", "told", at=broker.address)
+        assert "nobody had decided it after 1 min" in said
+        assert "would have told checked again" in run(
+            "txn", "resume", "told", "--dry-run", at=broker.address
+        )
+        run("txn", "resume", "told", at=broker.address)
+        # From here on its age counts anew.
+        assert "parks it" not in run("txn", "explain", "told", at=broker.address)
+        run("txn", "rollback", "told", "--reason", "no", at=broker.address)
+        said = json.loads(run("txn", "explain", "told", "-o", "json", at=broker.address))
+        assert said["state"] == "rolled_back"
+        assert "by hand: no" in said["words"]
 
 
 def test_what_stands_in_the_way_is_said() -> None:
