@@ -304,8 +304,9 @@ def _what_matters(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, li
     from escrowmq.protocol.own_rows import EventRow
 
     events: list[EventRow] = []
-    for page in calls.pages(OwnCode.LIFE_LINE, TransactionHeader(**_named(transaction))):
-        head: LifeLineAnswer = page.header
+    head = _head(calls, transaction)
+    asked_line = TransactionHeader(half_offset=head.half_offset)
+    for page in calls.pages(OwnCode.LIFE_LINE, asked_line):
         events += page.rows
         is_found = any(event.event == head.state for event in page.rows)
         # What is parked may have been so before, for another reason.
