@@ -11,7 +11,8 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.client.settle_by_hand import settle_by_hand
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldHeader, SettleAnswer
+from escrowmq.protocol.own_hand_headers import SettleAnswer
+from escrowmq.protocol.own_headers import HoldHeader
 from escrowmq.protocol.own_rows import SentRow
 from escrowmq.testing import InProcessBroker
 from tests.ledger.shops import GROUP, Shop, new_id, refused

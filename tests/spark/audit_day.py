@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ByHandHeader, ByHeader, DecideBatchHeader, HoldHeader
+from escrowmq.protocol.own_hand_headers import ByHandHeader
+from escrowmq.protocol.own_headers import ByHeader, DecideBatchHeader, HoldHeader
 from escrowmq.protocol.own_rows import (
     AttemptRow,
     DecisionRow,

@@ -17,7 +17,7 @@ from escrowmq.pipeline import settling
 from escrowmq.pipeline.settle_tasks import SettleTask
 from escrowmq.pipeline.verdicts import Verdicts
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import SettleHeader
+from escrowmq.protocol.own_hand_headers import SettleHeader
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
 

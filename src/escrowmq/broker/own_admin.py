@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.requests import Handlers, Request
-    from escrowmq.protocol.own_headers import (
-        ByHandHeader,
-        PagedHeader,
-        SettleHeader,
-        TopicFilterHeader,
-    )
+    from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
+    from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
 """Group, role and client id; that one is empty for a group without anybody online."""
@@ -44,6 +40,7 @@ class OwnAdmin:
                     OwnCode.LIST_TOPICS: self.topics,
                     OwnCode.LIST_GROUPS: self.groups,
                     OwnCode.LIST_OFFSETS: self.offsets,
+                    OwnCode.COPY_META: self.copy_meta,
                 },
             ),
             **own_handlers(
@@ -109,6 +106,12 @@ class OwnAdmin:
             return (*key, known[key], end, max(end - known[key], 0))
 
         call.answer_rows(map(told, keys), cursor=cursor)
+
+    def copy_meta(self, call: Call[OwnHeader]) -> None:
+        """Copy the small tables, for a backup."""
+        broker = self._broker
+        path = broker.meta.copy().absolute()
+        call.answer(data_dir=str(path.parent), path=str(path), log_end=broker.store.settled)
 
     # By hand.
 

@@ -5,6 +5,7 @@ Each is answered between two batches, so no fact leaves before what it tells of 
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
     from escrowmq.transaction.batches import AppBatches
     from escrowmq.transaction.records import NamedOrigin
+
+_FILES_MAX = 2**62
+"""More than any limit: what no limit is told as."""
 
 IDS_MAX = 4_000
 """Rows of a page with transaction ids: hardly more than there is time for."""
@@ -97,6 +101,9 @@ class OwnFacts:
             queues=len(broker.store.queues),
             half_start=table.start,
             half_end=table.end,
+            flush_ms_median=broker.writer.flush_times.quantile_ms(0.5),
+            flush_ms_p99=broker.writer.flush_times.quantile_ms(0.99),
+            open_files_max=min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _FILES_MAX),
         )
 
     def plan(self, call: Call[PlanHeader]) -> None:
@@ -130,6 +137,9 @@ class OwnFacts:
             limit=call.limit(IDS_MAX) if header.with_ids else call.limit(),
         )
         heads, next_start = page.heads, page.next_start
+        if header.producer_group:
+            # Afterwards: a page may have few rows, but nobody waits long for it.
+            heads = _of_group(store, heads, header.producer_group)
         ids: list[bytes | None] = [None] * len(heads)
         first = _undecided_heads(heads)
         if header.with_ids:
@@ -196,6 +206,13 @@ def _batch(app_id: str, app: AppBatches, key: str, *, is_named: bool) -> tuple[o
         batch = app.named[key]
         return app_id, batch.query_id, None, key, batch.log_offset
     return app_id, key, app.highest[key], None, None
+
+
+def _of_group(store: Store, heads: Rows, group: str) -> Rows:
+    numbers, seen = compact(heads["origin"])
+    is_its = [store.core.names.origins[number].group == group for number in seen]
+    its: Rows = heads[np.array(is_its, dtype=np.bool_)[numbers]]
+    return its
 
 
 def _undecided_heads(heads: Rows) -> Rows:

@@ -334,7 +334,11 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise RequestRefused(
-            "address_unusable", error.strerror or "cannot listen", host=host, port=port
+            "address_unusable",
+            "stop the process that listens there, or choose another host or port",
+            host=host,
+            port=port,
+            reason=error.strerror,
         ) from None
     return bound
 

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
+from escrowmq.broker.flush_times import FlushTimes
 from escrowmq.broker.inbox import Inbox, Tell, Waiting, size_of
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.transaction.commands import Command, Decision
@@ -65,6 +66,7 @@ class Writer:
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
+        self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
 
@@ -235,7 +237,7 @@ class Writer:
                 if len(batch) > 1 or self._inbox:
                     self._flush_aside(batch, decisions)
                     return
-                store.flush()
+                self.flush_times.timed(store.flush)
         except BaseException as error:
             _tell(batch, error)
             raise
@@ -243,7 +245,7 @@ class Writer:
 
     def _flush_aside(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = True
-        flushing = self._flusher.submit(self._store.flush)
+        flushing = self._flusher.submit(self.flush_times.timed, self._store.flush)
         flushing.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._flushed, done, batch, decisions)
         )

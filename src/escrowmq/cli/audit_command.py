@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption, SetOption
-from escrowmq.cli.lake_commands import _instant_ms as instant_ms
+from escrowmq.cli.options import FileOption, SetOption, instant_ms
 from escrowmq.cli.output import Output, OutputOption
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, addresses_of, user_cache

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from escrowmq.cli.config import Config, load
-from escrowmq.cli.output import Output
+from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import Output, show_rows
 
 app = typer.Typer(help="See the settings.", no_args_is_help=True)
 
 VALUE_WIDTH_MAX = 24
-
-FileOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="TOML file; else $ESCROWMQ_CONFIG names one."),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
-]
 
 
 @app.callback()
@@ -39,7 +30,11 @@ def show(
 ) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = load(file=file, environ=os.environ, flags=set_ or ())
-    typer.echo(as_json(loaded) if output is Output.JSON else as_table(loaded))
+    if output is Output.CSV:
+        rows = [(one.name, one.value, one.origin) for one in loaded.settings]
+        show_rows(("key", "value", "origin"), rows, output)
+    else:
+        typer.echo(as_json(loaded) if output is Output.JSON else as_table(loaded))
 
 
 def as_table(config: Config) -> str:

@@ -17,9 +17,8 @@ import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption
+from escrowmq.cli.options import FileOption, instant_ms
 from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
-from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, Places, places_of
 
 if TYPE_CHECKING:
@@ -160,8 +159,8 @@ def replay(
 
     order = lake_replay.Replay(
         topic=topic,
-        from_ms=_instant_ms("--from", from_),
-        to_ms=_instant_ms("--to", to),
+        from_ms=instant_ms("--from", from_),
+        to_ms=instant_ms("--to", to),
         into=into,
         broker=broker,
         replay_id=replay_id,
@@ -205,16 +204,3 @@ def _spark(places: Places) -> Iterator[SparkSession]:
 
     with scratch_in(places.cache) as scratch:
         yield quick_session(PipelineConfig(), cache=places.cache, scratch=scratch)
-
-
-def _instant_ms(option: str, text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        allowed = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
-        raise RequestRefused("bad_option", allowed, option=option, value=text[:64]) from None
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    return int(instant.timestamp() * 1_000)

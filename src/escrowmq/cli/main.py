@@ -8,28 +8,14 @@ our bug.
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from escrowmq.cli import (
-    config_commands,
-    group_commands,
-    lake_commands,
-    message_commands,
-    store_commands,
-    topic_commands,
-    txn_commands,
-)
-from escrowmq.cli.audit_command import audit
-from escrowmq.cli.demo import demo
-from escrowmq.cli.pipeline_command import pipeline
-from escrowmq.cli.serve import serve
-from escrowmq.cli.status import status
-from escrowmq.cli.up import up
 from escrowmq.model.errors import (
     EscrowError,
     OutcomeUnknown,
@@ -60,34 +46,72 @@ REMEDIES: dict[type[EscrowError], str] = {
     ProtocolViolation: "check which program is at the other end",
 }
 
-app = typer.Typer(
-    help="A message reaches consumers if, and only if, the sender's own transaction committed.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(config_commands.app, name="config")
-app.add_typer(group_commands.app, name="group")
-app.add_typer(lake_commands.app, name="lake")
-app.add_typer(message_commands.app, name="message")
-app.add_typer(topic_commands.app, name="topic")
-app.add_typer(txn_commands.app, name="txn")
-app.add_typer(store_commands.app, name="store")
-app.command()(audit)
-app.command()(demo)
-app.command()(pipeline)
-app.command()(serve)
-app.command()(status)
-app.command()(up)
+#: What the shell sends a program that Ctrl-C has ended.
+EXIT_INTERRUPTED = 130
+#: The lowest and the highest that we are tried on.
+PYTHONS = ((3, 11), (3, 13))
+#: Typer's name for the variable by which a shell asks for completions.
+COMPLETING = "_ESCROWMQ_COMPLETE"
+
+
+class Entry(NamedTuple):
+    """A command, or a group of them, that is imported when somebody wants it."""
+
+    #: Where it is, as ``module:name`` below this package; of a group, its ``typer.Typer``.
+    home: str
+    #: What the list of commands says of it: the first line of its own help.
+    about: str
+
+    def load(self) -> Any:  # noqa: ANN401 - a function, or a typer.Typer
+        """Import it."""
+        module, _, name = self.home.partition(":")
+        return getattr(import_module(f"escrowmq.cli.{module}"), name)
+
+
+#: In the order of the help.
+COMMANDS: Mapping[str, Entry] = {
+    "up": Entry(
+        "up:up", "Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is."
+    ),
+    "serve": Entry("serve:serve", "Run a broker and its name server until SIGTERM or Ctrl-C."),
+    "pipeline": Entry(
+        "pipeline_command:pipeline",
+        "Settle what is undecided, and archive topics, until SIGTERM or Ctrl-C.",
+    ),
+    "demo": Entry(
+        "demo:demo", "Write transactions, die in the middle of it, recover, and compare."
+    ),
+    "doctor": Entry("doctor:doctor", "Look at everything, and say what to do."),
+    "status": Entry(
+        "status:status",
+        "Print how a broker is: what is undecided, whether it is settled, who is there.",
+    ),
+    "topic": Entry("topic_commands:app", "List, make and remove topics."),
+    "group": Entry("group_commands:app", "List groups, and move consumers."),
+    "message": Entry("message_commands:app", "Send a message, find some, watch them come."),
+    "txn": Entry("txn_commands:app", "See undecided transactions, and settle them."),
+    "dlq": Entry("dlq_commands:app", "See what consumers gave up, and send it again."),
+    "lake": Entry("lake_commands:app", "Ask the lake, and keep it in order."),
+    "audit": Entry(
+        "audit_command:audit",
+        "Prove from half and op records that everything else agrees with them.",
+    ),
+    "store": Entry("store_commands:app", "Look at a data directory, and repair it."),
+    "backup": Entry("backup_commands:backup", "Copy a broker's data while it runs."),
+    "restore": Entry("backup_commands:restore", "Make a data directory from a backup."),
+    "config": Entry("config_commands:app", "See the settings."),
+    "bench": Entry("bench_command:bench", "Run a bench program, and print its figures."),
+}
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the flag's value
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"escrowmq {version('escrowmq')}")
         raise typer.Exit
 
 
-@app.callback()
 def escrowmq(
     *,
     version: Annotated[
@@ -95,6 +119,40 @@ def escrowmq(
     ] = False,
 ) -> None:
     """Hold the options that stand before every command."""
+
+
+def app_for(words: Sequence[str], environ: Mapping[str, str]) -> typer.Typer:
+    """The command line, with the one command that is wanted; of the others only the names.
+
+    Importing all of them would take longer than most of them run.
+    """
+    app = typer.Typer(
+        help="A message reaches consumers if, and only if, the sender's own transaction committed.",
+        no_args_is_help=True,
+        # Plain help: importing rich would take longer than everything else together.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(escrowmq)
+    if COMPLETING in environ:
+        # The shell asks what may come next: the words so far are in the environment.
+        words = environ.get("COMP_WORDS", environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    for name, entry in COMMANDS.items():
+        if name != wanted:
+            app.command(name, help=entry.about)(_unloaded)
+        elif isinstance(loaded := entry.load(), typer.Typer):
+            loaded.rich_markup_mode = None
+            app.add_typer(loaded, name=name)
+        else:
+            # A bench program has options of its own.
+            others = {"allow_extra_args": True, "ignore_unknown_options": True}
+            app.command(name, context_settings=others if name == "bench" else None)(loaded)
+    return app
+
+
+def _unloaded() -> None:
+    """Stand in the list of commands for one that was not asked for."""
 
 
 def describe(error: EscrowError) -> str:
@@ -110,16 +168,77 @@ def refuse_without_asserts() -> None:
         raise RequestRefused("asserts_disabled", "run Python without -O and PYTHONOPTIMIZE")
 
 
+def refuse_other_pythons(found: tuple[int, ...] = sys.version_info[:2]) -> None:
+    """Say so before something is missing that only other Pythons have."""
+    lowest, highest = PYTHONS
+    if not lowest <= found[:2] <= highest:
+        raise RequestRefused(
+            "python_unsupported",
+            f"use Python {_dotted(lowest)} to {_dotted(highest)}",
+            python=_dotted(found),
+        )
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        refuse_without_asserts()
-        # What a person must know, a command prints; the log is the broker's.
-        logging.getLogger("escrowmq").addHandler(logging.NullHandler())
-        app(arguments, prog_name="escrowmq")
+        code = _run(words)
     except EscrowError as error:
-        print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print
-        sys.exit(next(EXITS[kind] for kind in type(error).__mro__ if kind in EXITS))
+        code = _tell(error)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except OSError as error:
+        code = _tell(
+            StoreUnusable(
+                "system_refused",
+                "the system refused it: look at the place, its rights and the room on the disk",
+                path=error.filename,
+                reason=error.strerror or str(error),
+            )
+        )
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    refuse_other_pythons()
+    refuse_without_asserts()
+    # What a person must know, a command prints; the log is the broker's.
+    logging.getLogger("escrowmq").addHandler(logging.NullHandler())
+    try:
+        done = app_for(words, os.environ)(words, prog_name="escrowmq", standalone_mode=False)
+    except typer.Abort:
+        print("escrowmq: nothing was done", file=sys.stderr)  # noqa: T201 - where we print
+        return 1
+    except USAGE_ERROR as error:
+        return _explain(error)
+    # What a command raises as typer.Exit comes back as its number.
+    return done if isinstance(done, int) else 0
+
+
+#: Typer's own: what is wrong with the arguments.
+USAGE_ERROR: Any = typer.BadParameter.__base__
+
+
+def _explain(error: Any) -> int:  # noqa: ANN401 - as above
+    """Say in one line what is wrong with the arguments; or all of the help, if there were none."""
+    text = error.format_message()
+    if "\n" in text:
+        print(text)  # noqa: T201 - as below
+    else:
+        path = error.ctx.command_path if error.ctx is not None else "escrowmq"
+        words = f"escrowmq: {text.rstrip('.')}; {path} --help tells more"
+        print(words, file=sys.stderr)  # noqa: T201 - as below
+    return 2
+
+
+def _tell(error: EscrowError) -> int:
+    print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print
+    return next(EXITS[kind] for kind in type(error).__mro__ if kind in EXITS)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
-from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
+from escrowmq.cli.output import Output, OutputOption, as_csv, show_facts, show_rows
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def send(
     *,
     keys: Annotated[str, typer.Option(help="With blanks between them.")] = "",
     tag: Annotated[str, typer.Option(help="Its tag.")] = "",
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Send one ordinary message, visible at once."""
@@ -62,7 +63,11 @@ def send(
         return
     with asking(broker) as calls:
         (stored,) = calls.call(OwnCode.SEND_MANY, rows=[row]).rows
-    typer.echo(f"sent: topic {topic}, queue {stored.queue_id}, offset {stored.queue_offset}")
+    if output is Output.TABLE:
+        typer.echo(f"sent: topic {topic}, queue {stored.queue_id}, offset {stored.queue_offset}")
+    else:
+        place = {"queue": stored.queue_id, "offset": stored.queue_offset}
+        show_facts({"topic": topic, **place, "unique_key": named[UNIQ_KEY]}, output)
 
 
 @app.command()
@@ -113,6 +118,8 @@ def tail(
         if not offsets:
             raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=topic)
         rows = _read_on(calls, topic, offsets)[-last:] if last else []
+        if output is Output.CSV:
+            typer.echo(as_csv([COLUMNS]), nl=False)
         while True:
             _print(rows, output)
             if not follow:
@@ -149,6 +156,8 @@ def _print(rows: list[MessageRow], output: Output) -> None:
     for row in rows:
         if output is Output.JSON:
             typer.echo(json.dumps(_all(row)))
+        elif output is Output.CSV:
+            typer.echo(as_csv([_line(row)]), nl=False)
         else:
             typer.echo("  ".join("-" if not one else str(one) for one in _line(row)))
 

@@ -34,7 +34,7 @@ def show_rows(
     if output is Output.JSON:
         typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=2))
     elif output is Output.CSV:
-        typer.echo(_csv([columns, *rows]), nl=False)
+        typer.echo(as_csv([columns, *rows]), nl=False)
     else:
         typer.echo(as_table(columns, rows) if rows else none)
 
@@ -44,7 +44,7 @@ def show_facts(facts: dict[str, Any], output: Output) -> None:
     if output is Output.JSON:
         typer.echo(json.dumps(facts, indent=2))
     elif output is Output.CSV:
-        typer.echo(_csv([["name", "value"], *facts.items()]), nl=False)
+        typer.echo(as_csv([["name", "value"], *facts.items()]), nl=False)
     else:
         width = max(map(len, facts))
         for name, value in facts.items():
@@ -71,7 +71,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else " ".join(str(value).split("\n"))
 
 
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
+def as_csv(rows: Sequence[Sequence[Any]]) -> str:
+    """Lines of comma-separated values."""
     written = io.StringIO()
     csv.writer(written, lineterminator="\n").writerows(rows)
     return written.getvalue()

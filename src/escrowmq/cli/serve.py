@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption, SetOption
 from escrowmq.cli.log_lines import log_to_stderr
+from escrowmq.cli.options import FileOption, SetOption
 
 EXIT_FAILED = 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, asking, at, duration
+from escrowmq.cli.lag import Lag, largest_lag
 from escrowmq.cli.output import Output, OutputOption, show_facts
 
 if TYPE_CHECKING:
@@ -17,20 +18,21 @@ def status(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.
 
     with asking(broker) as calls:
         told = calls.call(OwnCode.STATUS).header
-    show_facts(facts(told) if output is Output.TABLE else raw(told), output)
+        lag = largest_lag(calls)
+    show_facts(facts(told, lag) if output is Output.TABLE else raw(told, lag), output)
 
 
-def raw(told: StatusAnswer) -> dict[str, Any]:
+def raw(told: StatusAnswer, lag: Lag) -> dict[str, Any]:
     """For programs: as the broker says it, times in milliseconds."""
     import msgspec
 
     left_out = ("form", "version", "row_count")
     return {
         name: value for name, value in msgspec.structs.asdict(told).items() if name not in left_out
-    }
+    } | {"lag_max": lag.messages, "lag_max_group": lag.group, "lag_max_topic": lag.topic}
 
 
-def facts(told: StatusAnswer) -> dict[str, str]:
+def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
     """For people."""
     now_ms = told.now_ms
     undecided = f"{told.undecided}"
@@ -41,7 +43,7 @@ def facts(told: StatusAnswer) -> dict[str, str]:
     return {
         "broker": f"{told.broker} at {told.broker_address}, version {told.broker_version}",
         "running": f"for {duration(now_ms - told.started_at_ms)}",
-        "pipeline": _pipeline(told),
+        "pipeline": pipeline_of(told),
         "undecided": undecided,
         "parked": str(told.parked) if not told.parked else f"{told.parked}: see escrowmq txn list",
         "contradictions": str(told.contradictions),
@@ -51,11 +53,39 @@ def facts(told: StatusAnswer) -> dict[str, str]:
             f"{told.connections} connections"
         ),
         "topics": f"{told.topics}, with {told.queues} queues",
+        "lag": lag_of(lag),
+        "disk": disk_of(told),
+        "flushes": flushes_of(told),
         "log": f"{told.log_end - told.log_start:,} bytes, up to {told.log_end}",
     }
 
 
-def _pipeline(told: StatusAnswer) -> str:
+def lag_of(lag: Lag) -> str:
+    """The largest lag."""
+    if not lag.messages:
+        return "none: consumers have everything"
+    return f"at most {lag.messages:,} messages, of group {lag.group} in topic {lag.topic}"
+
+
+def disk_of(told: StatusAnswer) -> str:
+    """Room on the disk."""
+    if not told.disk:
+        return "unknown"
+    free = f"{told.disk_free_bytes:,} bytes free"
+    return free if told.disk == "all" else f"{free}, TOO FEW: {told.disk.replace('_', ' ')}"
+
+
+def flushes_of(told: StatusAnswer) -> str:
+    """How long flushes take."""
+    if told.durability == "os":
+        return "none: durability is left to the operating system"
+    if not told.flush_ms_p99:
+        return "none so far"
+    return f"{told.flush_ms_median:g} ms, 99 of 100 within {told.flush_ms_p99:g} ms"
+
+
+def pipeline_of(told: StatusAnswer) -> str:
+    """Whether it is attached, or since when not."""
     away_since_ms = told.pipeline_away_since_ms
     if not away_since_ms:
         if not told.last_verdict_at_ms:

@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
+from escrowmq.cli.asking import DryRunOption
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption
-from escrowmq.cli.output import Output
+from escrowmq.cli.options import FileOption
+from escrowmq.cli.output import Output, show_rows
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
@@ -59,6 +60,8 @@ def check(
             "is_served": holder is not None,
         }
         typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
+    elif output is Output.CSV:
+        show_rows(("code", "path", "at", "what"), store_text.rows(report), output)
     else:
         if holder is not None:
             typer.echo(
@@ -75,6 +78,7 @@ def repair(
     data: DataArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: DryRunOption = False,
     file: FileOption = None,
 ) -> None:
     """Take the damage out of a store: copy it aside, never delete it.
@@ -92,6 +96,8 @@ def repair(
         work = store_repair.Work(data, store)
         for line in work.plan():
             typer.echo(line)
+        if dry_run and work.is_needed:
+            raise typer.Exit(EXIT_DAMAGED)
         if work.is_needed:
             if not yes:
                 typer.confirm("\nDo this?", abort=True)

@@ -138,3 +138,12 @@ def _shown(indent: str, lines: Sequence[str], *, left_out: int = 0) -> list[str]
     left_out += max(0, len(lines) - SHOWN_MAX)
     shown = [f"{indent}{line}" for line in lines[:SHOWN_MAX]]
     return [*shown, f"{indent}and {left_out} more"] if left_out else shown
+
+
+def rows(report: Report) -> list[tuple[str, str, int, str]]:
+    """What was found, one row each: code, file, place, and what it is."""
+    ranges = [
+        (bad.kind.value, bad.segment, bad.log_offset, f"{bad.length} bytes")
+        for bad in report.ranges
+    ]
+    return [*ranges, *((one.code, one.path, one.at, one.what) for one in report.findings)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,30 +20,38 @@ from escrowmq.cli.asking import (
     duration,
     whoami,
 )
-from escrowmq.cli.config_commands import FileOption, SetOption
-from escrowmq.cli.output import Output, OutputOption, show_rows
-from escrowmq.model.errors import EscrowError
+from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.client.outgoing import Resolution
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
+    from escrowmq.pipeline.ledger_config import LedgerConfig
+    from escrowmq.protocol.own_headers import LifeLineAnswer
     from escrowmq.protocol.own_rows import EventRow, TransactionRow
 
 app = typer.Typer(help="See undecided transactions, and settle them.", no_args_is_help=True)
 
 COLUMNS = ("half", "state", "age", "group", "checks", "next check", "producers", "ledger", "id")
+#: For programs: durations in milliseconds.
+RAW_COLUMNS = (
+    *COLUMNS[:2],
+    "age_ms",
+    *COLUMNS[3:5],
+    "next_check_in_ms",
+    *COLUMNS[6:],
+)
 STATES = ("prepared", "committed", "rolled_back", "parked")
 NEVER_MS = 10**15
+#: Rows that the broker is asked for at a time: their ids are read from its log.
+PAGE_ROWS = 1_000
 TransactionArgument = Annotated[
     str, typer.Argument(metavar="TRANSACTION", help="Its id, or the number of a half message.")
 ]
 ReasonOption = Annotated[str, typer.Option(help="Why; it is kept in the log.")]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Whatever its ledger says; that is kept in the log, too.")
+    bool, typer.Option("--force", help="Against its ledger; that is kept in the log, too.")
 ]
 
 
@@ -60,12 +69,28 @@ def list_(
         str, typer.Option(help="With commas: prepared, parked, committed, rolled_back.")
     ] = "prepared,parked",
     group: Annotated[str, typer.Option(help="Only this producer group's.")] = "",
+    older_than: Annotated[
+        int, typer.Option(metavar="SECONDS", min=0, help="Only those stored so long ago.")
+    ] = 0,
+    nobody_online: Annotated[
+        bool, typer.Option("--nobody-online", help="Only those that nobody can be asked about.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, at most.")] = 100,
 ) -> None:
     """Print undecided transactions, the oldest first."""
+
+    def is_wanted(row: TransactionRow) -> bool:
+        return not nobody_online or not (row.ledger or row.producers_online)
+
     with asking(broker) as calls:
-        rows = _listed(calls, states, group, limit)
-    show_rows(COLUMNS, [_line(row) for row in rows], output, "nothing is undecided")
+        found = list(islice(_listed(calls, states, group, older_than, is_wanted), limit + 1))
+    rows = found[:limit]
+    if output is Output.TABLE:
+        show_rows(COLUMNS, [_line(row) for row in rows], output, "nothing is undecided")
+    else:
+        show_rows(RAW_COLUMNS, [_raw(row) for row in rows], output)
+    if len(found) > limit:
+        typer.echo(f"only the {limit} oldest; --limit says how many", err=True)
 
 
 @app.command()
@@ -78,7 +103,7 @@ def watch(
     """Print what is undecided again and again, until Ctrl-C."""
     with asking(broker) as calls:
         while True:
-            rows = _listed(calls, "prepared,parked", "", limit)
+            rows = list(islice(_listed(calls, "prepared,parked"), limit))
             # Home, and clear what is below: the same on every terminal that is one.
             typer.echo("\x1b[H\x1b[J", nl=False)
             show_rows(COLUMNS, [_line(row) for row in rows], Output.TABLE, "nothing is undecided")
@@ -104,55 +129,25 @@ def show(
 
 
 @app.command()
-def explain(transaction: TransactionArgument, broker: BrokerOption = DEFAULT_BROKER) -> None:
-    """Say in words why a transaction is as it is, and what happens next."""
+def explain(
+    transaction: TransactionArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say in words why a transaction is as it is, when its next check comes and why then."""
+    from escrowmq.cli.txn_explain import explained
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
-        head, events = _life_line(calls, transaction)
+        head, events = _what_matters(calls, transaction)
         told = calls.call(OwnCode.STATUS).header
-    for line in explained(head, events, told):
-        typer.echo(line)
-
-
-def explained(head: LifeLineAnswer, events: list[EventRow], told: StatusAnswer) -> list[str]:
-    """The words."""
-    held = next((event for event in events if event.event == "held"), None)
-    since = "" if held is None else f" It was stored {duration(told.now_ms - held.at_ms)} ago."
-    lines = [f"Transaction {head.transaction_id} is {head.state}.{since}"]
-    if head.state in ("committed", "rolled_back"):
-        by = next((event for event in events if event.event == head.state), None)
-        if by is not None:
-            lines.append(f"It was decided by {by.by or 'nobody known'} at {at(by.at_ms)}.")
-        return lines
-    if head.state == "parked":
-        parked = [event for event in events if event.event == "parked"]
-        why = parked[-1].detail if parked else "unknown"
-        lines.append(f"It was parked ({why}): it is kept, not delivered, and not checked any more.")
-        lines.append("Settle it with escrowmq txn commit or rollback, or check it again: resume.")
-        return lines
-    if head.ledger:
-        lines.append(f"Its outcome is in the ledger {head.ledger}, which the pipeline looks up.")
+        before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
+    lines = explained(head, events, told, due_before=before)
+    if output is Output.TABLE:
+        typer.echo("\n".join(lines))
     else:
-        lines.append(
-            f"{head.producers_online} producers of group {head.producer_group} are online; "
-            f"it was asked about {head.checks_sent} of {told.checks_max} times."
-        )
-    if head.next_check_at_ms is not None:
-        wait_ms = head.next_check_at_ms - told.now_ms
-        lines.append(
-            f"Its next check is due in {duration(wait_ms)}."
-            if wait_ms > 0
-            else f"Its next check has been due for {duration(-wait_ms)}."
-        )
-    if told.pipeline_away_since_ms:
-        lines.append(
-            f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
-            "Start escrowmq up or escrowmq pipeline."
-        )
-    elif not head.ledger and not head.producers_online:
-        lines.append("Nobody can be asked until a producer of that group connects.")
-    return lines
+        facts = {"id": head.transaction_id, "state": head.state, "words": " ".join(lines)}
+        show_facts({**facts, "next_check_at_ms": head.next_check_at_ms}, output)
 
 
 @app.command()
@@ -166,11 +161,11 @@ def commit(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Make a transaction's messages visible, by hand.
+    """Make a transaction's messages visible, by hand; its ledger must say so, too.
 
-    A transaction with a ledger is decided as that says; the settings must name its database.
+    Ledgers are those of the config: [ledger.NAME].
     """
-    ledgers = _Ledgers(file, set_)
+    ledgers = _configured(file, set_)
     _settle(transaction, "commit", reason, broker, ledgers, force=force, dry_run=dry_run)
 
 
@@ -185,11 +180,11 @@ def rollback(
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Drop a transaction's messages, by hand.
+    """Drop a transaction's messages, by hand; where its ledger has no row, it is fenced off first.
 
-    A transaction with a ledger is decided as that says; the settings must name its database.
+    Ledgers are those of the config: [ledger.NAME].
     """
-    ledgers = _Ledgers(file, set_)
+    ledgers = _configured(file, set_)
     _settle(transaction, "rollback", reason, broker, ledgers, force=force, dry_run=dry_run)
 
 
@@ -202,37 +197,22 @@ def resume(
 ) -> None:
     """Have a parked transaction checked again, from the first check."""
     from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import ByHandHeader
+    from escrowmq.protocol.own_hand_headers import ByHandHeader
 
-    if dry_run:
-        typer.echo(f"would have {transaction} checked again")
-        return
     with asking(broker) as calls:
+        if dry_run:
+            head = _head(calls, transaction)
+            would = "would" if head.state == "parked" else "would refuse to"
+            typer.echo(f"{would} have {head.transaction_id} checked again: it is {head.state}")
+            return
         calls.call(OwnCode.RESUME, ByHandHeader(**_named(transaction), by=whoami()))
     typer.echo(f"{transaction} is checked again")
 
 
-@dataclass(frozen=True)
-class _Ledgers:
-    """Where the settings are that name databases; they are read if one is needed."""
+def _configured(file: Path | None, flags: list[str] | None) -> Mapping[str, LedgerConfig]:
+    from escrowmq.cli.config import load
 
-    file: Path | None
-    flags: list[str] | None
-
-    def known(self) -> Mapping[str, SqlLedger]:
-        """By their UUIDs those that can be reached."""
-        from escrowmq.cli.config import load
-        from escrowmq.client.ledger_table import SqlLedger
-
-        found = {}
-        for config in load(
-            file=self.file, environ=os.environ, flags=self.flags or ()
-        ).ledgers.values():
-            ledger = SqlLedger(config.url)
-            # Of one that is down nothing is known, not even whether it matters.
-            with suppress(EscrowError):
-                found[ledger.uuid()] = ledger
-        return found
+    return load(file=file, environ=os.environ, flags=flags or ()).ledgers
 
 
 def _settle(
@@ -240,30 +220,54 @@ def _settle(
     resolution: str,
     reason: str,
     broker: str,
-    ledgers: _Ledgers,
+    configured: Mapping[str, LedgerConfig],
     *,
     force: bool,
     dry_run: bool,
 ) -> None:
+    from escrowmq.cli.ledgers_given import open_ledgers, usable
     from escrowmq.client.outgoing import Resolution
     from escrowmq.client.settle_by_hand import settle_by_hand
 
     with asking(broker) as calls:
-        head, _ = _life_line(calls, transaction)
+        head = _head(calls, transaction)
+        given = open_ledgers(configured) if head.ledger else []
         if dry_run:
-            typer.echo(f"would {resolution} {head.transaction_id}, which is {head.state}")
-            return
-        told = settle_by_hand(
-            calls,
-            ledgers.known() if head.ledger else {},
-            half_offset=head.half_offset,
-            resolution=Resolution(resolution),
-            reason=reason,
-            by=whoami(),
-            force=force,
-        )
-    before = "had been " if told.is_repeated else ""
-    typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
+            typer.echo(_would(head, Resolution(resolution), usable(given), force=force))
+        else:
+            told = settle_by_hand(
+                calls,
+                usable(given),
+                half_offset=head.half_offset,
+                resolution=Resolution(resolution),
+                reason=reason,
+                by=whoami(),
+                force=force,
+            )
+            before = "had been " if told.is_repeated else ""
+            typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
+    for one in given:
+        if one.fault:
+            typer.echo(f"ledger {one.name} could not be asked: {one.fault}: {one.cause}", err=True)
+
+
+def _would(
+    head: LifeLineAnswer, resolution: Resolution, ledgers: dict[str, SqlLedger], *, force: bool
+) -> str:
+    from escrowmq.client.settle_by_hand import what_the_ledger_says
+
+    would = f"would {resolution.value} {head.transaction_id}, which is {head.state}"
+    if head.state not in {"prepared", "parked"}:
+        return f"{head.transaction_id} is {head.state}: a decision stands, nothing would be done"
+    if not head.ledger:
+        return f"{would} and has no ledger"
+    said, allowed = what_the_ledger_says(ledgers, head)
+    says = f"its ledger says {said.reason or said.outcome.value}"
+    if resolution in allowed:
+        return f"{would}; {says}"
+    if force:
+        return f"{would}; {says}, and that it was forced goes on record"
+    return f"would refuse to {resolution.value} {head.transaction_id}: {says}; --force overrides it"
 
 
 def _named(transaction: str) -> dict[str, Any]:
@@ -272,18 +276,82 @@ def _named(transaction: str) -> dict[str, Any]:
     return {"transaction_id": transaction}
 
 
-def _listed(calls: OwnCalls, states: str, group: str, limit: int) -> list[TransactionRow]:
+def _any(_row: TransactionRow) -> bool:
+    return True
+
+
+def _listed(
+    calls: OwnCalls,
+    states: str,
+    group: str = "",
+    older_than: int = 0,
+    is_wanted: Callable[[TransactionRow], bool] = _any,
+) -> Iterator[TransactionRow]:
+    """Transactions in the order of their age, a page at a time: nobody holds a million of them."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListTransactionsHeader
 
-    asked = ListTransactionsHeader(states=states, with_ids=True)
-    found = []
-    for row in calls.rows(OwnCode.LIST_TRANSACTIONS, asked):
-        if group in ("", row.producer_group):
-            found.append(row)
-        if len(found) == limit:
+    asked = ListTransactionsHeader(
+        states=states, with_ids=True, limit=PAGE_ROWS, producer_group=group
+    )
+    for page in calls.pages(OwnCode.LIST_TRANSACTIONS, asked):
+        youngest_at_ms = page.header.now_ms - older_than * 1_000
+        for row in page.rows:
+            if older_than and row.stored_at_ms > youngest_at_ms:
+                return
+            if is_wanted(row):
+                yield row
+
+
+def _what_matters(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:
+    """How it stands with a transaction, and those events that tell why.
+
+    All of them would be searched for up to the end of the log.
+    """
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListTransactionsHeader, TransactionHeader
+    from escrowmq.protocol.own_rows import EventRow
+
+    events: list[EventRow] = []
+    head = _head(calls, transaction)
+    asked_line = TransactionHeader(half_offset=head.half_offset)
+    for page in calls.pages(OwnCode.LIFE_LINE, asked_line):
+        events += page.rows
+        is_found = any(event.event == head.state for event in page.rows)
+        # What is parked may have been so before, for another reason.
+        if head.state == "prepared" or (is_found and head.state != "parked"):
             break
-    return found
+    if head.state == "prepared":
+        first = head.half_offset
+        asked = ListTransactionsHeader(start=first, end=first + 1, states="prepared")
+        listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
+        # Its age counts from when it was resumed, if it was.
+        events += [
+            EventRow(listed.header.now_ms - row.age_ms, "resumed", -1, "", "")
+            for row in listed.rows
+            if row.age_ms < listed.header.now_ms - row.stored_at_ms
+        ]
+    return head, events
+
+
+def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:
+    """How many of its group have been due for longer, as far as one page tells."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListTransactionsHeader
+
+    if head.state != "prepared" or head.next_check_at_ms is None or head.next_check_at_ms > now_ms:
+        return 0
+    asked = ListTransactionsHeader(states="prepared", producer_group=head.producer_group)
+    listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
+    mine = (head.next_check_at_ms - listed.header.now_ms, head.half_offset)
+    return sum(1 for row in listed.rows if (row.wait_ms, row.half_offset) < mine and not row.ledger)
+
+
+def _raw(row: TransactionRow) -> tuple[Any, ...]:
+    is_checked = row.state == 0 and row.wait_ms < NEVER_MS
+    line = list(_line(row))
+    line[2], line[5] = row.age_ms, row.wait_ms if is_checked else None
+    return tuple(line)
 
 
 def _line(row: TransactionRow) -> tuple[Any, ...]:
@@ -301,6 +369,16 @@ def _line(row: TransactionRow) -> tuple[Any, ...]:
         row.ledger,
         row.transaction_id,
     )
+
+
+def _head(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
+    """How it stands with a transaction, without all that happened to it."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import TransactionHeader
+
+    asked = TransactionHeader(**_named(transaction), limit=1)
+    told: LifeLineAnswer = calls.call(OwnCode.LIFE_LINE, asked).header
+    return told
 
 
 def _life_line(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.options import FileOption, SetOption
 from escrowmq.cli.serve import (
     AdvertiseOption,
     BrokerNameOption,

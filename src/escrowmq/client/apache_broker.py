@@ -9,8 +9,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from escrowmq.client.messages import OWN_TRANSACTION_ID, Sent
-from escrowmq.client.network import Place, refuse_unless_done
+from escrowmq.client.network import Place
 from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import RequestCode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.client.config import Start
 from escrowmq.client.handling import Handled, Outcome
-from escrowmq.client.network import refuse_unless_done
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.admin_headers import ResetOffsetHeader
 from escrowmq.protocol.bodies import (

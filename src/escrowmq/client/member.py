@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from escrowmq.client.network import Network, new_client_id, refuse_unless_done
+from escrowmq.client.network import Network, new_client_id
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError
 from escrowmq.protocol.bodies import encode_body, read_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.client.connection import Asked, Connection, split_address
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.admin_headers import RouteHeader
 from escrowmq.protocol.bodies import read_body
@@ -239,27 +240,3 @@ def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:
         is_borrowed=is_borrowed,
         until=asyncio.get_running_loop().time() + ROUTE_S,
     )
-
-
-_RETRIABLE = (
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.FLOW_CONTROL,
-    ResponseCode.GO_AWAY,
-)
-
-
-def refuse_unless_done(answer: Frame) -> Frame:
-    """Raise what the broker refused, as the kind of error that says who must act.
-
-    Our own broker begins its remark with the error's code; Apache's says what it likes.
-    """
-    if answer.code == ResponseCode.SUCCESS:
-        return answer
-    kind = Unavailable if answer.code in _RETRIABLE else RequestRefused
-    code, _, text = answer.remark.partition(": ")
-    if code.isidentifier() and code.islower():
-        raise kind(code, text, response_code=answer.code)
-    if kind is Unavailable:
-        raise Unavailable("broker_busy", answer.remark, response_code=answer.code)
-    raise RequestRefused("broker_refused", answer.remark, response_code=answer.code)

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from escrowmq.client.network import refuse_unless_done
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header

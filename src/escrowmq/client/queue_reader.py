@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from escrowmq.client.messages import received
-from escrowmq.client.network import refuse_unless_done
+from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.client.sharing import Progress
 from escrowmq.model.errors import EscrowError
 from escrowmq.protocol.codes import RequestCode, ResponseCode

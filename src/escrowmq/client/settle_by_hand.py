@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from escrowmq.client.ledger_checks import Answer, Outcome, Question, deadline_at_ms
+from escrowmq.client.ledger_checks import ABSENT, Answer, Outcome, Question, deadline_at_ms
 from escrowmq.client.outgoing import Resolution
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
-    LifeLineAnswer,
-    ListTransactionsHeader,
-    SettleAnswer,
-    SettleHeader,
-    TransactionHeader,
-)
+from escrowmq.protocol.own_hand_headers import SettleAnswer, SettleHeader
+from escrowmq.protocol.own_headers import LifeLineAnswer, ListTransactionsHeader, TransactionHeader
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
@@ -30,6 +25,7 @@ if TYPE_CHECKING:
 _OPEN = ("prepared", "parked")
 _AGREES = {Resolution.COMMIT: Outcome.COMMITTED, Resolution.ROLLBACK: Outcome.ROLLED_BACK}
 _NOT_GIVEN = Answer(Outcome.UNKNOWN, "not_given")
+_NO_LEDGER = Answer(Outcome.UNKNOWN, "no_ledger")
 
 
 def settle_by_hand(
@@ -66,12 +62,34 @@ def settle_by_hand(
             )
         if force:
             reason = f"{reason} (forced; the ledger said {said.reason or said.outcome.value})"
+    elif force and told.state in _OPEN:
+        reason = f"{reason} (forced; it has no ledger)"
     header = SettleHeader(
         half_offset=told.half_offset, resolution=resolution.value, reason=reason, by=by
     )
     answer = calls.call(OwnCode.SETTLE, header).header
     assert isinstance(answer, SettleAnswer)
     return answer
+
+
+def what_the_ledger_says(
+    ledgers: Mapping[str, SqlLedger], told: LifeLineAnswer
+) -> tuple[Answer, frozenset[Resolution]]:
+    """What is in a transaction's ledger, only read; and which decisions that allows.
+
+    What is absent can be rolled back past its deadline, by a fence that is not made here.
+    """
+    if not told.ledger or told.state not in _OPEN:
+        return _NO_LEDGER, frozenset(_AGREES)
+    ledger = ledgers.get(told.ledger)
+    if ledger is None:
+        return _NOT_GIVEN, frozenset()
+    question = Question(told.transaction_id, told.producer_group, 0)
+    answers = ledger.look_up([question], ledger_uuid=told.ledger)
+    said = answers[told.transaction_id]
+    if said == ABSENT:
+        return said, frozenset({Resolution.ROLLBACK})
+    return said, frozenset(one for one, outcome in _AGREES.items() if outcome is said.outcome)
 
 
 def _look_up(

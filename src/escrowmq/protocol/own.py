@@ -11,6 +11,7 @@ from enum import IntEnum
 
 import msgspec
 
+from escrowmq.protocol import own_hand_headers as hand_headers
 from escrowmq.protocol import own_headers as headers
 from escrowmq.protocol import own_rows as rows
 from escrowmq.protocol.own_forms import Row
@@ -54,6 +55,7 @@ class OwnCode(IntEnum):
     LIFE_LINE = 30_044
     SETTLE = 30_045
     RESUME = 30_046
+    COPY_META = 30_047
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,15 +282,20 @@ _TABLE = (
     OwnRequest(
         code=OwnCode.SETTLE,
         about="Decide one transaction by hand.",
-        header=headers.SettleHeader,
-        answer=headers.SettleAnswer,
+        header=hand_headers.SettleHeader,
+        answer=hand_headers.SettleAnswer,
         changes=True,
     ),
     OwnRequest(
         code=OwnCode.RESUME,
         about="Check a parked transaction again, from the first check.",
-        header=headers.ByHandHeader,
+        header=hand_headers.ByHandHeader,
         changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.COPY_META,
+        about="Copy `meta.db`, which nobody else can read, beside itself: for a backup.",
+        answer=hand_headers.CopyMetaAnswer,
     ),
 )
 

@@ -112,6 +112,17 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     check_interval_max_ms: Int64
     checks_max: Int32
     park_after_ms: Int64
+    #: `fsync` or `os`; empty from a release that does not say, as is all that follows.
+    durability: str = ""
+    #: For what there is room on the disk (`all`, `no_messages`, `no_decisions`, `nothing`), and
+    #: how much is free.
+    disk: str = ""
+    disk_free_bytes: Int64 = 0
+    #: Of the last thousand flushes: what half of them took at most, and 99 of 100.
+    flush_ms_median: float = 0.0
+    flush_ms_p99: float = 0.0
+    #: Files that the process may have open.
+    open_files_max: Int64 = 0
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):
@@ -134,6 +145,8 @@ class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     states: str = "prepared,parked"
     #: Whether transaction ids are wanted.  They are read from the log.
     with_ids: bool = False
+    #: Only this producer group's; empty for all.
+    producer_group: str = ""
 
 
 class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
@@ -368,33 +381,3 @@ class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):
     visible_at_ms: Int64 | None = None
     #: Producers of its group that are online.
     producers_online: Int32
-
-
-class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
-    """RESUME: one transaction, named in one of two ways."""
-
-    #: Any of its half messages; -1 if the id is given.
-    half_offset: Int64 = -1
-    #: Of several with this id the newest is meant.
-    transaction_id: str = ""
-    #: Who wants it, for the record.
-    by: str
-
-
-class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
-    """SETTLE."""
-
-    #: `commit` or `rollback`.
-    resolution: str
-    #: Why, for the record.
-    reason: str
-
-
-class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """SETTLE."""
-
-    #: `committed` or `rolled_back`.
-    decided: str
-    decided_by: str
-    decided_at_ms: Int64
-    is_repeated: bool

@@ -85,13 +85,18 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
 _decode = msgspec.json.Decoder(Checkpoint).decode
 
 
+def encode(checkpoint: Checkpoint) -> bytes:
+    """What its file holds."""
+    body = msgspec.json.encode(checkpoint)
+    return b"%s %08x\n%s\n" % (MAGIC, zlib.crc32(body), body)
+
+
 def save(disk: Disk, checkpoint: Checkpoint) -> None:
     """Make this the newest checkpoint; durable when it returns."""
-    body = msgspec.json.encode(checkpoint)
     file = disk.open(TEMPORARY, create=True)
     try:
         file.truncate(0)
-        file.write_at(0, b"%s %08x\n%s\n" % (MAGIC, zlib.crc32(body), body))
+        file.write_at(0, encode(checkpoint))
         file.flush()
     finally:
         file.close()

@@ -324,6 +324,18 @@ class Meta:
         self.flush_offsets()
         return moved
 
+    def copy(self) -> Path:
+        """Write everything, and a copy of it beside the file, for a backup; where that is.
+
+        Nobody else can read the file itself, which is locked.  Who has an older copy open keeps it.
+        """
+        self.flush_offsets()
+        path = Path(self._file.path)
+        copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
+        unfinished.unlink(missing_ok=True)
+        self._file.copy_to(str(unfinished))
+        return unfinished.rename(copy)
+
     def close(self) -> None:
         """Write the offsets and give the file back."""
         try:

@@ -92,6 +92,15 @@ class MetaFile:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
 
+    def copy_to(self, path: str) -> None:
+        """Write all that is committed into a new file; nobody waits for locks, it is our own."""
+        with self._errors():
+            target = sqlite3.connect(path)
+            try:
+                self._connection.backup(target)
+            finally:
+                target.close()
+
     def damaged(self, message: str, **fields: object) -> StoreCorrupt:
         """The error to raise when what was read makes no sense."""
         return StoreCorrupt("meta_damaged", message, path=self.path, **fields)

@@ -11,12 +11,8 @@ from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import (
-    ByHandHeader,
-    PagedHeader,
-    SettleHeader,
-    TopicFilterHeader,
-)
+from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
+from escrowmq.protocol.own_headers import PagedHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import GroupRow, OffsetRow
 from escrowmq.store.meta import Group
 from escrowmq.transaction.commands import Park

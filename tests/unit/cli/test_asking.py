@@ -12,18 +12,18 @@ import pytest
 
 from escrowmq.cli.asking import duration
 from escrowmq.cli.group_commands import place_of
+from escrowmq.cli.lag import Lag
 from escrowmq.cli.main import main
 from escrowmq.cli.status import facts
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import HoldManyHeader, OwnAnswer, StatusAnswer
+from escrowmq.protocol.own_headers import HoldManyHeader
 from escrowmq.protocol.own_rows import SentInRow
 from escrowmq.testing import InProcessBroker
+from tests.unit.cli.answers import answered
 
 Run = Callable[..., str]
-TEXTS = {"broker", "cluster", "broker_version", "broker_address", "check_backoff"}
-NUMBERS = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +65,43 @@ def test_status_says_that_nothing_settles(run: Run) -> None:
 
 
 def test_status_says_when_the_pipeline_was_last_heard() -> None:
-    numbers: dict[str, Any] = dict.fromkeys(NUMBERS, 0)
-    away = StatusAnswer(
-        **numbers,
-        broker="b",
-        cluster="c",
-        broker_version="1",
-        broker_address="h:1",
-        check_backoff=1.0,
-    )
-    told = msgspec.structs.replace(away, now_ms=100_000)
-    assert facts(told)["pipeline"] == "attached, nothing to settle so far"
+    told = answered(now_ms=100_000)
+    assert facts(told, Lag())["pipeline"] == "attached, nothing to settle so far"
     settled = msgspec.structs.replace(told, last_verdict_at_ms=95_000)
-    assert facts(settled)["pipeline"] == "attached, its last verdict came 5 s ago"
+    assert facts(settled, Lag())["pipeline"] == "attached, its last verdict came 5 s ago"
+
+
+@pytest.mark.parametrize(
+    ("known", "name", "text"),
+    [
+        ({}, "disk", "unknown"),
+        ({"disk": "all", "disk_free_bytes": 5_000}, "disk", "5,000 bytes free"),
+        ({"disk": "no_messages"}, "disk", "0 bytes free, TOO FEW: no messages"),
+        ({"durability": "os"}, "flushes", "none: durability is left to the operating system"),
+        ({"durability": "fsync"}, "flushes", "none so far"),
+        (
+            {"flush_ms_median": 1.5, "flush_ms_p99": 9.0},
+            "flushes",
+            "1.5 ms, 99 of 100 within 9 ms",
+        ),
+    ],
+)
+def test_status_tells_disk_and_flushes(known: dict[str, Any], name: str, text: str) -> None:
+    assert facts(answered(**known), Lag())[name] == text
+
+
+def test_status_tells_who_lags_most(run: Run) -> None:
+    run("topic", "create", "lagged", "--queues", "1")
+    for _ in range(3):
+        run("message", "send", "x", "--topic", "lagged")
+    run("group", "reset-offset", "slow", "--topic", "lagged", "--to", "earliest")
+    assert "at most 3 messages, of group slow in topic lagged" in run("status")
+    told = json.loads(run("status", "-o", "json"))
+    assert (told["lag_max"], told["lag_max_group"]) == (3, "slow")
+    assert (told["disk"], told["durability"]) == ("all", "os")
+    assert told["disk_free_bytes"] > 0
+    assert told["open_files_max"] > 0
+    run("group", "reset-offset", "slow", "--topic", "lagged", "--to", "latest")
 
 
 def test_a_topic_is_made_listed_shown_and_removed(run: Run) -> None:

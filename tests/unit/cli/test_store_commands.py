@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from escrowmq.cli.main import app, main
+from escrowmq.cli.main import app_for, main
 from escrowmq.cli.store_text import SHOWN_MAX, as_table
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.report import Finding, Report
@@ -155,14 +155,31 @@ def test_a_repair_tells_what_it_did_and_where_the_copies_are(
     assert "were taken out by repairs" in capsys.readouterr().out
 
 
+def test_what_is_found_is_a_row_for_programs(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("store", "check", bad, "-o", "csv") == 1
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head == "code,path,at,what"
+    assert rows[0].startswith("damaged,commitlog/")
+
+
+def test_a_dry_run_of_a_repair_tells_its_plan_alone(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = DiskImage.from_directory(bad)
+    assert exit_code("store", "repair", bad, "--dry-run") == 1
+    assert capsys.readouterr().out
+    after = DiskImage.from_directory(bad)
+    assert {path: after.files[path] for path in before.files} == before.files
+
+
 def test_a_repair_asks_first(bad: Path) -> None:
     before = DiskImage.from_directory(bad)
-    result = CliRunner().invoke(app, ["store", "repair", str(bad)], input="n\n")
+    result = CliRunner().invoke(app_for(["store"], {}), ["store", "repair", str(bad)], input="n\n")
     assert result.exit_code == 1
     assert "Do this?" in result.output
     after = DiskImage.from_directory(bad)
     assert {path: after.files[path] for path in before.files} == before.files
-    result = CliRunner().invoke(app, ["store", "repair", str(bad)], input="y\n")
+    result = CliRunner().invoke(app_for(["store"], {}), ["store", "repair", str(bad)], input="y\n")
     assert result.exit_code == 0
     assert "No damage is left." in result.output
 

@@ -8,12 +8,8 @@ from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import read_header, write_fields
 from escrowmq.protocol.own import FIRST_CODE, LAST_CODE, OWN_REQUESTS, OwnCode, OwnRequest, is_own
 from escrowmq.protocol.own_forms import Form, columns_of
-from escrowmq.protocol.own_headers import (
-    HoldHeader,
-    ListTransactionsHeader,
-    PagedHeader,
-    SettleHeader,
-)
+from escrowmq.protocol.own_hand_headers import SettleHeader
+from escrowmq.protocol.own_headers import HoldHeader, ListTransactionsHeader, PagedHeader
 
 REQUESTS = list(OWN_REQUESTS.values())
 

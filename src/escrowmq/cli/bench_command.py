@@ -1,0 +1,50 @@
+"""``escrowmq bench``: run a bench program of the source tree."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.model.errors import RequestRefused
+
+PACKAGE = "bench"
+WHERE = "they are in the source tree, not in the wheel: run this in a clone, see its bench folder"
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which; without it all are listed.")] = None,
+) -> None:
+    """Run a bench program, and print its figures.
+
+    What follows its name is for the program: escrowmq bench store -- --help.
+    """
+    # A clone is used where it is: its root is not on the path of an installed command.
+    if find_spec(PACKAGE) is None and Path(PACKAGE, "__init__.py").is_file():
+        sys.path.insert(0, str(Path.cwd()))
+    programs = names()
+    if not programs:
+        raise RequestRefused("bench_missing", WHERE)
+    if name is None:
+        for program in programs:
+            typer.echo(program)
+        return
+    if name not in programs:
+        raise RequestRefused("bench_unknown", f"there are {', '.join(programs)}", name=name[:64])
+    sys.argv = [f"escrowmq bench {name}", *context.args]
+    runpy.run_module(f"{PACKAGE}.{name}", run_name="__main__")
+
+
+def names() -> list[str]:
+    """Every program, as it is called."""
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    root = Path(next(iter(spec.submodule_search_locations)))
+    found = [path for path in root.rglob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
+    return sorted(".".join(path.relative_to(root).with_suffix("").parts) for path in found)

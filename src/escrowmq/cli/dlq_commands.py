@@ -1,0 +1,142 @@
+"""``escrowmq dlq``: what consumer groups gave up, and sending it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at, whoami
+from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_rows import MessageRow
+
+app = typer.Typer(help="See what consumers gave up, and send it again.", no_args_is_help=True)
+
+EXIT_REFUSED = 1
+BODY_CHARS_MAX = 60
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group.")]
+LimitOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, at most.")]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        "--to", metavar="group|topic", help="To this group alone, or to all of the first topic."
+    ),
+]
+
+
+@app.callback()
+def dlq() -> None:
+    """See what consumers gave up, and send it again."""
+
+
+@app.command(name="list")
+def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
+    """Print every group that has dead letters, and how many."""
+    from escrowmq.cli.redriving import DLQ_PREFIX
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListQueuesHeader
+
+    counts: dict[str, int] = {}
+    with asking(broker) as calls:
+        for topic in calls.rows(OwnCode.LIST_TOPICS):
+            if topic.topic.startswith(DLQ_PREFIX):
+                queues = calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic.topic))
+                counts[topic.topic] = sum(queue.end - queue.start for queue in queues)
+    rows = [(topic.removeprefix(DLQ_PREFIX), count, topic) for topic, count in counts.items()]
+    show_rows(("group", "letters", "topic"), rows, output, "no group has given anything up")
+
+
+@app.command()
+def show(
+    group: GroupArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+    *,
+    limit: LimitOption = 100,
+) -> None:
+    """Print the dead letters of a group, the oldest first, and whether each was sent again."""
+    from escrowmq.cli.redriving import first_topic, letters, was_sent
+
+    with asking(broker) as calls:
+        rows = [
+            (
+                letter.message_id,
+                first_topic(letter),
+                at(letter.stored_at_ms),
+                letter.reconsume_times,
+                was_sent(calls, letter),
+                letter.keys,
+                letter.body[: BODY_CHARS_MAX * 4].decode(errors="replace")[:BODY_CHARS_MAX],
+            )
+            for letter in islice(letters(calls, group), limit)
+        ]
+    columns = ("id", "topic", "given up", "tries", "sent again", "keys", "body")
+    show_rows(columns, rows, output, "it has no dead letters")
+
+
+@app.command()
+def redrive(
+    group: GroupArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+    *,
+    id_: Annotated[
+        list[str] | None, typer.Option("--id", help="Only this one; may be repeated.")
+    ] = None,
+    limit: LimitOption = 1_000,
+    to: TargetOption = "group",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Send dead letters again, the oldest first: each once, however often this is run.
+
+    Exit code 1: some were refused.
+    """
+    from escrowmq.cli.redriving import Sent, Target, target_topic, was_sent
+    from escrowmq.cli.redriving import redrive as send
+
+    if to not in set(Target):
+        raise RequestRefused("target_unknown", "say --to group or --to topic", to=to[:64])
+    target = Target(to)
+    with asking(broker) as calls:
+        found = islice(_chosen(calls, group, id_ or []), limit)
+        if dry_run:
+            sent = [
+                Sent(
+                    letter.message_id,
+                    target_topic(letter, group, target),
+                    "sent before" if was_sent(calls, letter) else "would be sent",
+                )
+                for letter in found
+            ]
+        else:
+            sent = list(send(calls, found, group, target, whoami()))
+    show_rows(("id", "topic", "outcome", "detail"), sent, output, "it has no dead letters")
+    if not dry_run and any(one.is_refused for one in sent):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _chosen(calls: OwnCalls, group: str, ids: list[str]) -> Iterator[MessageRow]:
+    """All letters of a group, or those that are named; one that is not there is refused first."""
+    from escrowmq.cli.redriving import letters
+
+    if not ids:
+        yield from letters(calls, group)
+        return
+    wanted = {
+        letter.message_id: letter for letter in letters(calls, group) if letter.message_id in ids
+    }
+    for message_id in ids:
+        if message_id not in wanted:
+            raise RequestRefused(
+                "message_unknown",
+                "escrowmq dlq show lists all",
+                group=group,
+                message_id=message_id[:64],
+            )
+    yield from wanted.values()

@@ -1,0 +1,85 @@
+"""``escrowmq doctor``: the first place to look when something is wrong, or to see that nothing is.
+
+Each check is one line: how it is, and what to do.  Nothing is changed by looking.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.cli.asking import DEFAULT_BROKER
+from escrowmq.cli.findings import Finding, Level, problem
+from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.model.errors import RequestRefused
+
+EXIT_UNWELL = 1
+COLUMNS = ("level", "check", "found", "advice")
+
+
+def doctor(
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            "--broker",
+            "-b",
+            metavar="HOST:PORT",
+            envvar="ESCROWMQ_BROKER",
+            help=f"Whom to ask; {DEFAULT_BROKER}, if one is there.",
+        ),
+    ] = None,
+    *,
+    data: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="DIR", help="Look at it, too.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as problems.")] = False,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Look at everything, and say what to do.
+
+    Exit code 0: well.  1: a problem, or with --strict a warning.
+    """
+    findings: list[Finding] = []
+    for finding in examine(broker, data, file, set_ or []):
+        findings.append(finding)
+        if output is Output.TABLE:
+            # At once: a database that does not answer takes its time.
+            typer.echo(line(finding))
+    if output is not Output.TABLE:
+        show_rows(COLUMNS, findings, output)
+    bad = {Level.PROBLEM, Level.WARNING} if strict else {Level.PROBLEM}
+    if any(finding.level in bad for finding in findings):
+        raise typer.Exit(EXIT_UNWELL)
+
+
+def line(finding: Finding) -> str:
+    """A finding for people."""
+    advice = f"; {finding.advice}" if finding.advice else ""
+    return f"{finding.level:11}  {finding.check}: {finding.found}{advice}"
+
+
+def examine(
+    broker: str | None, data: Path | None, file: Path | None, flags: list[str]
+) -> Iterator[Finding]:
+    """Every check, one after the other."""
+    from escrowmq.cli import doctor_broker, doctor_data, doctor_ledgers, doctor_machine
+    from escrowmq.cli.config import load
+
+    yield from doctor_machine.findings()
+    if data is not None:
+        yield from doctor_data.findings(data)
+    yield from doctor_broker.findings(broker or DEFAULT_BROKER, is_expected=broker is not None)
+    try:
+        config = load(file=file, environ=os.environ, flags=flags)
+    except RequestRefused as error:
+        yield problem("config", str(error), "mend the setting that it names")
+        return
+    for name, ledger in config.ledgers.items():
+        yield from doctor_ledgers.findings(name, ledger.url)

@@ -1,0 +1,145 @@
+"""What the doctor asks a broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from escrowmq.cli.asking import asking, duration
+from escrowmq.cli.doctor_data import free_finding
+from escrowmq.cli.findings import Finding, information, ok, problem, warning
+from escrowmq.cli.lag import Lag, largest_lag
+from escrowmq.cli.status import disk_of, flushes_of, lag_of, pipeline_of
+from escrowmq.model.errors import EscrowError
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.own_headers import StatusAnswer
+
+ANSWER_MS_SLOW = 1_000
+OLD_MS = 3_600_000
+LAG_LARGE = 100_000
+FLUSH_MS_SLOW = 100
+#: Deadlines of transactions are kept on the broker's clock.
+CLOCK_MS_WRONG = 5_000
+OPEN_FILES_MIN = 4_096
+
+
+def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
+    """Each check; where none was said to be, none need be."""
+    from escrowmq.protocol.own import OwnCode
+
+    try:
+        with asking(address) as calls:
+            # The first call also makes the connection.
+            calls.call(OwnCode.STATUS)
+            before_ms = time.time_ns() // 1_000_000
+            told = calls.call(OwnCode.STATUS).header
+            took_ms = time.time_ns() // 1_000_000 - before_ms
+            lag = largest_lag(calls)
+    except EscrowError as error:
+        if is_expected or error.code != "broker_unreachable":
+            yield problem("broker", str(error), "start it with escrowmq up, or mend --broker")
+        else:
+            yield information(
+                "broker", f"none at {address}", "start one with escrowmq up, or say --broker"
+            )
+        return
+    yield from of_answer(told, lag, took_ms=took_ms, apart_ms=told.now_ms - before_ms)
+
+
+def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> Iterator[Finding]:
+    """What its answer says."""
+    yield _broker(told, took_ms)
+    ours = version("escrowmq")
+    if told.broker_version != ours:
+        found = f"the broker has {told.broker_version}, this command {ours}"
+        yield warning("versions", found, "use the same release for both")
+    yield _pipeline(told)
+    yield _undecided(told)
+    if told.undecided_without_producer:
+        yield warning(
+            "producers",
+            f"{told.undecided_without_producer} undecided with nobody to ask",
+            "start their producers, or see escrowmq txn list --nobody-online",
+        )
+    yield _parked(told)
+    yield _contradictions(told)
+    yield _disk(told)
+    yield _flushes(told)
+    if lag.messages > LAG_LARGE:
+        yield warning("lag", lag_of(lag), "are there enough consumers? escrowmq group show")
+    else:
+        yield ok("lag", lag_of(lag))
+    yield _clock(apart_ms, took_ms)
+    if 0 < told.open_files_max < OPEN_FILES_MIN:
+        found = f"the broker may have {told.open_files_max}"
+        yield warning("open files", found, "raise LimitNOFILE of its service, or ulimit -n")
+
+
+def _broker(told: StatusAnswer, took_ms: int) -> Finding:
+    running = duration(told.now_ms - told.started_at_ms)
+    found = f"{told.broker} at {told.broker_address} is ready, running for {running}"
+    if took_ms > ANSWER_MS_SLOW:
+        advice = "is the machine overloaded, or the network slow?"
+        return warning("broker", f"{found}, but took {took_ms} ms to answer", advice)
+    return ok("broker", found)
+
+
+def _pipeline(told: StatusAnswer) -> Finding:
+    found, _, advice = pipeline_of(told).partition("; ")
+    if not told.pipeline_away_since_ms:
+        return ok("pipeline", found)
+    return (problem if told.undecided else warning)("pipeline", found, advice)
+
+
+def _undecided(told: StatusAnswer) -> Finding:
+    if not told.undecided:
+        return ok("undecided", "none")
+    found = f"{told.undecided}, the oldest for {duration(told.oldest_undecided_age_ms)}"
+    if told.oldest_undecided_age_ms > OLD_MS:
+        return warning("undecided", found, "escrowmq txn list, then txn explain the oldest")
+    return ok("undecided", found)
+
+
+def _parked(told: StatusAnswer) -> Finding:
+    if not told.parked:
+        return ok("parked", "none")
+    advice = "escrowmq txn list --states parked, then commit, rollback or resume each"
+    return warning("parked", f"{told.parked} wait for a person", advice)
+
+
+def _contradictions(told: StatusAnswer) -> Finding:
+    if not told.contradictions:
+        return ok("contradictions", "none")
+    return problem(
+        "contradictions",
+        f"{told.contradictions}: somebody said the opposite of what was decided",
+        "the broker's log names them; escrowmq audit compares everything",
+    )
+
+
+def _disk(told: StatusAnswer) -> Finding:
+    if told.disk in {"", "all"}:
+        return free_finding(told.disk_free_bytes) if told.disk else ok("disk space", "unknown")
+    return problem("disk space", disk_of(told), "make room on the broker's disk")
+
+
+def _flushes(told: StatusAnswer) -> Finding:
+    found = flushes_of(told)
+    if told.durability == "os":
+        advice = "a power cut can lose what was acknowledged; set store.durability=fsync"
+        return warning("flushes", found, advice)
+    if told.flush_ms_p99 > FLUSH_MS_SLOW:
+        return warning("flushes", found, "each message waits for one: use a faster disk")
+    return ok("flushes", found)
+
+
+def _clock(apart_ms: int, took_ms: int) -> Finding:
+    # The broker looked at its clock at some time while we waited.
+    beyond_ms = max(apart_ms - took_ms, -apart_ms, 0)
+    if beyond_ms > CLOCK_MS_WRONG:
+        found = f"{duration(beyond_ms)} apart from the broker's"
+        return warning("clock", found, "have both machines keep time (NTP)")
+    return ok("clock", f"{duration(beyond_ms)} apart from the broker's")

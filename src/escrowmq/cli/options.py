@@ -1,0 +1,34 @@
+"""Options that many commands share.  Light: commands that only ask a broker import it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from escrowmq.model.errors import RequestRefused
+
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="TOML file; else $ESCROWMQ_CONFIG names one."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
+]
+
+
+def instant_ms(option: str, text: str) -> int:
+    """A time that an option was given, as text."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        allowed = "milliseconds since 1970, or a time as in 2026-11-16T12:00:00Z"
+        raise RequestRefused("bad_option", allowed, option=option, value=text[:64]) from None
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return int(instant.timestamp() * 1_000)

@@ -1,0 +1,202 @@
+"""Sending dead letters again, each exactly once.
+
+A dead letter is sent as the one message of a transaction whose id is made of the letter's own id.
+What was sent before is found by that id, for as long as the letter exists: retention deletes the
+letter first.  And the broker holds and commits a transaction once, however often it is told to
+(``store.id_window_ms``), so that two commands at once, or one that died in the middle and was run
+again, send nothing twice: the second ends what the first began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import (
+    ByHeader,
+    HoldManyHeader,
+    ListQueuesHeader,
+    ReadMessagesHeader,
+    TransactionHeader,
+)
+from escrowmq.protocol.own_rows import DecisionRow, SentInRow
+from escrowmq.protocol.properties import (
+    DELAY,
+    PGROUP,
+    RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TRANSACTION_ID,
+    format_properties,
+    parse_properties,
+)
+
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_rows import MessageRow
+
+DLQ_PREFIX = "%DLQ%"
+RETRY_PREFIX = "%RETRY%"
+PRODUCER_GROUP = "escrowmq-redrive"
+#: It waits for nobody: one that stays undecided is ended by the same command, or by hand.
+ALLOWED_MS = 60_000
+#: In one request.
+LETTERS_MAX = 64
+BYTES_MAX = 8 * 1024 * 1024
+
+_UNKNOWN = ("transaction_unknown", "no_such_half_message")
+_COMMITTED = "already_committed"
+#: What was true of the letter's first life only.
+_DROPPED = (
+    DELAY,
+    PGROUP,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    TRANSACTION_ID,
+)
+
+
+class Target(StrEnum):
+    """Who gets it again."""
+
+    #: Only the consumer group that gave it up, through its retry topic.
+    GROUP = "group"
+    #: Every group of the topic it was first sent to.
+    TOPIC = "topic"
+
+
+class Sent(NamedTuple):
+    """How it went with one letter."""
+
+    message_id: str
+    topic: str
+    #: ``sent``, ``sent before``, or the code of a refusal.
+    outcome: str
+    detail: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is still only a dead letter."""
+        return self.outcome not in {"sent", "sent before"}
+
+
+def letters(calls: OwnCalls, group: str) -> Iterator[MessageRow]:
+    """The dead letters of a group, the oldest first.
+
+    Raises:
+        RequestRefused: ``topic_unknown``: it has never given anything up.
+    """
+    topic = f"{DLQ_PREFIX}{group}"
+    queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
+    if not queues:
+        raise RequestRefused("topic_unknown", "escrowmq dlq list shows all", topic=topic)
+    for queue in queues:
+        asked = ReadMessagesHeader(
+            topic=topic, queue_id=queue.queue_id, start=queue.start, end=queue.end
+        )
+        yield from calls.rows(OwnCode.READ_MESSAGES, asked)
+
+
+def first_topic(letter: MessageRow) -> str:
+    """Where it was first sent to."""
+    return parse_properties(letter.properties.encode()).get(RETRY_TOPIC, "")
+
+
+def transaction_of(letter: MessageRow) -> str:
+    """The id under which it is sent again."""
+    return f"redrive-{letter.message_id}"
+
+
+def was_sent(calls: OwnCalls, letter: MessageRow) -> bool:
+    """Whether it was sent again before."""
+    named = TransactionHeader(transaction_id=transaction_of(letter), limit=1)
+    try:
+        told = calls.call(OwnCode.LIFE_LINE, named).header
+    except RequestRefused as refused:
+        if refused.code in _UNKNOWN:
+            return False
+        raise
+    return bool(told.state == "committed")
+
+
+def redrive(
+    calls: OwnCalls, found: Iterator[MessageRow], group: str, target: Target, by: str
+) -> Iterator[Sent]:
+    """Send letters again, some at a time."""
+    for portion in _portions(found):
+        unsent = []
+        for letter in portion:
+            if was_sent(calls, letter):
+                topic = target_topic(letter, group, target)
+                yield Sent(letter.message_id, topic, "sent before")
+            else:
+                unsent.append(letter)
+        if unsent:
+            yield from _redrive(calls, unsent, group, target, by)
+
+
+def target_topic(letter: MessageRow, group: str, target: Target) -> str:
+    """Where a letter goes."""
+    return f"{RETRY_PREFIX}{group}" if target is Target.GROUP else first_topic(letter)
+
+
+def _portions(found: Iterator[MessageRow]) -> Iterator[list[MessageRow]]:
+    portion: list[MessageRow] = []
+    size = 0
+    for letter in found:
+        if portion and (len(portion) == LETTERS_MAX or size + len(letter.body) > BYTES_MAX):
+            yield portion
+            portion, size = [], 0
+        portion.append(letter)
+        size += len(letter.body)
+    if portion:
+        yield portion
+
+
+def _redrive(
+    calls: OwnCalls, some: Sequence[MessageRow], group: str, target: Target, by: str
+) -> Iterator[Sent]:
+    header = HoldManyHeader(producer_group=PRODUCER_GROUP, allowed_ms=ALLOWED_MS)
+    rows = [_row(letter, target_topic(letter, group, target), target) for letter in some]
+    held = calls.call(OwnCode.HOLD_MANY, header, rows).rows
+    commits = [
+        DecisionRow(
+            half_offset=one.half_offset, resolution="commit", producer_group=None, log_offset=None
+        )
+        for one in held
+        if one.half_offset is not None
+    ]
+    ends = iter(calls.call(OwnCode.DECIDE_MANY, ByHeader(by=by), commits).rows if commits else ())
+    for letter, row, one in zip(some, rows, held, strict=True):
+        refused, detail = one.refused, one.detail
+        if one.half_offset is not None:
+            (end,) = islice(ends, 1)
+            refused, detail = end.refused, end.detail
+        outcome = "sent before" if refused == _COMMITTED else refused or "sent"
+        yield Sent(letter.message_id, row.topic, outcome, detail or "")
+
+
+def _row(letter: MessageRow, topic: str, target: Target) -> SentInRow:
+    properties = parse_properties(letter.properties.encode())
+    for name in _DROPPED:
+        properties.pop(name, None)
+    if target is Target.TOPIC:
+        properties.pop(RETRY_TOPIC, None)
+    return SentInRow(
+        transaction_id=transaction_of(letter),
+        topic=topic,
+        queue_id=-1,
+        body=letter.body,
+        properties=format_properties(properties).decode(),
+        flag=letter.flag,
+        sys_flag=letter.sys_flag,
+        born_at_ms=letter.born_at_ms,
+    )

@@ -1,0 +1,166 @@
+"""What ``escrowmq txn explain`` says: why a transaction is as it is, and what comes next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.cli.asking import at, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
+    from escrowmq.protocol.own_rows import EventRow
+    from escrowmq.transaction.policy import CheckPolicy
+    from escrowmq.transaction.rules import Due
+
+DECIDED = ("committed", "rolled_back")
+
+
+def explained(
+    head: LifeLineAnswer,
+    events: Sequence[EventRow],
+    told: StatusAnswer,
+    *,
+    due_before: int = 0,
+) -> list[str]:
+    """The words.  ``due_before``: how many of its group are due for a check longer than it is."""
+    held = next((event for event in events if event.event == "held"), None)
+    since = "" if held is None else f" It was stored {duration(told.now_ms - held.at_ms)} ago."
+    lines = [f"Transaction {head.transaction_id} is {head.state}.{since}"]
+    if head.state in DECIDED:
+        return [*lines, *_decided(head, events)]
+    if head.state == "parked":
+        return [*lines, *_parked(events, told)]
+    return [*lines, *_undecided(head, events, told, due_before)]
+
+
+def _decided(head: LifeLineAnswer, events: Sequence[EventRow]) -> Iterator[str]:
+    by = next((event for event in events if event.event == head.state), None)
+    if by is not None:
+        yield f"It was decided by {by.by or 'nobody known'} at {at(by.at_ms)}."
+    yield "No check comes: a decision stands."
+
+
+def _parked(events: Sequence[EventRow], told: StatusAnswer) -> Iterator[str]:
+    parked = [event for event in events if event.event == "parked"]
+    why = parked[-1].detail if parked else "unknown"
+    meaning = {
+        "exhausted": f"its producers were asked {told.checks_max} times and gave no outcome",
+        "past_retention": f"nobody had decided it after {duration(told.park_after_ms)}",
+    }.get(why, why)
+    yield f"It was parked ({why}): {meaning}. It is kept and not delivered."
+    yield "No check comes by itself. escrowmq txn resume has it checked again, from the first one;"
+    yield "escrowmq txn commit or rollback settles it by hand."
+
+
+def _undecided(
+    head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
+) -> Iterator[str]:
+    from escrowmq.transaction.rules import Due
+
+    if head.ledger:
+        yield f"Its outcome is in the ledger {head.ledger}, which the pipeline looks up."
+    else:
+        yield (
+            f"{head.producers_online} producers of group {head.producer_group} are online; "
+            f"it was asked about {head.checks_sent} of {told.checks_max} times."
+        )
+    due = _due(head, events, told)
+    if due is Due.WAIT:
+        yield from _waiting(head, told)
+    elif due is Due.PARK:
+        yield f"The pipeline's next round parks it ({_park_why(head, told)})."
+    elif due is Due.LOOK_UP:
+        yield f"It is due since {_overdue(head, told)}: the pipeline's next round looks it up."
+    else:
+        yield from _to_ask(head, events, told, due_before)
+    if told.pipeline_away_since_ms:
+        yield (
+            f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
+            "Start escrowmq up or escrowmq pipeline."
+        )
+
+
+def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:
+    from escrowmq.transaction.rules import check_wait_ms
+
+    assert head.next_check_at_ms is not None
+    when = f"{duration(head.next_check_at_ms - told.now_ms)}, at {at(head.next_check_at_ms)}"
+    if head.ledger:
+        yield f"It is looked up in {when}."
+    elif not head.checks_sent:
+        yield f"Its first check is due in {when}: its sender has that long to decide it."
+    elif head.checks_sent >= told.checks_max:
+        yield f"It was asked about as often as may be. If no answer comes, it is parked in {when}."
+    else:
+        wait = duration(check_wait_ms(head.checks_sent, _policy(told)))
+        yield f"Its next check is due in {when}: after check {head.checks_sent} it waits {wait}."
+        if told.check_backoff > 1:
+            longest = duration(told.check_interval_max_ms)
+            yield f"Each wait is {told.check_backoff:g} times the one before, at most {longest}."
+
+
+def _to_ask(
+    head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
+) -> Iterator[str]:
+    yield f"Its next check is due since {_overdue(head, told)}."
+    if not head.producers_online:
+        park_at_ms = _started_at_ms(events, told) + told.park_after_ms
+        yield (
+            "Nobody can be asked until a producer of that group connects, and nothing is counted. "
+            f"If none does, it is parked at {at(park_at_ms)}."
+        )
+    elif due_before:
+        yield (
+            f"{due_before} others of its group are due for longer, and go first: a round asks "
+            "about at most pipeline.check_budget_per_group (1000) of one group."
+        )
+    else:
+        yield "The pipeline's next round has a producer asked."
+
+
+def _overdue(head: LifeLineAnswer, told: StatusAnswer) -> str:
+    assert head.next_check_at_ms is not None
+    return f"{at(head.next_check_at_ms)}, for {duration(told.now_ms - head.next_check_at_ms)}"
+
+
+def _due(head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer) -> Due:
+    """As the rules say it; they are not told a second time here."""
+    from escrowmq.transaction.rules import HalfFacts, due
+    from escrowmq.transaction.states import State
+
+    next_at_ms = told.now_ms if head.next_check_at_ms is None else head.next_check_at_ms
+    half = HalfFacts(
+        state=int(State.PREPARED),
+        age_ms=told.now_ms - _started_at_ms(events, told),
+        wait_ms=next_at_ms - told.now_ms,
+        checks_sent=head.checks_sent,
+        has_ledger=int(bool(head.ledger)),
+    )
+    return due(half, _policy(told))
+
+
+def _park_why(head: LifeLineAnswer, told: StatusAnswer) -> str:
+    if head.checks_sent >= told.checks_max:
+        return f"asked {head.checks_sent} times"
+    return f"older than {duration(told.park_after_ms)}"
+
+
+def _started_at_ms(events: Sequence[EventRow], told: StatusAnswer) -> int:
+    """Since when its age counts."""
+    began = [event.at_ms for event in events if event.event in {"held", "resumed"}]
+    return max(began, default=told.now_ms)
+
+
+def _policy(told: StatusAnswer) -> CheckPolicy:
+    from escrowmq.transaction.policy import CheckPolicy
+
+    return CheckPolicy(
+        check_after_ms=told.check_after_ms,
+        check_interval_ms=told.check_interval_ms,
+        check_backoff=told.check_backoff,
+        check_interval_max_ms=told.check_interval_max_ms,
+        checks_max=told.checks_max,
+        park_after_ms=told.park_after_ms,
+    )

@@ -1,0 +1,49 @@
+"""The fields of requests for people: settling and resuming by hand, and backups.
+
+As ``own_headers.py``, which has all the others.
+"""
+
+from __future__ import annotations
+
+from escrowmq.protocol.headers import Int64
+from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
+
+
+class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
+    """RESUME: one transaction, named in one of two ways."""
+
+    #: Any of its half messages; -1 if the id is given.
+    half_offset: Int64 = -1
+    #: Of several with this id the newest is meant.
+    transaction_id: str = ""
+    #: Who wants it, for the record.
+    by: str
+
+
+class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
+    """SETTLE."""
+
+    #: `commit` or `rollback`.
+    resolution: str
+    #: Why, for the record.
+    reason: str
+
+
+class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """SETTLE."""
+
+    #: `committed` or `rolled_back`.
+    decided: str
+    decided_by: str
+    decided_at_ms: Int64
+    is_repeated: bool
+
+
+class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """COPY_META."""
+
+    #: The data directory, and the copy in it; a later request replaces it.
+    data_dir: str
+    path: str
+    #: Up to where the log is durable.
+    log_end: Int64

@@ -1,0 +1,279 @@
+"""Copies of a store, taken while a broker writes to it, and data directories made of them.
+
+The log is append-only and its projections can be made anew, so a backup is the newest checkpoint
+and the log from there on, as far as it reached at one moment, and ``meta.db`` of that moment.  An
+open file outlives its name, so retention may go on meanwhile; what a batch in flight had written
+only half is a torn tail to whoever opens the copy, and was never acknowledged.  ADR-0020 has the
+proof.  The checkpoint in the copy says that all projections are to be made anew.
+
+    manifest.json      which files, how long, and their SHA-256; written last: a backup is whole
+                       if it has one
+    meta.db            as SQLite copies it
+    store/format, store/checkpoint, store/commitlog/...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
+from escrowmq.store import checkpoint as checkpoints
+from escrowmq.store import format as formats
+from escrowmq.store.commit_log import DIRECTORY, segment_path
+
+if TYPE_CHECKING:
+    from escrowmq.store.checkpoint import Checkpoint
+    from escrowmq.store.disk import Disk, File
+
+MANIFEST = "manifest.json"
+TEMPORARY = "manifest.tmp"
+META = "meta.db"
+STORE = "store"
+VERSION = 1
+REBUILD = "a backup holds the log alone"
+BLOCK_BYTES = 1024 * 1024
+#: How often retention may come in between before we give up.
+ATTEMPTS_MAX = 10
+
+_SEGMENT = re.compile(r"[0-9]{20}")
+_OURS = re.compile(rf"meta\.db|store/(format|checkpoint|{DIRECTORY}/[0-9]{{20}})")
+
+
+class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a backup."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds."""
+
+    version: int
+    made_at_ms: int
+    #: Of EscrowMQ.
+    release: str
+    #: The log, from and up to; at its end something may be torn.
+    log_start: int
+    log_end: int
+    files: list[BackupFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+class Pinned(msgspec.Struct, kw_only=True):
+    """A store at one moment: open files stay readable, whatever becomes of their names."""
+
+    checkpoint: Checkpoint | None
+    format: File
+    #: By start: the file, and how much of it counts.
+    segments: dict[int, tuple[File, int]]
+
+    @property
+    def log_start(self) -> int:
+        """Where its log begins."""
+        return min(self.segments, default=0)
+
+    @property
+    def log_end(self) -> int:
+        """Up to where its log was written."""
+        return max((start + size for start, (_, size) in self.segments.items()), default=0)
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.format.close()
+        for file, _ in self.segments.values():
+            file.close()
+
+
+def pin(disk: Disk) -> Pinned:
+    """Open what a backup of the store on this disk needs, all of one moment.
+
+    The checkpoint comes first, so that the log is at least as long as it says.
+    """
+    if not disk.exists(formats.PATH):
+        raise StoreUnusable("store_missing", "there is no store in this directory")
+    for _ in range(ATTEMPTS_MAX):
+        # A name may go between two looks: checkpoints are renamed, old segments deleted.
+        with suppress(FileNotFoundError):
+            pinned = _try_to_pin(disk)
+            if pinned is not None:
+                return pinned
+    raise Unavailable("backup_overtaken", "the log's beginning was deleted meanwhile; try again")
+
+
+def _try_to_pin(disk: Disk) -> Pinned | None:
+    checkpoint = checkpoints.load(disk, checkpoints.PATH)
+    if checkpoint is None:
+        checkpoint = checkpoints.load(disk, checkpoints.PREVIOUS)
+    log_start = 0 if checkpoint is None else checkpoint.log_start
+    starts = [int(name) for name in disk.list(DIRECTORY) if _SEGMENT.fullmatch(name)]
+    while len(starts) > 1 and starts[1] <= log_start:
+        del starts[0]
+    pinned = Pinned(checkpoint=checkpoint, format=disk.open(formats.PATH), segments={})
+    try:
+        for start, next_start in zip_longest(starts, starts[1:]):
+            file = disk.open(segment_path(start))
+            pinned.segments[start] = file, 0
+            size = file.size()
+            if next_start is not None:
+                # A start after a crash writes the tail again, into a segment of its own.
+                size = min(size, next_start - start)
+            pinned.segments[start] = file, size
+    except BaseException:
+        pinned.close()
+        raise
+    if checkpoint is not None and pinned.segments and pinned.log_start > log_start:
+        # A newer one has let retention delete what this one counts on.
+        pinned.close()
+        return None
+    return pinned
+
+
+def take(
+    source: Disk,
+    target: Disk,
+    meta: Callable[[], File],
+    *,
+    now_ms: int,
+    release: str,
+) -> Manifest:
+    """Copy the store on ``source`` into ``target``, an empty directory; durable when it returns.
+
+    ``meta`` opens a copy of meta.db that nobody writes to.  It is called once the log's end is
+    known, so that every topic of the log is in it.
+    """
+    refuse_unless_empty(target)
+    with closing(pin(source)) as pinned, closing(meta()) as tables:
+        target.make_directory(f"{STORE}/{DIRECTORY}")
+        files = [_copied(tables, tables.size(), target, META)]
+        files.append(_copied(pinned.format, pinned.format.size(), target, f"{STORE}/format"))
+        for start, (file, size) in pinned.segments.items():
+            files.append(_copied(file, size, target, f"{STORE}/{segment_path(start)}"))
+        if pinned.checkpoint is not None:
+            anew = pinned.checkpoint.with_files(rebuild=REBUILD)
+            files.append(_written(target, f"{STORE}/checkpoint", checkpoints.encode(anew)))
+        manifest = Manifest(
+            version=VERSION,
+            made_at_ms=now_ms,
+            release=release,
+            log_start=pinned.log_start,
+            log_end=pinned.log_end,
+            files=files,
+        )
+    for directory in (f"{STORE}/{DIRECTORY}", STORE, ""):
+        target.flush_directory(directory)
+    _written(target, TEMPORARY, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    target.rename(TEMPORARY, MANIFEST)
+    target.flush_directory("")
+    return manifest
+
+
+def refuse_unless_empty(target: Disk) -> None:
+    """Nothing that somebody may need is written over."""
+    if names := target.list(""):
+        raise StoreUnusable(
+            "target_not_empty", "name a directory that is new or empty", holds=names[:5]
+        )
+
+
+def read_manifest(backup: Disk) -> Manifest:
+    """What this backup holds."""
+    if not backup.exists(MANIFEST):
+        raise StoreUnusable(
+            "backup_incomplete", "there is no manifest: this is no backup, or it was cut short"
+        )
+    with closing(backup.open(MANIFEST)) as file:
+        data = file.read_at(0, file.size())
+    try:
+        stated = msgspec.json.decode(data)
+        version = stated["version"]
+        if version != VERSION:
+            raise StoreUnusable(
+                "backup_version_unknown", "use the release that made it", version=version
+            )
+        manifest = msgspec.convert(stated, Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise _damaged(MANIFEST, str(error)) from None
+    for stated_file in manifest.files:
+        if not _OURS.fullmatch(stated_file.path):
+            raise _damaged(MANIFEST, f"{stated_file.path[:64]!r} is not a file of ours")
+    return manifest
+
+
+def verify(backup: Disk) -> Manifest:
+    """Read all of a backup, and compare it with its manifest."""
+    manifest = read_manifest(backup)
+    for file in manifest.files:
+        for _ in _verified(backup, file):
+            pass
+    return manifest
+
+
+def restore(backup: Disk, target: Disk) -> Manifest:
+    """Make a data directory of a backup; durable when it returns, unless the backup is damaged."""
+    manifest = read_manifest(backup)
+    refuse_unless_empty(target)
+    target.make_directory(f"{STORE}/{DIRECTORY}")
+    for file in manifest.files:
+        with closing(target.open(file.path, create=True)) as copy:
+            offset = 0
+            for block in _verified(backup, file):
+                copy.write_at(offset, block)
+                offset += len(block)
+            copy.flush()
+    for directory in (f"{STORE}/{DIRECTORY}", STORE, ""):
+        target.flush_directory(directory)
+    return manifest
+
+
+def _blocks(file: File, size: int) -> Iterator[bytes]:
+    for offset in range(0, size, BLOCK_BYTES):
+        yield file.read_at(offset, min(BLOCK_BYTES, size - offset))
+
+
+def _verified(backup: Disk, stated: BackupFile) -> Iterator[bytes]:
+    """A file's blocks; after the last one it is known whether they were right."""
+    if not backup.exists(stated.path):
+        raise _damaged(stated.path, "it is missing")
+    digest = hashlib.sha256()
+    with closing(backup.open(stated.path)) as file:
+        for block in _blocks(file, stated.bytes):
+            digest.update(block)
+            yield block
+        if file.size() != stated.bytes or digest.hexdigest() != stated.sha256:
+            raise _damaged(stated.path, "it is not as it was written")
+
+
+def _copied(file: File, size: int, target: Disk, path: str) -> BackupFile:
+    digest = hashlib.sha256()
+    with closing(target.open(path, create=True)) as copy:
+        offset = 0
+        for block in _blocks(file, size):
+            digest.update(block)
+            copy.write_at(offset, block)
+            offset += len(block)
+        copy.flush()
+    return BackupFile(path=path, bytes=offset, sha256=digest.hexdigest())
+
+
+def _written(target: Disk, path: str, data: bytes) -> BackupFile:
+    with closing(target.open(path, create=True)) as file:
+        file.write_at(0, data)
+        file.flush()
+    return BackupFile(path=path, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _damaged(path: str, why: str) -> StoreCorrupt:
+    return StoreCorrupt("backup_damaged", "use another backup", path=path, why=why)

@@ -1,0 +1,34 @@
+"""The doctor knows which settings of PostgreSQL are weak."""
+
+from __future__ import annotations
+
+from escrowmq.cli import doctor_ledgers
+from escrowmq.cli.findings import Level
+from tests.ledger.shops import Shop
+
+
+def url_with(shop: Shop, options: str) -> str:
+    """A URL may have options already."""
+    return f"{shop.url}{'&' if '?' in shop.url else '?'}{options}"
+
+
+def test_settings_that_can_lose_a_commit_are_warnings(postgres_shop: Shop) -> None:
+    # The tests' own server is one of those.
+    options = "options=-c%20synchronous_commit%3Doff"
+    found = [
+        (finding.level, finding.found)
+        for finding in doctor_ledgers.findings("shop", url_with(postgres_shop, options))
+        if finding.level is not Level.OK
+    ]
+    weak = ("fsync is off", "synchronous_commit is off")
+    assert found == [(Level.WARNING, setting) for setting in weak]
+
+
+def test_a_database_that_cannot_be_written_is_a_problem(postgres_shop: Shop) -> None:
+    options = "options=-c%20default_transaction_read_only%3Don"
+    found = {
+        finding.check: finding.level
+        for finding in doctor_ledgers.findings("shop", url_with(postgres_shop, options))
+    }
+    assert found["ledger shop primary"] is Level.PROBLEM
+    assert found["ledger shop"] is Level.OK

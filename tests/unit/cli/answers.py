@@ -1,0 +1,23 @@
+"""Answers that no broker of these tests gives by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
+
+TEXTS = {"broker", "cluster", "broker_version", "broker_address", "durability", "disk"}
+POLICY: dict[str, Any] = {
+    "check_backoff": 1.0,
+    "check_interval_ms": 30_000,
+    "check_interval_max_ms": 600_000,
+    "checks_max": 15,
+    "park_after_ms": 3_600_000,
+}
+
+
+def answered(**known: object) -> StatusAnswer:
+    """What STATUS says: nothing happened so far, except for what is given."""
+    own = set(StatusAnswer.__struct_fields__) - set(OwnAnswer.__struct_fields__) - TEXTS
+    fields: dict[str, Any] = dict.fromkeys(own, 0) | dict.fromkeys(TEXTS, "") | POLICY
+    return StatusAnswer(**{**fields, "now_ms": 1_000_000, **known})
