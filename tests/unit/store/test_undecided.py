@@ -65,12 +65,12 @@ def test_each_message_that_is_held_back_counts_for_its_queue() -> None:
 
 
 def test_messages_that_outlived_their_chunk_are_held_back_too() -> None:
-    engine = Engine(config=StoreConfig(chunk_rows=CHUNK_ROWS, id_window_ms=0))
+    engine = Engine(config=StoreConfig(chunk_rows=4 * CHUNK_ROWS, id_window_ms=0))
     engine.prepare("old", message(topic="a"))
     engine.append(message(topic="b", deliver_at_ms=engine.clock.now_ms() + 10**9))
     parked = engine.prepare("parked", message(topic="c")).half_offset
     engine.park(parked)
-    for number in range(CHUNK_ROWS):
+    for number in range(4 * CHUNK_ROWS):
         engine.rollback(engine.prepare(f"t{number}").half_offset)
         engine.clock.advance(seconds=1)
     engine.checkpoint()
