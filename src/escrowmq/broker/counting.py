@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from escrowmq.broker.own_transactions import BY_HAND
 from escrowmq.broker.topics import DLQ_PREFIX
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.properties import RETRY_TOPIC, find_property
-from escrowmq.store.meta import MessageType
 from escrowmq.transaction.commands import DecideBatch, End, Verdict, Verdicts
 from escrowmq.transaction.records import (
     BatchDecided,
@@ -35,7 +34,7 @@ from escrowmq.transaction.records import (
 from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     from escrowmq.broker.inbox import Waiting
     from escrowmq.model.message import Message
@@ -59,7 +58,11 @@ OUT_MAX = 10_000
 OTHERS = "(others)"
 #: Who can decide.
 SOURCES = ("producer", "check", "settle", "batch", "hand")
-_HALF = MessageType.TRANSACTION
+#: RocketMQ's names of the types of messages.
+NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
+COMMITTED, ROLLED_BACK = State.COMMITTED.label, State.ROLLED_BACK.label
+# As a plain number, and texts above: an enum is compared and hashed by a call.
+_COMMITTED = int(State.COMMITTED)
 
 
 class Histogram:
@@ -111,13 +114,13 @@ class OfTopic:
 
     def __init__(self) -> None:
         #: Of messages as they were stored, by type.
-        self.sizes: dict[MessageType, Histogram] = {}
+        self.sizes: dict[str, Histogram] = {}
         self.committed = 0
         self.rolled_back = 0
         #: After how many seconds half messages were committed.
         self.finished: Histogram | None = None
 
-    def size(self, kind: MessageType) -> Histogram:
+    def size(self, kind: str) -> Histogram:
         """Where messages of this type are counted."""
         found = self.sizes.get(kind)
         if found is None:
@@ -165,7 +168,10 @@ class Rpcs:
             if code not in self.codes:
                 key = (NO_CODE << 24) | (response << 2) | flags
             known = self.latencies.setdefault(key, Histogram(RPC_BOUNDS))
-        known.add((perf_counter() - began) * 1_000)
+        # Not by ``add``: a call takes as long as all the rest.
+        took_ms = (perf_counter() - began) * 1_000
+        known.counts[bisect_left(RPC_BOUNDS, took_ms)] += 1
+        known.total += took_ms
 
 
 #: Stands for every request that nobody knows.
@@ -195,13 +201,24 @@ class Counts:
         self.dead: Counter[tuple[str, str]] = Counter()
         #: Transactions, by who decided and how; answers to checks; outcomes of verdicts.
         #: All that there can be from the start, so that the first one is seen as a change.
-        ends = (State.COMMITTED, State.ROLLED_BACK)
-        self.decisions = Counter({(source, end): 0 for source in SOURCES for end in ends})
+        self.decisions = Counter(
+            {(source, end): 0 for source in SOURCES for end in (COMMITTED, ROLLED_BACK)}
+        )
         self.answers = Counter({resolution.value: 0 for resolution in Resolution})
         self.verdicts = Counter({outcome.value: 0 for outcome in VerdictOutcome})
         self.parked = 0
         self.resumed = 0
         self._has_failed = False
+        self._by_record: dict[type[Record], Callable[[Any, Decision, Command], None]] = {
+            Prepared: self._prepared,
+            Stored: self._stored,
+            Scheduled: self._scheduled,
+            Decided: self._decided,
+            DecidedMany: self._many,
+            BatchDecided: self._batch,
+            Parked: self._parked,
+            Resumed: self._resumed,
+        }
 
     def given(self, group: str, topic: str) -> Out:
         """Where messages are counted that a group is given."""
@@ -221,41 +238,33 @@ class Counts:
                 if type(command) is End and command.from_check:
                     self.answers[command.resolution.value] += 1
                 for record in decision.records:
-                    self._count(record, decision, command)
+                    count = self._by_record.get(type(record))
+                    if count is not None:
+                        count(record, decision, command)
         except Exception:
             # The writer must go on: a number that is not right is no reason to stop.
             if not self._has_failed:
                 log.exception("counting_failed")
             self._has_failed = True
 
-    def _count(self, record: Record, decision: Decision, command: Command) -> None:
-        kind = type(record)
-        if kind is Prepared:
-            placed = record.placed  # type: ignore[union-attr]  # mypy does not follow kind
-            if len(placed.sizes) == 1:
-                # As nearly all are.
-                self._queues[placed.queues[0]].size(_HALF).add(placed.sizes[0])
-            else:
-                self._count_halves(placed)
-        elif isinstance(record, Decided):
-            self._count_decided(record, source_of(command))
-        elif isinstance(record, Stored | Scheduled):
-            self._count_plain(record.placed, decision.messages, is_timed=kind is Scheduled)
-        elif isinstance(record, DecidedMany):
-            self._count_many(record)
-        elif isinstance(record, BatchDecided):
-            self.decisions["batch", State.COMMITTED] += len(record.heads)
-            self._count_commit(record, record.heads[0] if record.heads else -1)
-        elif kind is Parked:
-            self.parked += 1
-        elif kind is Resumed:
-            self.resumed += 1
+    def _prepared(self, record: Prepared, *_: object) -> None:
+        placed = record.placed
+        sizes = placed.sizes
+        if len(sizes) == 1:
+            # As nearly all are.
+            self._queues[placed.queues[0]].size(TRANSACTION).add(sizes[0])
+        else:
+            self._count_halves(placed)
 
-    def _count_plain(self, placed: Placed, messages: Sequence[Message], *, is_timed: bool) -> None:
+    def _stored(self, record: Stored, decision: Decision, _: object) -> None:
+        self._count_plain(record.placed, decision.messages, NORMAL)
+
+    def _scheduled(self, record: Scheduled, decision: Decision, _: object) -> None:
+        self._count_plain(record.placed, decision.messages, DELAY)
+
+    def _count_plain(self, placed: Placed, messages: Sequence[Message], usual: str) -> None:
         for queue, size, message in zip(placed.queues, placed.sizes, messages, strict=True):
-            kind = MessageType.DELAY if is_timed else MessageType.NORMAL
-            if SHARDING_MARK in message.properties:
-                kind = MessageType.FIFO
+            kind = FIFO if SHARDING_MARK in message.properties else usual
             self._queues[queue].size(kind).add(size)
             if message.topic.startswith(DLQ_PREFIX):
                 group = message.topic.removeprefix(DLQ_PREFIX)
@@ -265,11 +274,11 @@ class Counts:
     def _count_halves(self, placed: Placed) -> None:
         if len(placed.sizes) <= FEW:
             for queue, size in zip(placed.queues, placed.sizes, strict=True):
-                self._queues[queue].size(_HALF).add(size)
+                self._queues[queue].size(TRANSACTION).add(size)
             return
         queues, sizes = np.asarray(placed.queues), np.asarray(placed.sizes)
         for queue in np.unique(queues).tolist():
-            self._queues[queue].size(_HALF).add_all(sizes[queues == queue])
+            self._queues[queue].size(TRANSACTION).add_all(sizes[queues == queue])
 
     def _count_dead(self, group: str, origin: str) -> None:
         key = (group, origin)
@@ -279,15 +288,25 @@ class Counts:
 
     # Decisions.
 
-    def _count_decided(self, record: Decided, source: str) -> None:
-        state = State(record.state)
-        self.decisions[source, state] += 1
-        if state is State.COMMITTED:
+    def _decided(self, record: Decided, _: Decision, command: Command) -> None:
+        if record.state == _COMMITTED:
+            self.decisions[source_of(command), COMMITTED] += 1
             self._count_commit(record, record.head)
-        else:
-            for first, count in record.ranges:
-                for queue in self._store.table.queues(first, count):
-                    self._queues[queue].rolled_back += 1
+            return
+        self.decisions[source_of(command), ROLLED_BACK] += 1
+        for first, count in record.ranges:
+            for queue in self._store.table.queues(first, count):
+                self._queues[queue].rolled_back += 1
+
+    def _batch(self, record: BatchDecided, *_: object) -> None:
+        self.decisions["batch", COMMITTED] += len(record.heads)
+        self._count_commit(record, record.heads[0] if record.heads else -1)
+
+    def _parked(self, *_: object) -> None:
+        self.parked += 1
+
+    def _resumed(self, *_: object) -> None:
+        self.resumed += 1
 
     def _count_commit(self, record: Decided | BatchDecided, head: int) -> None:
         table = self._store.table
@@ -301,12 +320,12 @@ class Counts:
             (queue,) = table.queues(row, 1)
             self._queues[queue].commit(age_s, 1)
 
-    def _count_many(self, record: DecidedMany) -> None:
+    def _many(self, record: DecidedMany, *_: object) -> None:
         table = self._store.table
         committed = np.frombuffer(record.committed, dtype="<i8")
         rolled_back = np.frombuffer(record.rolled_back, dtype="<i8")
-        self.decisions["settle", State.COMMITTED] += len(committed)
-        self.decisions["settle", State.ROLLED_BACK] += len(rolled_back)
+        self.decisions["settle", COMMITTED] += len(committed)
+        self.decisions["settle", ROLLED_BACK] += len(rolled_back)
         rows = table.columns(committed)
         ages_s = np.maximum(self._store.last_at_ms - rows.stored_at_ms, 0) // 1_000
         for queue, age_s, count in _counted(rows.queue[rows.is_here], ages_s[rows.is_here]):
@@ -318,7 +337,7 @@ class Counts:
 
 def source_of(command: Command) -> str:
     """Which of the sources such a command is of."""
-    if isinstance(command, End):
+    if type(command) is End:
         if command.from_check:
             return "check"
         return "hand" if BY_HAND in command.by else "producer"

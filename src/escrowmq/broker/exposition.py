@@ -70,9 +70,12 @@ class Exposition:
     def __init__(self, common: Mapping[str, Mapping[str, str]]) -> None:
         #: By the first word of a metric's name: labels that all of them have.
         self._common = {
-            word: ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+            word: ",".join(
+                f'{name}="{_escaped(value)}"'.replace("%", "%%") for name, value in labels.items()
+            )
             for word, labels in common.items()
         }
+        self._escaped: dict[str, str] = {}
         #: By metric: lines that were one too many.
         self.left_out: Counter[str] = Counter()
 
@@ -91,12 +94,10 @@ class Exposition:
     def _limited(self, metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
         left = LINES_MAX
         common = self._common.get(metric.name.partition("_")[0], "")
+        names = [f'{name}="%s"' for name in metric.labels]
+        pattern = ",".join(filter(None, (common, *names)))
         for values, value in samples:
-            assert len(values) == len(metric.labels), metric.name
-            pairs = [
-                f'{name}="{_escaped(one)}"' for name, one in zip(metric.labels, values, strict=True)
-            ]
-            inner = ",".join(filter(None, (common, *pairs)))
+            inner = pattern % tuple(map(self._escape, values))
             lines = (
                 [f"{{{inner}}} {_number(value)}" if inner else f" {_number(value)}"]
                 if isinstance(value, int | float)
@@ -109,24 +110,27 @@ class Exposition:
             else:
                 yield from lines
 
+    def _escape(self, text: str) -> str:
+        """The same few names stand on thousands of lines."""
+        known = self._escaped.get(text)
+        if known is None:
+            known = self._escaped[text] = _escaped(text)
+        return known
+
 
 def _head(name: str, metric: Metric) -> tuple[str, str]:
     return f"# HELP {name} {_help(metric.meaning)}", f"# TYPE {name} {metric.kind}"
 
 
 def _bucket_lines(value: Buckets, inner: str) -> list[str]:
-    comma = "," if inner else ""
+    start = f'_bucket{{{inner},le="' if inner else '_bucket{le="'
     labels = f"{{{inner}}}" if inner else ""
-    bounds = [*map(_number, value.bounds), "+Inf"]
     sums = list(accumulate(value.counts))
-    return [
-        *(
-            f'_bucket{{{inner}{comma}le="{bound}"}} {count}'
-            for bound, count in zip(bounds, sums, strict=True)
-        ),
-        f"_sum{labels} {_number(value.total)}",
-        f"_count{labels} {sums[-1]}",
-    ]
+    bounds = (*map(_number, value.bounds), "+Inf")
+    lines = [f'{start}{bound}"}} {count}' for bound, count in zip(bounds, sums, strict=True)]
+    lines.append(f"_sum{labels} {_number(value.total)}")
+    lines.append(f"_count{labels} {sums[-1]}")
+    return lines
 
 
 def _number(value: float) -> str:
