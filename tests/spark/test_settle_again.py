@@ -124,7 +124,8 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
             settle(spark, broker, database)
     before = states(broker)
     assert 0 in before.values()
-    assert settle(spark, broker, database).seen == list(before.values()).count(0)
+    # Other tasks of the killed round may still be at it.
+    assert settle(spark, broker, database).seen <= list(before.values()).count(0)
     assert is_settled(broker)
 
 

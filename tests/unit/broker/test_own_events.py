@@ -208,7 +208,9 @@ def damage(server: Server, number: int) -> tuple[int, int]:
     return victim.log_offset, victim.end - victim.log_offset
 
 
-async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine a page ends after its first frames: here it ends at its limit.
+    monkeypatch.setattr(own_records, "PAGE_S_MAX", 60.0)
     async with serving(tmp_path) as server:
         peer = await a_day(server)
         at, length = damage(server, 2)
