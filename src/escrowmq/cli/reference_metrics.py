@@ -45,8 +45,8 @@ What to watch, and how, is on the page about [watching a broker](../operate/watc
 - A metric has at most {LINES_MAX:,} lines. What is left out is in `escrowmq_lines_left_out`.
 - Messages that are given out are counted for {OUT_MAX:,} pairs of topic and group; the others share
   `{OTHERS}`.
-- Lags are looked up when the page is asked for, over at most {OFFSETS_MAX:,} offsets, for the groups
-  and topics of which something was acknowledged. While the page is made, the broker goes on.
+- Lags are looked up when the page is asked for, over at most {OFFSETS_MAX:,} offsets, for the
+  groups and topics of which something was acknowledged. While the page is made, the broker goes on.
 """
 
 _ROCKETMQ = f"""\

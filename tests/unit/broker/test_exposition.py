@@ -21,7 +21,7 @@ def text(page: Exposition, metric: Metric, *samples: exposition.Sample) -> str:
 
 
 def test_a_label_may_hold_anything() -> None:
-    name = 'quo"te back\\slash new\nline {brace} , = é'
+    name = 'quote" back\\slash new\nline {brace} , = é'
     told = text(Exposition({"a": {"cluster": name}}), COUNT, ((name,), 3))
     assert told.startswith("# HELP a_total How\\nmany \\\\\n# TYPE a_total counter\n")
     page = read_page(told)
