@@ -331,7 +331,7 @@ class Counts:
         for queue, age_s, count in _counted(rows.queue[rows.is_here], ages_s[rows.is_here]):
             self._queues[queue].commit(age_s, count)
         rows = table.columns(rolled_back)
-        for queue, _, count in _counted(rows.queue[rows.is_here], 0):
+        for queue, _age_s, count in _counted(rows.queue[rows.is_here], 0):
             self._queues[queue].rolled_back += count
 
 

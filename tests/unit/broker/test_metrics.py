@@ -203,23 +203,25 @@ def behind(page: Page, group: str = "shop") -> list[float]:
     return [page.value(name, consumer_group=group, topic="orders") for name in names]
 
 
+async def acknowledge(peer: Peer, offset: int) -> None:
+    header = UpdateOffsetHeader(
+        consumer_group="shop", topic="orders", queue_id=1, commit_offset=offset
+    )
+    await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
 async def test_a_group_that_consumes_is_seen_to_come_closer(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         peer = await shop(server)
         for _ in range(5):
             await peer.ask(SEND, sending(), b"x")
             advance(server, 1_000)
-        header = {"consumer_group": "shop", "topic": "orders", "queue_id": 1}
         await peer.ask(PULL, pulling())
-        await peer.ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffsetHeader(**header, commit_offset=0)
-        )
+        await acknowledge(peer, 0)
         assert behind(await scrape(server)) == [5, 5, 0, 5_000, 0]
         # Another group has seen nothing of it, but for what it said.
         server.broker.meta.set_offset("late", "orders", 1, 3)
-        await peer.ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffsetHeader(**header, commit_offset=4)
-        )
+        await acknowledge(peer, 4)
         page = await scrape(server)
         assert behind(page) == [1, 1, 0, 1_000, 0]
         assert behind(page, "late") == [2, 0, 2, 2_000, 2_000]
@@ -228,9 +230,7 @@ async def test_a_group_that_consumes_is_seen_to_come_closer(tmp_path: Path) -> N
         assert page.value("rocketmq_throughput_out_total", **ORDERS) == stored
         assert page.value("rocketmq_consumer_connections", consumer_group="shop") == 1
         assert page.value("rocketmq_producer_connections", language="python", version="v5_3_3") == 1
-        await peer.ask(
-            RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffsetHeader(**header, commit_offset=5)
-        )
+        await acknowledge(peer, 5)
         assert behind(await scrape(server)) == [0, 0, 0, 0, 0]
 
 
