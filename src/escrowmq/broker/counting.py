@@ -311,7 +311,11 @@ class Counts:
     def _count_commit(self, record: Decided | BatchDecided, head: int) -> None:
         table = self._store.table
         chunk, at = table.place(head)
-        stored_at_ms = self._store.last_at_ms if chunk is None else chunk.stored_at_ms[at]
+        if chunk is not None:
+            stored_at_ms = chunk.stored_at_ms[at]
+        else:
+            half = table.get(head)
+            stored_at_ms = self._store.last_at_ms if half is None else half.stored_at_ms
         # Whole seconds, as RocketMQ's.
         age_s = max(self._store.last_at_ms - stored_at_ms, 0) // 1_000
         for span in record.given:
