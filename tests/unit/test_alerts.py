@@ -1,7 +1,8 @@
-"""The example's alert rules are about metrics that exist."""
+"""The examples' alert rules and dashboard are about metrics that exist."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from escrowmq.broker.metric_table import METRICS
@@ -21,13 +22,25 @@ def known() -> set[str]:
     return names | set(re.findall(r"^# TYPE (\w+)", pipeline, re.MULTILINE)) | OF_PROMETHEUS
 
 
+def check(expression: str) -> None:
+    plain = re.sub(r"\{[^}]*\}|\[[^]]*\]|\bby \([^)]*\)", "", expression)
+    named = set(re.findall(r"\b(?:escrowmq|rocketmq|process)_\w+|\bup\b", plain))
+    assert named, expression
+    assert named <= known(), expression
+
+
 def test_every_metric_in_a_rule_exists() -> None:
     for rule in RULES:
         (expression,) = re.findall(r"^        expr: (.+)$", rule, re.MULTILINE)
-        plain = re.sub(r"\{[^}]*\}|\[[^]]*\]|\bby \([^)]*\)", "", expression)
-        named = set(re.findall(r"\b(?:escrowmq|rocketmq|process)_\w+|\bup\b", plain))
-        assert named, expression
-        assert named <= known(), expression
+        check(expression)
+
+
+def test_every_metric_on_the_dashboard_exists() -> None:
+    board = json.loads((ROOT / "examples/prometheus/dashboard.json").read_text(encoding="utf-8"))
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            check(target["expr"])
 
 
 def test_every_label_in_a_rule_is_one_of_its_metric() -> None:

@@ -82,7 +82,12 @@ async def test_after_a_kill_it_recovers(tmp_path: Path) -> None:
 
 def test_probes_and_people_are_answered_over_http(tmp_path: Path) -> None:
     with started(tmp_path, "--http-port", "0") as (process, ready):
-        for path, wanted in (("/healthz", b"ok\n"), ("/readyz", b"ready\n"), ("/status", b"{")):
+        for path, wanted in (
+            ("/healthz", b"ok\n"),
+            ("/readyz", b"ready\n"),
+            ("/status", b"{"),
+            ("/metrics", b"# HELP escrowmq_build_info "),
+        ):
             connection = HTTPConnection(ready[2], timeout=20)
             connection.request("GET", path)
             answer = connection.getresponse()
