@@ -130,9 +130,11 @@ class OfTopic:
     def commit(self, age_s: int, count: int) -> None:
         """Count half messages of this age."""
         self.committed += count
-        if self.finished is None:
-            self.finished = Histogram(FINISH_BOUNDS)
-        self.finished.add(age_s, count)
+        finished = self.finished
+        if finished is None:
+            finished = self.finished = Histogram(FINISH_BOUNDS)
+        finished.counts[bisect_left(FINISH_BOUNDS, age_s)] += count
+        finished.total += age_s * count
 
 
 class _ByQueue(dict[int, OfTopic]):

@@ -92,7 +92,9 @@ class Request:
     def note(self, code: int) -> None:
         """Count it as answered so; who sends an answer by another way calls this."""
         frame = self.frame
-        flags = LONG_POLL * self.has_waited | ONE_WAY * frame.is_one_way
+        flags = LONG_POLL if self.has_waited else 0
+        if frame.is_one_way:
+            flags |= ONE_WAY
         self._rpcs.note(frame.code, code, self._began, flags)
 
     def decline(self, error: BaseException) -> None:

@@ -118,6 +118,7 @@ async def test_events_are_logged_as_objects_if_that_is_wanted(
         peer = await Peer.to(address)
         peer.write(b"this is no frame at all")
         assert await peer.is_cut()
+        await peer.closed()
         process.terminate()
         _, errors = process.communicate(timeout=20)
     (event,) = map(json.loads, errors.splitlines())
