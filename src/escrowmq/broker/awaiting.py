@@ -73,6 +73,7 @@ class Awaiting:
         if len(self._waiting) >= WAITING_MAX:
             wait_ms = 0
         self._waiting[_Waiting(call, self._loop.time() + wait_ms / 1_000)] = None
+        call.request.has_waited = True
         call.request.connection.owe()
         self._look_soon()
 

@@ -12,6 +12,7 @@ from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
+from escrowmq.broker.counting import Counts
 from escrowmq.broker.ending import Ending
 from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
@@ -75,6 +76,7 @@ class Broker:
         self.clock = clock
         self.config = config
         self.vitals = vitals
+        self.counts = Counts(store)
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.topics = Topics(meta, topics)
@@ -116,14 +118,16 @@ class Broker:
         )
         for part in parts:
             self._handlers.update(part.handlers())
+        self.counts.rpcs.codes = self._handlers
         writer.on_visible = self.pulling.grown
+        writer.on_durable = self.counts.durable
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""
         if frame.is_response:
             self.relaying.answered(connection, frame)
             return
-        request = Request(connection, frame)
+        request = Request(connection, frame, self.counts.rpcs)
         handler = self._handlers.get(frame.code)
         if handler is None:
             request.answer(

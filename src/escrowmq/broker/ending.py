@@ -94,6 +94,7 @@ class Ending:
 
 def _tell(request: Request, decision: Decision) -> None:
     if request.frame.is_one_way:
+        request.note(ResponseCode.SUCCESS)
         return
     reply = decision.reply
     if not isinstance(reply, Settled):

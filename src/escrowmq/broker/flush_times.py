@@ -1,29 +1,29 @@
-"""How long flushes take: the last thousand of them, for whoever asks."""
+"""How long flushes take: all of them by size, and the last thousand as they were."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
+
+from escrowmq.broker.counting import FLUSH_BOUNDS, Histogram
 
 KEPT = 1_000
 
 
-class FlushTimes:
-    """Appended to by whichever thread flushes, one at a time."""
+class FlushTimes(Histogram):
+    """In seconds."""
 
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=KEPT)
+        super().__init__(FLUSH_BOUNDS)
+        self._last: deque[float] = deque(maxlen=KEPT)
 
-    def timed(self, flush: Callable[[], None]) -> None:
-        """Flush, and note how long it took if it succeeds."""
-        began = time.perf_counter()
-        flush()
-        self._seconds.append(time.perf_counter() - began)
+    def add(self, value: float, count: int = 1) -> None:
+        """Note how long a flush took."""
+        super().add(value, count)
+        self._last.append(value)
 
     def quantile_ms(self, part: float) -> float:
-        """How long so large a part of them took at most; 0 if there was none."""
-        ordered = sorted(self._seconds)
+        """How long so large a part of the last ones took at most; 0 if there was none."""
+        ordered = sorted(self._last)
         if not ordered:
             return 0.0
         place = min(int(part * len(ordered)), len(ordered) - 1)

@@ -8,11 +8,14 @@ is told to come back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import cast
 
 import msgspec
+
+log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8_192
 #: From connecting to having read the answer.
@@ -32,8 +35,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = "text/plain; charset=utf-8"
 
 
-Pages = Mapping[str, Callable[[], Answer]]
-"""By path."""
+Pages = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
+"""By path.  A page that takes long is made aside."""
 
 
 def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
@@ -73,6 +76,7 @@ class HttpConnection(asyncio.Protocol):
         self._head = b""
         self._is_answered = False
         self._timer: asyncio.TimerHandle | None = None
+        self._making: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody is there."""
@@ -92,8 +96,25 @@ class HttpConnection(asyncio.Protocol):
         if len(head) > HEAD_BYTES_MAX:
             self._answer(text("the head is too long", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         elif end:
-            method, answer = respond(head, self._owner.pages)
-            self._answer(answer, is_head=method == "HEAD")
+            self._respond(head)
+
+    def _respond(self, head: bytes) -> None:
+        method, answer = respond(head, self._owner.pages)
+        is_head = method == "HEAD"
+        if isinstance(answer, Answer):
+            self._answer(answer, is_head=is_head)
+            return
+        # Nothing more is expected of the peer.
+        self._is_answered = True
+        self._making = asyncio.ensure_future(self._answer_later(answer, is_head=is_head))
+
+    async def _answer_later(self, coming: Awaitable[Answer], *, is_head: bool) -> None:
+        try:
+            answer = await coming
+        except Exception:
+            log.exception("page_failed")
+            answer = text("the page failed; the log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
+        self._answer(answer, is_head=is_head)
 
     def _answer(self, answer: Answer, *, is_head: bool = False) -> None:
         assert self._transport is not None
@@ -104,13 +125,15 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def eof_received(self) -> bool:
-        """The peer will say no more: answered or not, that is the end."""
-        return False
+        """The peer will say no more: answered or not, that is the end, unless it is under way."""
+        return self._making is not None and not self._making.done()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody is there any more."""
         del exc
         self._owner.open.discard(self)
+        if self._making is not None:
+            self._making.cancel()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -120,7 +143,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-def respond(head: bytes, pages: Pages) -> tuple[str, Answer]:
+def respond(head: bytes, pages: Pages) -> tuple[str, Answer | Awaitable[Answer]]:
     """The method of a request, and what it is answered."""
     line, _, _ = head.partition(b"\r\n")
     parts = line.decode("latin-1").split(" ")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.transaction.commands import Append, Command, Decision, Prepare
@@ -45,6 +46,16 @@ class _Source:
     @property
     def has_much(self) -> bool:
         return len(self.waiting) > LITTLE or self.size > LITTLE_BYTES
+
+
+class Depths(NamedTuple):
+    """How much waits for the writer."""
+
+    decisions: int
+    messages: int
+    questions: int
+    #: Of the messages.
+    bytes: int
 
 
 class Lane:
@@ -139,6 +150,11 @@ class Inbox:
     def message_bytes(self) -> int:
         """Bytes of the messages that wait."""
         return self._messages.size
+
+    def depths(self, questions: int) -> Depths:
+        """How much waits; questions wait elsewhere."""
+        messages = self._messages
+        return Depths(self._decisions.count, messages.count, questions, messages.size)
 
     def put(
         self, command: Command, size: int | None, tell: Tell, source: Hashable = None

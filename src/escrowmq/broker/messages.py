@@ -34,7 +34,8 @@ REGION = "DefaultRegion"
 QUEUE_COUNT_ANY = 2**31 - 1
 """As many queues for a new topic as the one that lends its settings has."""
 
-_SHARDING_KEY = b"__SHARDINGKEY\x01"
+SHARDING_MARK = b"__SHARDINGKEY\x01"
+"""What the properties of an ordered message have in them."""
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -148,4 +149,4 @@ def _type_of(facts: SentFacts, properties: bytes, *, is_half: bool) -> MessageTy
         return MessageType.TRANSACTION
     if facts.delay_level or facts.deliver_after_ms or facts.deliver_at_ms:
         return MessageType.DELAY
-    return MessageType.FIFO if _SHARDING_KEY in properties else MessageType.NORMAL
+    return MessageType.FIFO if SHARDING_MARK in properties else MessageType.NORMAL

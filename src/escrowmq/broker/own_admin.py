@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.clients import CONSUMER, PRODUCER
 from escrowmq.broker.own_calls import Call, key_cursor, keys_after, own_handlers, own_questions
-from escrowmq.broker.own_transactions import named_half
+from escrowmq.broker.own_transactions import BY_HAND, named_half
 from escrowmq.broker.own_writing import resolution_of
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
@@ -125,7 +125,7 @@ class OwnAdmin:
         command = End(
             half_offset=half.half_offset,
             resolution=resolution,
-            by=f"{header.by} by hand: {header.reason}",
+            by=f"{header.by}{BY_HAND}{header.reason}",
         )
 
         def settled(decision: Decision) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
     from escrowmq.transaction.table import Half
 
+BY_HAND = " by hand: "
+"""Stands between who decided a transaction by hand, and why."""
+
 
 def named_half(broker: Broker, half_offset: int, transaction_id: str) -> Half:
     """The half message that is meant; refused if nobody knows it."""

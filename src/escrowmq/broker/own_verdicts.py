@@ -164,6 +164,10 @@ class _Obeying:
     def _answer(self) -> None:
         request = self._call.request
         request.connection.settle()
+        verdicts = self._broker.counts.verdicts
+        for outcome, count in zip(_OUTCOMES, np.bincount(self._outcomes).tolist(), strict=False):
+            if count:
+                verdicts[outcome.value] += count
         try:
             self._call.answer([self._half_offsets, _NAMES[self._outcomes]])
         except Exception as error:  # noqa: BLE001 - the writer must go on

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.counting import Out
     from escrowmq.store.meta import Group
 
 PULLED_MAX = 1_024
@@ -60,6 +61,8 @@ class Waiting:
     request: Request
     header: PullHeader
     wanted: TagFilter
+    #: Where what it is given is counted.
+    out: Out
     #: Up to here nothing was found.
     offset: int
     #: When to give up.
@@ -111,12 +114,13 @@ class Pulling:
             broker.meta.set_offset(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+        out = broker.counts.given(header.consumer_group, header.topic)
         pulled = self._look(header, wanted, header.queue_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room(request.connection):
-            self._wait(request, header, wanted, pulled.next_offset)
+            self._wait(request, header, wanted, out, pulled.next_offset)
         else:
-            _answer(request, pulled)
+            _answer(request, pulled, out, header.queue_id)
 
     def _wanted(self, header: PullHeader) -> TagFilter:
         check_expression_type(header.expression_type)
@@ -169,11 +173,14 @@ class Pulling:
         of_one = len(self._by_connection.get(connection, ()))
         return self.waiting < WAITING_MAX and of_one < CONNECTION_WAITING_MAX
 
-    def _wait(self, request: Request, header: PullHeader, wanted: TagFilter, offset: int) -> None:
+    def _wait(
+        self, request: Request, header: PullHeader, wanted: TagFilter, out: Out, offset: int
+    ) -> None:
         # A frame may have megabytes that nobody needs again.
         request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
         header = msgspec.structs.replace(header, consumer_group="", subscription="")
-        waiting = Waiting(request, header, wanted, offset)
+        request.has_waited = True
+        waiting = Waiting(request, header, wanted, out, offset)
         waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
         self._by_queue.setdefault(waiting.queue, {})[waiting] = None
         self._by_tick.setdefault(waiting.tick, {})[waiting] = None
@@ -235,7 +242,7 @@ class Pulling:
             waiting.offset = pulled.next_offset
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return
-            _answer(waiting.request, pulled)
+            _answer(waiting.request, pulled, waiting.out, waiting.header.queue_id)
         self._remove(waiting)
 
     def give_up(self) -> None:
@@ -265,8 +272,10 @@ def check_expression_type(kind: str) -> None:
         raise RequestRefused("filter_unsupported", "subscribe by tags", kind=kind)
 
 
-def _answer(request: Request, pulled: Pulled) -> None:
+def _answer(request: Request, pulled: Pulled, out: Out, queue_id: int) -> None:
     if pulled.status is Status.FOUND and not request.frame.is_one_way:
+        out.add(queue_id, pulled.messages, pulled.next_offset)
+        request.note(ResponseCode.SUCCESS)
         request.connection.send(
             encode_found(
                 request.frame, pulled.next_offset, pulled.start, pulled.end, pulled.messages

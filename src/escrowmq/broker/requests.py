@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+from escrowmq.broker.counting import LONG_POLL, ONE_WAY
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import Header, read_header
@@ -15,6 +17,7 @@ from escrowmq.protocol.remoting import Frame, encode_response, response_head
 
 if TYPE_CHECKING:
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.counting import Rpcs
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +52,15 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
 class Request:
     """One frame of one connection."""
 
-    __slots__ = ("connection", "frame")
+    __slots__ = ("_began", "_rpcs", "connection", "frame", "has_waited")
 
-    def __init__(self, connection: Connection, frame: Frame) -> None:
+    def __init__(self, connection: Connection, frame: Frame, rpcs: Rpcs) -> None:
         self.connection = connection
         self.frame = frame
+        #: It was not answered at once because there was nothing to tell.
+        self.has_waited = False
+        self._rpcs = rpcs
+        self._began = perf_counter()
 
     def header(self, kind: type[HeaderT]) -> HeaderT:
         """Its fields."""
@@ -68,6 +75,7 @@ class Request:
         body: bytes = b"",
     ) -> None:
         """Answer it, unless nobody waits for that."""
+        self.note(code)
         if not self.frame.is_one_way:
             self.connection.send(
                 encode_response(self.frame, code, header=header, remark=remark, body=body)
@@ -75,19 +83,30 @@ class Request:
 
     def answer_parts(self, header: Header, parts: Sequence[bytes | memoryview]) -> None:
         """Answer it with a large body, whose parts are joined once."""
+        self.note(ResponseCode.SUCCESS)
         if not self.frame.is_one_way:
             size = sum(map(len, parts))
             head = response_head(self.frame, ResponseCode.SUCCESS, header=header, body_bytes=size)
             self.connection.send(b"".join((head, *parts)))
 
+    def note(self, code: int) -> None:
+        """Count it as answered so; who sends an answer by another way calls this."""
+        frame = self.frame
+        flags = LONG_POLL if self.has_waited else 0
+        if frame.is_one_way:
+            flags |= ONE_WAY
+        self._rpcs.note(frame.code, code, self._began, flags)
+
     def decline(self, error: BaseException) -> None:
         """Say why not."""
         if isinstance(error, EscrowError):
+            self._rpcs.refused[error.code] += 1
             # Our own clients raise the same error; stock ones read the remark.
             header = refusal(error) if is_own(self.frame.code) else None
             code = RESPONSE_CODES.get(error.code, _code_of(error))
             self.answer(code, header=header, remark=str(error))
             return
+        self._rpcs.refused["request_failed"] += 1
         log.error("request_failed", extra={"code": self.frame.code}, exc_info=error)
         self.answer(ResponseCode.SYSTEM_ERROR, remark="the broker failed; its log says why")
 

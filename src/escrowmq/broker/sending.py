@@ -162,6 +162,7 @@ class Sending:
         queue_offset: int,
         unique_key: str | None = None,
     ) -> None:
+        request.note(ResponseCode.SUCCESS)
         if not request.frame.is_one_way:
             request.connection.send(
                 self._answers.encode(request.frame, log_offset, queue_id, queue_offset, unique_key)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.background import Background
@@ -23,6 +24,7 @@ from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.http import Answer, HttpConnections, json, text
 from escrowmq.broker.limits import Limits
+from escrowmq.broker.metrics import MetricsPage
 from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused, Unavailable
@@ -92,8 +94,14 @@ class Server:
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
         self._background = Background(clock.now_ms)
+        metrics = MetricsPage(lambda: self._broker, cluster=broker.cluster, name=broker.name)
         self._http = HttpConnections(
-            {"/healthz": self._health, "/readyz": self._readiness, "/status": self._status}
+            {
+                "/healthz": self._health,
+                "/readyz": self._readiness,
+                "/status": self._status,
+                "/metrics": metrics,
+            }
         )
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
@@ -161,9 +169,11 @@ class Server:
 
     async def _recover(self, store_host: bytes) -> Broker:
         # Aside, because it may take long and probes want an answer meanwhile.
-        store, _ = await asyncio.to_thread(
+        began = perf_counter()
+        store, found = await asyncio.to_thread(
             open_store, OsDisk(self._data / STORE), self._store_config, self._policy, store_host
         )
+        recovery_s = perf_counter() - began
         self._writer = Writer(store, self._clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         self._meta = Meta(self._data / META)
@@ -173,7 +183,9 @@ class Server:
             name_address=self.name_address,
             http_address=self.http_address,
             connections=lambda: len(self._connections),
-            limits_reached=self.limits.counts,
+            limits=self.limits,
+            recovery_s=recovery_s,
+            found=found,
         )
         broker = Broker(
             store,

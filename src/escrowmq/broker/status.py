@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from escrowmq.store.standing import standing
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.limits import Limits
+    from escrowmq.store.recovery import Found
 
 OUR_RELEASE = version("escrowmq")
 """Read once: the look-up reads files."""
@@ -34,8 +36,11 @@ class Vitals:
     verdict_at_ms: int = 0
     awaited_at_ms: int = 0
     connections: Callable[[], int] = int
-    #: How often each limit of connections was reached.
-    limits_reached: Mapping[str, int] = field(default_factory=dict)
+    #: What connections share.
+    limits: Limits
+    #: How long the store took to recover, and what it found.
+    recovery_s: float
+    found: Found
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,5 +125,5 @@ def status(broker: Broker) -> Status:
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
-        limits_reached=dict(vitals.limits_reached),
+        limits_reached=dict(vitals.limits.counts),
     )

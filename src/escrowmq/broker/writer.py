@@ -19,11 +19,12 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.flush_times import FlushTimes
-from escrowmq.broker.inbox import Inbox, Tell, Waiting, size_of
+from escrowmq.broker.inbox import Depths, Inbox, Tell, Waiting, size_of
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.transaction.commands import Command, Decision
 
@@ -66,6 +67,8 @@ class Writer:
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
+        #: Called with each batch that is durable, before anybody hears of it.
+        self.on_durable: Callable[[list[Waiting], list[Decision]], None] = _ignore
         self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
@@ -123,6 +126,11 @@ class Writer:
         """See what is free on the disk; to be done every now and then."""
         log = self._store.log
         self._store.space.look(self._inbox.message_bytes + log.end - log.written)
+
+    @property
+    def waiting(self) -> Depths:
+        """What waits."""
+        return self._inbox.depths(len(self._questions))
 
     async def alone(self, work: Callable[[Store], T]) -> T:
         """Run something between two batches, when memory holds exactly what is durable."""
@@ -237,7 +245,7 @@ class Writer:
                 if len(batch) > 1 or self._inbox:
                     self._flush_aside(batch, decisions)
                     return
-                self.flush_times.timed(store.flush)
+                self.flush_times.add(self._flush())
         except BaseException as error:
             _tell(batch, error)
             raise
@@ -245,22 +253,32 @@ class Writer:
 
     def _flush_aside(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = True
-        flushing = self._flusher.submit(self.flush_times.timed, self._store.flush)
+        flushing = self._flusher.submit(self._flush)
         flushing.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._flushed, done, batch, decisions)
         )
 
-    def _flushed(self, done: Future[None], batch: list[Waiting], decisions: list[Decision]) -> None:
+    def _flush(self) -> float:
+        """Flush, in whichever thread; how long it took."""
+        began = perf_counter()
+        self._store.flush()
+        return perf_counter() - began
+
+    def _flushed(
+        self, done: Future[float], batch: list[Waiting], decisions: list[Decision]
+    ) -> None:
         self._is_flushing = False
         error = done.exception()
         if error is not None:
             _tell(batch, error)
             self._fail(error)
             return
+        self.flush_times.add(done.result())
         self._answer(batch, decisions)
 
     def _answer(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         grown = self._store.publish()
+        self.on_durable(batch, decisions)
         for waiting, decision in zip(batch, decisions, strict=True):
             waiting.tell(decision)
         if grown:
@@ -327,6 +345,10 @@ def _resolve(answer: asyncio.Future[T], end: T | BaseException) -> None:
         answer.set_exception(end)
     else:
         answer.set_result(end)
+
+
+def _ignore(batch: list[Waiting], decisions: list[Decision]) -> None:
+    """What is done with a batch when nobody counts."""
 
 
 def _wake(waiting: asyncio.Future[None]) -> bool:

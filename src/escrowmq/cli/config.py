@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli.convert import from_text, from_toml
+from escrowmq.cli.log_lines import LogConfig
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.ledger_config import LedgerConfig, expand, masked
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 #: A package with settings joins by adding its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "broker": BrokerConfig,
+    "log": LogConfig,
     "pipeline": PipelineConfig,
     "store": StoreConfig,
     "topics": TopicsConfig,

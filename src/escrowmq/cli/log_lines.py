@@ -1,12 +1,32 @@
-"""A log record as one line: when, how bad, where, which event, and its facts."""
+"""A log record as one line, or as one JSON object: when, how bad, where, which event, its facts."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 #: What every record has; the rest are the event's facts.
 _COMMON = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Section ``[log]``.
+
+    The log goes to standard error; what a command answers goes to standard output.
+    """
+
+    #: How events are logged: a line for people, or a JSON object on a line for programs.
+    format: Literal["text", "json"] = "text"
+
+
+def _facts(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    return ((key, value) for key, value in vars(record).items() if key not in _COMMON)
 
 
 class LineFormatter(logging.Formatter):
@@ -19,13 +39,37 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- the library's name
         """The line, with the facts at its end."""
-        facts = [f"{key}={value!r}" for key, value in vars(record).items() if key not in _COMMON]
+        facts = [f"{key}={value!r}" for key, value in _facts(record)]
         return " ".join([super().formatMessage(record), *facts])
 
 
-def log_to_stderr(level: int) -> None:
+class JsonFormatter(logging.Formatter):
+    """``{"ts":"2026-11-16T19:20:00.123Z","level":"WARNING","logger":…,"event":…,"broker":…}``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One object on one line: four names that are always there, the facts, and the trace."""
+        seconds, ms = divmod(int(record.created * 1_000), 1_000)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        line: dict[str, object] = {
+            "ts": f"{at}.{ms:03}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for key, value in _facts(record):
+            # A fact must not hide what every line has.
+            line[f"{key}_" if key in line else key] = value
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+_FORMATTERS = {"text": LineFormatter, "json": JsonFormatter}
+
+
+def log_to_stderr(level: int, config: LogConfig) -> None:
     """Log so from here on: our own events from this level on, those of others if they are bad."""
     handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(_FORMATTERS[config.format]())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("escrowmq").setLevel(level)

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.log_lines import log_to_stderr
+from escrowmq.cli.log_lines import LogConfig, log_to_stderr
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.serve import ParentOption
+from escrowmq.cli.serve import LogFormatOption, ParentOption, log_flags
 from escrowmq.pipeline.config import PipelineConfig, places_of
 
 
@@ -28,6 +28,7 @@ def pipeline(
     ] = None,
     http_port: Annotated[int | None, typer.Option(help="For metrics; 0 means any.")] = None,
     once: Annotated[bool, typer.Option("--once", help="One round, one archive run.")] = False,
+    log_format: LogFormatOption = None,
     file: FileOption = None,
     set_: SetOption = None,
     parent: ParentOption = None,
@@ -39,10 +40,11 @@ def pipeline(
         end_with_parent(parent)
     given = {"master": master, "brokers": brokers, "http_port": http_port}
     flags = [f"pipeline.{key}={value}" for key, value in given.items() if value is not None]
+    flags += log_flags(log_format)
     config = load(file=file, environ=os.environ, flags=[*(set_ or ()), *flags])
     settings = config.section(PipelineConfig)
     places = places_of(settings, data)
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, config.section(LogConfig))
 
     from escrowmq.pipeline import running
 

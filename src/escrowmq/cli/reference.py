@@ -1,6 +1,6 @@
 """Writes what the reference pages say about the code: ``make docs``.
 
-The pages of settings and of our own requests are written as a whole.  In other pages, blocks
+The pages of settings, metrics and our own requests are written as a whole.  In other pages, blocks
 between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is edited by hand, and
 tests compare both with the code.
 
@@ -129,9 +129,13 @@ def blocks_of() -> dict[str, dict[str, str]]:
 
 def whole_pages() -> dict[str, str]:
     """The pages that are written as a whole."""
-    from escrowmq.cli import reference_own
+    from escrowmq.cli import reference_metrics, reference_own
 
-    return {"config.md": page(), "own-requests.md": reference_own.page()}
+    return {
+        "config.md": page(),
+        "metrics.md": reference_metrics.page(),
+        "own-requests.md": reference_own.page(),
+    }
 
 
 def write(folder: Path) -> None:

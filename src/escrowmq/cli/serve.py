@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.log_lines import log_to_stderr
+from escrowmq.cli.log_lines import LogConfig, log_to_stderr
 from escrowmq.cli.options import FileOption, SetOption
 
 EXIT_FAILED = 1
@@ -28,6 +28,9 @@ ClusterOption = Annotated[str | None, typer.Option(help="Its cluster's name in r
 InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Let other machines in, without access control.")
 ]
+LogFormatOption = Annotated[
+    str | None, typer.Option(metavar="text|json", help="A line for each event, or an object.")
+]
 #: Set by `escrowmq up`, for its children.
 ParentOption = Annotated[int | None, typer.Option(hidden=True)]
 
@@ -43,6 +46,7 @@ def serve(
     broker_name: BrokerNameOption = None,
     cluster: ClusterOption = None,
     insecure: InsecureOption = False,
+    log_format: LogFormatOption = None,
     file: FileOption = None,
     set_: SetOption = None,
     parent: ParentOption = None,
@@ -57,8 +61,9 @@ def serve(
     if parent is not None:
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
+    flags += log_flags(log_format)
     config = load(file=file, environ=os.environ, flags=[*flags, *(set_ or ())])
-    log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING, config.section(LogConfig))
     failure = run(data, config, insecure=insecure, is_alone=parent is None)
     if failure is not None:
         typer.echo(f"escrowmq: the store has failed: {failure!r}; start again to recover", err=True)
@@ -72,6 +77,11 @@ def broker_flags(*given: str | int | None) -> list[str]:
         for key, value in zip(_SHORT, given, strict=True)
         if value is not None
     ]
+
+
+def log_flags(log_format: str | None) -> list[str]:
+    """The setting that the short flag stands for."""
+    return [] if log_format is None else [f"log.format={log_format}"]
 
 
 _SHORT = ("host", "name_port", "port", "http_port", "advertise_host", "name", "cluster")

@@ -20,9 +20,11 @@ from escrowmq.cli.serve import (
     HostOption,
     HttpPortOption,
     InsecureOption,
+    LogFormatOption,
     NamePortOption,
     PortOption,
     broker_flags,
+    log_flags,
 )
 from escrowmq.pipeline.config import PipelineConfig, places_of, spark_missing
 
@@ -46,6 +48,7 @@ def up(
     broker_name: BrokerNameOption = None,
     cluster: ClusterOption = None,
     insecure: InsecureOption = False,
+    log_format: LogFormatOption = None,
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -54,7 +57,7 @@ def up(
     Each is a process of its own, and is started again when it dies.
     """
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
-    flags += set_ or ()
+    flags += [*log_flags(log_format), *(set_ or ())]
     # Read here too, so that what is wrong is said at once, and once.
     config = load(file=file, environ=os.environ, flags=flags).section(PipelineConfig)
     if find_spec("pyspark") is None:

@@ -161,3 +161,17 @@ OUR_VERSION = 479
 def language_name(number: int) -> str:
     """The language with this number; OTHER for one that is not in the list."""
     return LANGUAGES[number] if 0 <= number < len(LANGUAGES) else UNKNOWN_LANGUAGE
+
+
+_V4_2_0_SNAPSHOT = 252
+
+
+def version_name(number: int) -> str:
+    """RocketMQ's name of the version that a client says it is; its number, before 4.2."""
+    place = number - _V4_2_0_SNAPSHOT
+    if place < 0:
+        return str(number)
+    # Ten patches to a minor version and ten of those to a major one, each with its snapshot.
+    minors = 4 * 10 + 2 + place // 20
+    snapshot = "" if place % 2 else "_SNAPSHOT"
+    return f"V{minors // 10}_{minors % 10}_{place % 20 // 2}{snapshot}"

@@ -82,7 +82,12 @@ async def test_after_a_kill_it_recovers(tmp_path: Path) -> None:
 
 def test_probes_and_people_are_answered_over_http(tmp_path: Path) -> None:
     with started(tmp_path, "--http-port", "0") as (process, ready):
-        for path, wanted in (("/healthz", b"ok\n"), ("/readyz", b"ready\n"), ("/status", b"{")):
+        for path, wanted in (
+            ("/healthz", b"ok\n"),
+            ("/readyz", b"ready\n"),
+            ("/status", b"{"),
+            ("/metrics", b"# HELP escrowmq_build_info "),
+        ):
             connection = HTTPConnection(ready[2], timeout=20)
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -103,6 +108,23 @@ def test_flags_stand_for_settings_and_a_file_may_hold_the_others(tmp_path: Path)
         status = json.loads(connection.getresponse().read())
         connection.close()
         assert (status["broker"], status["cluster"]) == ("from-file", "c1")
+
+
+@pytest.mark.parametrize("flags", [("--log-format", "json"), ("--set", "log.format=json")])
+async def test_events_are_logged_as_objects_if_that_is_wanted(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    with serving(tmp_path, *flags) as (process, address):
+        peer = await Peer.to(address)
+        peer.write(b"this is no frame at all")
+        assert await peer.is_cut()
+        await peer.closed()
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    (event,) = map(json.loads, errors.splitlines())
+    assert (event["event"], event["level"]) == ("frame_malformed", "WARNING")
+    assert (event["logger"], event["count"]) == ("escrowmq.broker.limits", 1)
+    assert event["ts"].endswith("Z")
 
 
 async def test_what_was_asked_before_the_signal_is_answered(tmp_path: Path) -> None:

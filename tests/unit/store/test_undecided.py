@@ -1,9 +1,9 @@
-"""Counting what is undecided counts transactions, wherever their rows are."""
+"""What is held back is counted, wherever its rows are."""
 
 from __future__ import annotations
 
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.undecided import prepared_by_origin
+from escrowmq.store.undecided import held_back, prepared_by_origin
 from escrowmq.testing import Engine, message
 
 CHUNK_ROWS = 64
@@ -40,3 +40,39 @@ def test_transactions_that_outlived_their_chunk_are_counted() -> None:
     assert counts(engine) == {"pay": 1}
     engine.park(old)
     assert counts(engine) == {}
+
+
+def held(engine: Engine) -> tuple[dict[str, int], dict[str, int]]:
+    """Undecided and timed messages by topic."""
+    found = held_back(engine.store.table)
+    queues = engine.store.queues
+    undecided, timed = (
+        {queues[number].topic: count for number, count in counts.items()}
+        for counts in (found.undecided, found.timed)
+    )
+    return undecided, timed
+
+
+def test_each_message_that_is_held_back_counts_for_its_queue() -> None:
+    engine = Engine()
+    assert held(engine) == ({}, {})
+    engine.prepare("many", message(topic="a"), message(topic="a"), message(topic="b"))
+    engine.commit(engine.prepare("c", message(topic="a")).half_offset)
+    engine.rollback(engine.prepare("r", message(topic="a")).half_offset)
+    engine.append(message(topic="b"))
+    engine.append(message(topic="b", deliver_at_ms=engine.clock.now_ms() + 1))
+    assert held(engine) == ({"a": 2, "b": 1}, {"b": 1})
+
+
+def test_messages_that_outlived_their_chunk_are_held_back_too() -> None:
+    engine = Engine(config=StoreConfig(chunk_rows=4 * CHUNK_ROWS, id_window_ms=0))
+    engine.prepare("old", message(topic="a"))
+    engine.append(message(topic="b", deliver_at_ms=engine.clock.now_ms() + 10**9))
+    parked = engine.prepare("parked", message(topic="c")).half_offset
+    engine.park(parked)
+    for number in range(4 * CHUNK_ROWS):
+        engine.rollback(engine.prepare(f"t{number}").half_offset)
+        engine.clock.advance(seconds=1)
+    engine.checkpoint()
+    assert 0 not in engine.store.table.chunks
+    assert held(engine) == ({"a": 1}, {"b": 1})

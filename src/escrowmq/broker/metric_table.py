@@ -1,0 +1,225 @@
+"""Every metric of a broker, once: the page, its reference and the alert rules are held to this.
+
+Names that begin with ``rocketmq_`` are those that a broker of RocketMQ 5 gives, with its labels,
+units and bounds, so that what was made for it can be used.  Where its exporter puts the unit into
+the name and its documentation does not, both names are given.
+"""
+
+from __future__ import annotations
+
+from escrowmq.broker.exposition import Kind, Metric
+
+#: Labels that all of RocketMQ's metrics have.
+COMMON_LABELS = ("cluster", "node_type", "node_id")
+
+_LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
+_OUT_LABELS = ("topic", "consumer_group", "is_system")
+_IN_LABELS = ("topic", "message_type", "is_system")
+_STORE_LABELS = ("storage_type", "storage_medium")
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=Kind.COUNTER, meaning=meaning, labels=labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str, also: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.GAUGE, meaning=meaning, labels=labels, also=also)
+
+
+def _histogram(name: str, meaning: str, *labels: str, also: str = "") -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, meaning=meaning, labels=labels, also=also)
+
+
+# RocketMQ's.
+
+WATERMARK = _gauge(
+    "rocketmq_processor_watermark",
+    "What waits: new messages (send), decisions (transaction), questions (query_message)",
+    "processor",
+)
+PERMISSION = _gauge(
+    "rocketmq_broker_permission",
+    "4 if it can be read from, plus 2 if new messages are taken; 0 once the store has failed",
+)
+TOPICS = _gauge("rocketmq_topic_number", "Topics, those of the system included")
+GROUPS = _gauge("rocketmq_consumer_group_number", "Consumer groups that were made or seen")
+MESSAGES_IN = _counter(
+    "rocketmq_messages_in_total",
+    "Messages stored; a half message counts for the topic that it is meant for",
+    *_IN_LABELS,
+)
+BYTES_IN = _counter("rocketmq_throughput_in_total", "Their bytes, as stored", *_IN_LABELS)
+MESSAGE_SIZE = _histogram("rocketmq_message_size", "Bytes of each, as stored", *_IN_LABELS)
+MESSAGES_OUT = _counter(
+    "rocketmq_messages_out_total", "Messages given to consumers, repeats included", *_OUT_LABELS
+)
+BYTES_OUT = _counter("rocketmq_throughput_out_total", "Their bytes", *_OUT_LABELS)
+PRODUCERS = _gauge(
+    "rocketmq_producer_connections",
+    "Producers online, each counted once per group",
+    "language",
+    "version",
+    "protocol_type",
+)
+CONSUMERS = _gauge(
+    "rocketmq_consumer_connections",
+    "Consumers online, each counted once per group",
+    "consumer_group",
+    "language",
+    "version",
+    "consume_mode",
+    "protocol_type",
+    "is_system",
+)
+LAG = _gauge(
+    "rocketmq_consumer_lag_messages",
+    "Messages that a group has not acknowledged, whatever tags it wants",
+    *_LAG_LABELS,
+)
+LAG_MS = _gauge(
+    "rocketmq_consumer_lag_latency_milliseconds",
+    "For how long the oldest of them has been visible",
+    *_LAG_LABELS,
+    also="rocketmq_consumer_lag_latency",
+)
+IN_FLIGHT = _gauge(
+    "rocketmq_consumer_inflight_messages", "Given to the group, not acknowledged", *_LAG_LABELS
+)
+READY = _gauge("rocketmq_consumer_ready_messages", "Not yet given to the group", *_LAG_LABELS)
+QUEUEING_MS = _gauge(
+    "rocketmq_consumer_queueing_latency_milliseconds",
+    "For how long the oldest message that was not yet given has been visible",
+    *_LAG_LABELS,
+    also="rocketmq_consumer_queueing_latency",
+)
+DEAD = _counter(
+    "rocketmq_send_to_dlq_messages_total",
+    "Messages that became dead letters of a group",
+    "consumer_group",
+    "topic",
+    "is_system",
+)
+HALVES = _gauge("rocketmq_half_messages", "Half messages without a decision", "topic")
+COMMITTED = _counter("rocketmq_commit_messages_total", "Half messages committed", "topic")
+ROLLED_BACK = _counter("rocketmq_rollback_messages_total", "Half messages rolled back", "topic")
+FINISH = _histogram(
+    "rocketmq_finish_message_latency_milliseconds",
+    "How old half messages were when they were committed: in whole seconds, as RocketMQ counts it",
+    "topic",
+)
+STORAGE = _gauge(
+    "rocketmq_storage_size_bytes",
+    "Bytes of the log that are kept",
+    *_STORE_LABELS,
+    also="rocketmq_storage_size",
+)
+FLUSH_BEHIND = _gauge(
+    "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not on disk", *_STORE_LABELS
+)
+RESERVE_MS = _gauge(
+    "rocketmq_storage_message_reserve_time_milliseconds",
+    "How old the oldest part of the log is",
+    *_STORE_LABELS,
+    also="rocketmq_storage_message_reserve_time",
+)
+TIMED = _gauge("rocketmq_timing_messages", "Messages that wait for their time", "topic")
+RPC_MS = _histogram(
+    "rocketmq_rpc_latency_milliseconds",
+    "From a request to its answer",
+    "protocol_type",
+    "request_code",
+    "response_code",
+    "is_long_polling",
+    "result",
+    also="rocketmq_rpc_latency",
+)
+
+# Our own.
+
+BUILD = _gauge("escrowmq_build_info", "1, with what runs", "version", "python")
+IS_READY = _gauge("escrowmq_ready", "1 if it serves; 0 while the store recovers, or has failed")
+UPTIME = _gauge("escrowmq_uptime_seconds", "Since it began to serve")
+RECOVERY = _gauge("escrowmq_recovery_seconds", "How long the store took to recover at the start")
+REPLAYED = _gauge("escrowmq_recovery_replayed_bytes", "Bytes of the log that were read for that")
+CUT = _gauge("escrowmq_recovery_cut_bytes", "Bytes of a torn tail that were cut off")
+UNDECIDED = _gauge("escrowmq_undecided_transactions", "Transactions without a decision")
+OLDEST = _gauge("escrowmq_oldest_undecided_seconds", "Age of the oldest of them; 0 if none is")
+UNREACHABLE = _gauge(
+    "escrowmq_undecided_without_producer",
+    "Those that only a producer can answer for, with none of its group online",
+)
+PARKED = _gauge("escrowmq_parked_transactions", "Transactions that wait for a person")
+PARKED_TOTAL = _counter("escrowmq_parked_total", "How often one was parked")
+RESUMED_TOTAL = _counter("escrowmq_resumed_total", "How often one was resumed")
+DECISIONS = _counter(
+    "escrowmq_decisions_total",
+    "Transactions decided, by the producer itself, its answer to a check, a verdict of the "
+    "pipeline (settle), the batch of a Spark sink, or a person (hand)",
+    "source",
+    "decision",
+)
+CONTRADICTIONS = _counter(
+    "escrowmq_contradictions_total",
+    "Transactions about which somebody said the opposite of what was decided",
+)
+CHECKS = _counter("escrowmq_checks_sent_total", "Back-checks that a producer's socket has taken")
+ANSWERS = _counter("escrowmq_check_answers_total", "Answers to back-checks", "answer")
+VERDICTS = _counter("escrowmq_verdicts_total", "Verdicts of the pipeline, by outcome", "outcome")
+FLUSHES = _histogram("escrowmq_flush_seconds", "How long the disk took to flush a batch")
+INBOX = _gauge("escrowmq_inbox_commands", "Commands that wait for the writer", "lane")
+INBOX_BYTES = _gauge("escrowmq_inbox_bytes", "Bytes of the messages among them")
+DISK_FREE = _gauge("escrowmq_disk_free_bytes", "Bytes that are free where the store is")
+DISK_LEVEL = _gauge(
+    "escrowmq_disk_level",
+    "What the disk has no room for: 0 nothing, 1 messages, 2 decisions as well, 3 anything at all",
+)
+PIPELINE_AWAY = _gauge(
+    "escrowmq_pipeline_away_seconds", "For how long the pipeline is missed; 0 if it is there"
+)
+LAST_VERDICT = _gauge(
+    "escrowmq_last_verdict_timestamp_seconds", "When the last verdict came; 0 if none did"
+)
+BACKGROUND = _counter(
+    "escrowmq_background_failures_total", "Failures of what the broker does by itself", "work"
+)
+BACKGROUND_NOW = _gauge(
+    "escrowmq_background_failures_in_a_row", "Those since it last worked; 0 if it works", "work"
+)
+LIMITS = _counter(
+    "escrowmq_limits_reached_total", "How often a limit of connections was reached", "limit"
+)
+CONNECTIONS = _gauge("escrowmq_connections", "Open connections")
+CONNECTION_BYTES = _gauge(
+    "escrowmq_connection_bytes", "Bytes that wait to be handled, or to be read by a peer", "kind"
+)
+PULLS = _gauge("escrowmq_pulls_waiting", "Pulls that wait for a message")
+REQUESTS = _counter(
+    "escrowmq_requests_total", "Requests answered, by what was answered", "request", "outcome"
+)
+REFUSALS = _counter("escrowmq_refusals_total", "Requests refused, by the error's code", "error")
+SCRAPE = _gauge("escrowmq_scrape_seconds", "How long the broker took for the page before this one")
+LEFT_OUT = _gauge(
+    "escrowmq_lines_left_out",
+    "Lines that this page leaves out, because they are too many",
+    "metric",
+)
+MEMORY = _gauge("process_resident_memory_bytes", "Memory of the process")
+CPU = _counter("process_cpu_seconds_total", "Processor time of the process")
+FILES = _gauge("process_open_fds", "Open files of the process, connections included")
+STARTED = _gauge("process_start_time_seconds", "When the broker began to serve")
+
+METRICS: tuple[Metric, ...] = tuple(one for one in globals().values() if isinstance(one, Metric))
+"""All of them, in the order of this module."""
+
+NOT_GIVEN: dict[str, str] = {
+    "rocketmq_storage_dispatch_behind_bytes": "places in queues are written with the message",
+    "rocketmq_topic_create_execution_time": "topics are rows of a small table",
+    "rocketmq_consumer_group_create_execution_time": "so are groups",
+    "rocketmq_timer_*": "there is no timer wheel; see rocketmq_timing_messages",
+    "rocketmq_delay_message_latency": "the same",
+    "rocketmq_pop_*": "there are no pop consumers",
+    "rocketmq_rocksdb_*": "there is no RocksDB",
+    "rocketmq_tiered_store_*": "the lake is written by the pipeline, which has its own page",
+    "rocketmq_proxy_up": "there is no proxy",
+}
+"""What a broker of RocketMQ has and ours has not, and why."""

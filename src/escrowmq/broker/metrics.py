@@ -1,0 +1,331 @@
+"""The page ``/metrics``: what was counted, and what is looked up for it.
+
+It is made a slice at a time, so that nobody waits for it, and only once for all who ask meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import Counter
+from itertools import tee
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from escrowmq.broker import metric_table as table
+from escrowmq.broker.consumer_lag import is_system, lags
+from escrowmq.broker.counting import LONG_POLL, ONE_WAY, parts_of
+from escrowmq.broker.exposition import CONTENT_TYPE, Exposition
+from escrowmq.broker.http import Answer
+from escrowmq.broker.process_facts import process_facts
+from escrowmq.broker.status import OUR_RELEASE, status
+from escrowmq.broker.topics import DLQ_PREFIX, READ, READ_WRITE, RETRY_PREFIX
+from escrowmq.protocol.codes import (
+    LANGUAGES,
+    UNKNOWN_LANGUAGE,
+    RequestCode,
+    ResponseCode,
+    version_name,
+)
+from escrowmq.protocol.own import OwnCode
+from escrowmq.store.space import Level
+from escrowmq.store.undecided import held_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.clients import Client
+    from escrowmq.broker.connection import Connection
+    from escrowmq.broker.exposition import Metric, Sample
+    from escrowmq.broker.status import Status
+
+SLICE_S = 0.002
+"""How long the loop is held before others have their turn."""
+SLICE_LINES = 32
+"""Lines between two looks at the clock."""
+
+_REMOTING = "remoting"
+_LOCAL_DISK = ("local", "disk")
+#: RocketMQ does not count what goes in and out of these.
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+_REQUESTS = {int(code): code.name.lower() for code in (*RequestCode, *OwnCode)}
+_RESPONSES = {int(code): code.name.lower() for code in ResponseCode}
+_CONSUME_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+
+Family = tuple["Metric", "Iterable[Sample]"]
+
+
+class MetricsPage:
+    """One for a server; ``broker`` is there once the store has recovered."""
+
+    def __init__(self, broker: Callable[[], Broker | None], *, cluster: str, name: str) -> None:
+        self._broker = broker
+        self._common = {
+            "rocketmq": dict(zip(table.COMMON_LABELS, (cluster, "broker", name), strict=True))
+        }
+        self._making: asyncio.Task[Answer] | None = None
+        #: What the last one took.
+        self._seconds = 0.0
+
+    async def __call__(self) -> Answer:
+        """The page, as of now."""
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make())
+            self._making.add_done_callback(self._made)
+        # Whoever hangs up must not take it from the others.
+        return await asyncio.shield(self._making)
+
+    def _made(self, _making: asyncio.Task[Answer]) -> None:
+        self._making = None
+
+    async def _make(self) -> Answer:
+        began = perf_counter()
+        page = Exposition(self._common)
+        parts: list[bytes] = []
+        lines: list[str] = []
+        until = began + SLICE_S
+        for line in self._lines(page):
+            lines.append(line)
+            if len(lines) >= SLICE_LINES:
+                parts.append(_text(lines))
+                lines.clear()
+                if perf_counter() > until:
+                    await asyncio.sleep(0)
+                    until = perf_counter() + SLICE_S
+        self._seconds = perf_counter() - began
+        return Answer(body=b"".join((*parts, _text(lines))), content_type=CONTENT_TYPE)
+
+    def _lines(self, page: Exposition) -> Iterator[str]:
+        for metric, samples in self._families():
+            yield from page.lines(metric, samples)
+        left_out = [((name,), count) for name, count in page.left_out.items()]
+        yield from page.lines(table.LEFT_OUT, left_out)
+
+    def _families(self) -> Iterator[Family]:
+        broker = self._broker()
+        yield table.BUILD, [((OUR_RELEASE, platform.python_version()), 1)]
+        yield table.SCRAPE, one(self._seconds)
+        for metric, value in process_facts().items():
+            yield metric, one(value)
+        if broker is None:
+            yield table.IS_READY, one(0)
+            return
+        told = status(broker)
+        yield from _of_state(broker, told)
+        yield from _of_transactions(broker, told)
+        yield from _of_store(broker, told)
+        yield from _of_requests(broker, told)
+        yield from _of_topics(broker)
+        yield from _of_clients(broker)
+        yield from _of_lags(broker)
+
+
+def _text(lines: list[str]) -> bytes:
+    # What is no text was never checked to be: a client's word.
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+
+
+def one(value: float) -> list[Sample]:
+    """The only sample of a metric without labels."""
+    return [((), value)]
+
+
+def _by(counts: Mapping[str, int]) -> list[Sample]:
+    return [((name,), counts[name]) for name in sorted(counts)]
+
+
+def _truth(is_so: bool) -> str:  # noqa: FBT001 - it is only written down
+    return "true" if is_so else "false"
+
+
+# One part of a broker each.
+
+
+def _of_state(broker: Broker, told: Status) -> Iterator[Family]:
+    waiting = broker.writer.waiting
+    permission = READ_WRITE if told.disk == Level.ALL.name.lower() else READ
+    yield table.IS_READY, one(int(told.is_ready))
+    yield table.UPTIME, one(told.uptime_ms / 1_000)
+    yield table.STARTED, one(told.started_at_ms / 1_000)
+    yield table.PERMISSION, one(permission if told.is_ready else 0)
+    yield (
+        table.WATERMARK,
+        [
+            (("send",), waiting.messages),
+            (("transaction",), waiting.decisions),
+            (("query_message",), waiting.questions),
+        ],
+    )
+    yield (
+        table.INBOX,
+        [
+            (("messages",), waiting.messages),
+            (("decisions",), waiting.decisions),
+            (("questions",), waiting.questions),
+        ],
+    )
+    yield table.INBOX_BYTES, one(waiting.bytes)
+    failed = told.background_failed
+    yield table.BACKGROUND, [((work.work,), work.failures) for work in failed]
+    yield table.BACKGROUND_NOW, [((work.work,), work.failures_in_a_row) for work in failed]
+    away_ms = told.now_ms - told.pipeline_away_since_ms if told.pipeline_away_since_ms else 0
+    yield table.PIPELINE_AWAY, one(away_ms / 1_000)
+    yield table.LAST_VERDICT, one(told.last_verdict_at_ms / 1_000)
+
+
+def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
+    counts = broker.counts
+    yield table.UNDECIDED, one(told.undecided)
+    yield table.OLDEST, one(told.oldest_undecided_age_ms / 1_000)
+    yield table.UNREACHABLE, one(told.undecided_without_producer)
+    yield table.PARKED, one(told.parked)
+    yield table.PARKED_TOTAL, one(counts.parked)
+    yield table.RESUMED_TOTAL, one(counts.resumed)
+    yield table.DECISIONS, sorted(counts.decisions.items())
+    yield table.CONTRADICTIONS, one(told.contradictions)
+    yield table.CHECKS, one(broker.checking.asked_count)
+    yield table.ANSWERS, _by(counts.answers)
+    yield table.VERDICTS, _by(counts.verdicts)
+
+
+def _of_store(broker: Broker, told: Status) -> Iterator[Family]:
+    store, vitals = broker.store, broker.vitals
+    segments = store.log.segments
+    yield table.STORAGE, [(_LOCAL_DISK, told.log_end - told.log_start)]
+    yield table.FLUSH_BEHIND, [(_LOCAL_DISK, told.log_end - told.log_flushed)]
+    if segments and segments[0].first_at_ms:
+        yield table.RESERVE_MS, [(_LOCAL_DISK, max(told.now_ms - segments[0].first_at_ms, 0))]
+    yield table.FLUSHES, [((), broker.writer.flush_times)]
+    yield table.RECOVERY, one(vitals.recovery_s)
+    yield table.REPLAYED, one(vitals.found.log_end - vitals.found.replayed_from)
+    yield table.CUT, one(vitals.found.cut_bytes)
+    yield table.DISK_FREE, one(told.disk_free_bytes)
+    yield table.DISK_LEVEL, one(int(store.space.level))
+
+
+def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:
+    rpcs, limits = broker.counts.rpcs, broker.vitals.limits
+    yield table.CONNECTIONS, one(told.connections)
+    yield table.PULLS, one(told.pulls_waiting)
+    yield table.LIMITS, _by(told.limits_reached)
+    held = {"waiting": limits.waiting.bytes, "unread": limits.unread.bytes}
+    yield table.CONNECTION_BYTES, _by(held)
+    yield table.REFUSALS, _by(rpcs.refused)
+    latencies = sorted(rpcs.latencies.items())
+    answered: Counter[tuple[str, str]] = Counter()
+    samples: list[Sample] = []
+    for key, latency in latencies:
+        code, response, flags = parts_of(key)
+        request = _REQUESTS.get(code, "unknown")
+        outcome = _RESPONSES.get(response, str(response))
+        answered[request, outcome] += sum(latency.counts)
+        result = "oneway" if flags & ONE_WAY else "success"
+        waited = _truth(bool(flags & LONG_POLL))
+        samples.append(((_REMOTING, request, outcome, waited, result), latency))
+    yield table.REQUESTS, sorted(answered.items())
+    yield table.RPC_MS, samples
+
+
+def _of_topics(broker: Broker) -> Iterator[Family]:
+    counts = broker.counts
+    yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
+    yield table.GROUPS, one(len(broker.meta.groups))
+    topics = sorted(counts.topics.items())
+    sizes = [
+        ((topic, kind, _truth(is_system(topic))), size)
+        for topic, of_topic in topics
+        if not topic.startswith(_OF_GROUPS)
+        for kind, size in of_topic.sizes.items()
+    ]
+    yield table.MESSAGES_IN, ((labels, sum(size.counts)) for labels, size in sizes)
+    yield table.BYTES_IN, ((labels, int(size.total)) for labels, size in sizes)
+    yield table.MESSAGE_SIZE, sizes
+    outs = [
+        ((topic, group, _truth(is_system(topic, group))), out)
+        for (group, topic), out in counts.out.items()
+        if not topic.startswith(_OF_GROUPS)
+    ]
+    yield table.MESSAGES_OUT, ((labels, out.messages) for labels, out in outs)
+    yield table.BYTES_OUT, ((labels, out.bytes) for labels, out in outs)
+    yield (
+        table.DEAD,
+        [
+            ((group, topic, _truth(is_system(topic, group))), count)
+            for (group, topic), count in counts.dead.items()
+        ],
+    )
+    held = held_back(broker.store.table)
+    yield table.HALVES, _by(_by_topic(broker, held.undecided))
+    yield table.TIMED, _by(_by_topic(broker, held.timed))
+    decided = [((topic,), of_topic) for topic, of_topic in topics]
+    yield table.COMMITTED, ((key, one.committed) for key, one in decided if one.committed)
+    yield table.ROLLED_BACK, ((key, one.rolled_back) for key, one in decided if one.rolled_back)
+    yield table.FINISH, ((key, one.finished) for key, one in decided if one.finished)
+
+
+def _by_topic(broker: Broker, by_queue: Mapping[int, int]) -> Counter[str]:
+    """Those of all queues of a topic, added up."""
+    found: Counter[str] = Counter()
+    for number, count in by_queue.items():
+        found[broker.store.queues[number].topic] += count
+    return found
+
+
+def _of_clients(broker: Broker) -> Iterator[Family]:
+    clients = broker.clients
+    producers: Counter[tuple[str, ...]] = Counter()
+    for group in clients.producer_groups():
+        for client in clients.producers(group):
+            labels = _program(client)
+            producers[*labels, _REMOTING] += 1
+    yield table.PRODUCERS, sorted(producers.items())
+    consumers: Counter[tuple[str, ...]] = Counter()
+    for name in clients.consumer_groups():
+        group_online = clients.consumers(name)
+        if group_online is None:
+            continue
+        mode = _CONSUME_MODES.get(group_online.said.consume_type, "other")
+        for client in group_online.members.values():
+            labels = _program(client)
+            consumers[name, *labels, mode, _REMOTING, _truth(is_system("", name))] += 1
+    yield table.CONSUMERS, sorted(consumers.items())
+
+
+def _program(client: Client[Connection]) -> tuple[str, str]:
+    language = client.language if client.language in LANGUAGES else UNKNOWN_LANGUAGE
+    return language.lower(), version_name(client.version).lower()
+
+
+def _of_lags(broker: Broker) -> Iterator[Family]:
+    now_ms = broker.clock.now_ms()
+    # Looked up as the first of them is written; the others are written of the same.
+    several = iter(
+        tee(
+            (
+                (
+                    (
+                        lag.group,
+                        lag.topic,
+                        _truth(lag.is_retry),
+                        _truth(is_system(lag.topic, lag.group)),
+                    ),
+                    lag,
+                )
+                for lag in lags(broker)
+            ),
+            5,
+        )
+    )
+    yield table.LAG, ((labels, lag.messages) for labels, lag in next(several))
+    yield table.LAG_MS, ((labels, _age(lag.since_ms, now_ms)) for labels, lag in next(several))
+    yield table.IN_FLIGHT, ((labels, lag.in_flight) for labels, lag in next(several))
+    yield table.READY, ((labels, lag.ready) for labels, lag in next(several))
+    yield (
+        table.QUEUEING_MS,
+        ((labels, _age(lag.ready_since_ms, now_ms)) for labels, lag in next(several)),
+    )
+
+
+def _age(since_ms: int, now_ms: int) -> int:
+    return max(now_ms - since_ms, 0) if since_ms else 0
