@@ -24,7 +24,7 @@ from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.ledgers import Ledgers
 from escrowmq.pipeline.session import spark_session
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settling import Settling, settle_round
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 COUNTS = (10_000, 100_000, 1_000_000)
 WARM_UP = 2_000
+SMALL = 100
 PRODUCED = 10_000
 #: For the producers: what one client can be sent at a time.
 ASKS_MAX = 4_000
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> None:
         spark = spark_session(PipelineConfig(), cache=path / "cache")
         for number in range(3):
             settle(spark, path / f"warm-{number}", url, WARM_UP)
-        small(spark, path / "small", url)
+        small(spark, path / "small")
         took = {count: ledger(spark, path / str(count), url, count) for count in counts}
         if not arguments:
             report("settle_1m_over_100k", took[1_000_000] / took[100_000], "ratio")
@@ -79,15 +80,13 @@ def settle(
     return took, spent
 
 
-def small(spark: SparkSession, path: Path, url: str) -> None:
-    """A round with next to nothing to do, on a warm session."""
-    uuid = make_ledger(url, 0)
-    ledgers = Ledgers({"shop": LedgerConfig(url=url)})
-    with filled(path, 100, uuid) as broker:
-        times = []
-        for _ in range(6):
-            done = settle_round(spark, [broker.address], ledgers)
-            times.append(done.took_ms / 1_000)
+def small(spark: SparkSession, path: Path) -> None:
+    """A round that reads a few, of which nobody can be asked, on a warm session."""
+    with filled(path, SMALL, "") as broker:
+        settling = Settling(spark, Ledgers({}))
+        done = [settling.round([broker.address]) for _ in range(10)]
+    assert all(one.no_producer == SMALL for one in done), done
+    times = [one.took_ms / 1_000 for one in done]
     report("settle_small_round_s", min(times), "s", runs=times)
 
 

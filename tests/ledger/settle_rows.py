@@ -29,6 +29,7 @@ def batch(ids: Sequence[str], ledger: str, **changed: Any) -> pa.RecordBatch:
         "allowed_ms": 1_000,
         "age_ms": 60_000,
         "wait_ms": -1,
+        "no_ledger": False,
         **changed,
     }
     rows = [
@@ -36,10 +37,10 @@ def batch(ids: Sequence[str], ledger: str, **changed: Any) -> pa.RecordBatch:
     ]
     numbers = {"half_offset", "as_of_ms", "stored_at_ms", "allowed_ms", "age_ms", "wait_ms"}
     small = {"state", "checks_sent"}
-    schema = pa.schema(
-        [
-            (name, pa.int64() if name in numbers else pa.int32() if name in small else pa.string())
-            for name in SETTLE_COLUMNS
-        ]
-    )
+    types = {
+        **dict.fromkeys(numbers, pa.int64()),
+        **dict.fromkeys(small, pa.int32()),
+        "no_ledger": pa.bool_(),
+    }
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in SETTLE_COLUMNS])
     return pa.RecordBatch.from_pylist(rows, schema=schema)

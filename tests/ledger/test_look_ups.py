@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from escrowmq.client.ledger_sql import SQLITE
+from escrowmq.client.links import SqliteLink
 from escrowmq.pipeline import look_ups
 from escrowmq.pipeline.ledgers import KnownLedgers
 from escrowmq.pipeline.look_ups import LookUps
@@ -41,6 +44,32 @@ def test_rows_decide_and_what_is_absent_past_its_deadline_is_fenced(shop: Shop) 
     assert shop.outcomes() == dict(
         zip(ids, ["committed", "rolled_back", "rolled_back"], strict=True)
     )
+
+
+def test_thousands_are_looked_up_and_fenced_by_a_few_statements(
+    file_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuid, ids = file_shop.ledger().uuid(), [new_id() for _ in range(5_000)]
+    ran: list[str] = []
+    execute = SqliteLink.execute
+
+    def counted(link: SqliteLink, sql: str, *values: Any) -> Any:
+        ran.append(sql)
+        return execute(link, sql, *values)
+
+    monkeypatch.setattr(SqliteLink, "execute", counted)
+    with LookUps(known(file_shop)) as asked:
+        found = asked.settle(uuid, batch(ids, uuid))
+    assert set(found.verdicts) == {"rollback"}
+    # In two chunks: each is read, fenced, and read again.
+    assert [sql for sql in ran if "escrowmq_ledger " in sql] == [
+        SQLITE.read,
+        SQLITE.read,
+        SQLITE.fence,
+        SQLITE.read_locked,
+        SQLITE.fence,
+        SQLITE.read_locked,
+    ]
 
 
 def test_the_deadline_is_on_the_brokers_clock(shop: Shop) -> None:

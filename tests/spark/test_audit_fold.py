@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.pipeline import audit
 from escrowmq.pipeline.audit_findings import Finding
 from escrowmq.pipeline.audit_ranges import COUNT, FINDING, PART_OF, fold_ranges
+from escrowmq.pipeline.audit_records import within_horizon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -113,7 +114,7 @@ def by_joins(spark: SparkSession, worlds: list[World]) -> Found:
         .unionByName(audit.findings_in_table(folded, halves, table))
         .unionByName(audit.findings_in_queues(folded, halves, visible))
     )
-    return {key_of(row) for row in audit.within_horizon(found, known_from).collect()}
+    return {key_of(row) for row in within_horizon(found, known_from).collect()}
 
 
 def by_ranges(spark: SparkSession, worlds: list[World], range_halves: int) -> Found:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 from escrowmq.pipeline.lake import Lake
@@ -32,8 +32,6 @@ def with_pandas(_: SparkSession, lake: Lake) -> Rows:
 
 
 def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
-    import duckdb  # type: ignore[import-not-found,unused-ignore]  # only where it is installed
-
     messages = lake.open(MESSAGES).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.register("messages", messages)
@@ -41,7 +39,7 @@ def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
     return rows
 
 
-READERS = [with_spark, with_pandas, *([with_duckdb] if find_spec("duckdb") else [])]
+READERS = [with_spark, with_pandas, with_duckdb]
 
 
 def comparable(rows: Rows) -> list[tuple[Any, ...]]:

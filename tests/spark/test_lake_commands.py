@@ -185,6 +185,29 @@ def test_another_id_is_another_replay_and_is_done_once(
     assert Lake(data / "lake").open(MESSAGES).transaction_version(marker) == 0
 
 
+def test_of_two_replays_at_once_one_publishes(
+    broker: InProcessBroker,
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue_count = lake_replay._queue_count
+
+    def overtaken(one: lake_replay.Replay) -> int:
+        """The other one begins and ends after the first has looked, and before it writes."""
+        monkeypatch.setattr(lake_replay, "_queue_count", queue_count)
+        assert run(*order(broker, data)) == 0
+        return queue_count(one)
+
+    monkeypatch.setattr(lake_replay, "_queue_count", overtaken)
+    assert run(*order(broker, data)) == 0
+    out = capsys.readouterr().out
+    other, first = (json.loads(one) for one in out.replace("}\n{", "}\n\0{").split("\0"))
+    assert (other["messages"], other["was_done_before"]) == (10, False)
+    assert (first["messages"], first["was_done_before"]) == (0, True)
+    assert [len(visible(broker, queue_id)) for queue_id in (0, 1)] == [5, 5]
+
+
 def test_a_replay_into_a_topic_that_does_not_exist_is_refused(
     broker: InProcessBroker, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 
 from escrowmq.pipeline.lake import Lake
@@ -26,8 +26,6 @@ def with_spark(spark: SparkSession, lake: Lake) -> Rows:
 
 
 def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
-    import duckdb  # type: ignore[import-not-found,unused-ignore]  # only where it is installed
-
     with duckdb.connect() as connection:
         for table in TABLES.values():
             connection.register(table.name, lake.open(table).to_pyarrow_dataset())
@@ -35,7 +33,7 @@ def with_duckdb(_: SparkSession, lake: Lake) -> Rows:
         return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 
 
-READERS = [with_spark, *([with_duckdb] if find_spec("duckdb") else [])]
+READERS = [with_spark, with_duckdb]
 
 
 def event(name: str, head: int | None, at: int, **rest: Any) -> dict[str, Any]:  # noqa: ANN401 -- columns are of all types
@@ -65,6 +63,8 @@ def visible(head: int | None, at: int, queue_id: int, offset: int, count: int) -
     return event("visible", head, at, message_count=count, **place)
 
 
+BATCH = {"app_id": "nightly", "batch_id": "7"}
+
 EVENTS = (
     # Committed by its producer; two messages in each of two queues.
     held(0, 1, "t-0", count=4),
@@ -87,8 +87,17 @@ EVENTS = (
     event("parked", 7, 14, detail="checks_exhausted"),
     event("resumed", 7, 15, by="ann"),
     event("parked", 7, 16, detail="checks_exhausted"),
-    # Of a batch of the sink: nobody knows which of its transactions is where.
-    visible(None, 17, queue_id=0, offset=12, count=100),
+    # Two of a batch of the sink: nobody knows which of them is where.
+    held(8, 17, "t-8", count=60),
+    held(68, 18, "t-68", count=40),
+    event("committed", 8, 19, first=8, message_count=60, by="sink", **BATCH),
+    event("committed", 68, 19, first=68, message_count=40, by="sink", **BATCH),
+    {**visible(None, 19, queue_id=0, offset=12, count=100), **BATCH},
+    # Two messages with a delay: they became visible one after the other, by themselves.
+    held(108, 20, "t-108", count=2),
+    event("committed", 108, 21, first=108, message_count=2, by="client-1"),
+    {**visible(None, 25, queue_id=2, offset=0, count=1), "first": 109},
+    {**visible(None, 24, queue_id=2, offset=1, count=1), "first": 108},
 )
 
 LOOKS = (
@@ -99,8 +108,13 @@ LOOKS = (
     # Sent back, and past them again: what counts is the first time.
     seen("billing", 1, 22, 0, at=50),
     seen("billing", 1, 0, 30, at=60),
+    # Past the transaction's messages in one of its queues only.
+    seen("slow", 0, 0, 112, at=30),
+    seen("slow", 1, None, 20, at=30),
     # Not there yet.
     seen("audit", 0, 0, 11, at=30),
+    # Reads other things.
+    {**seen("other", 0, 0, 99, at=30), "topic": "invoices"},
 )
 
 
@@ -123,6 +137,9 @@ def test_each_transaction_is_one_row_with_its_life_line(
         (5, "parked"),
         (6, "prepared"),
         (7, "parked"),
+        (8, "committed"),
+        (68, "committed"),
+        (108, "committed"),
     ]
     committed, rolled_back, *_ = rows
     assert committed == {
@@ -135,18 +152,26 @@ def test_each_transaction_is_one_row_with_its_life_line(
         "message_count": 4,
         "held_at_ms": MIDNIGHT_MS + 1,
         "checks_asked": 0,
+        "asked_at_ms": None,
         "checks_answered": 0,
+        "answered_at_ms": None,
         "decided_by": "client-1",
         "decided_at_ms": MIDNIGHT_MS + 2,
         "visible_at_ms": MIDNIGHT_MS + 2,
         "consumed_at_ms": MIDNIGHT_MS + 40,
         "consumed_by": f"billing {MIDNIGHT_MS + 40}",
     }
-    assert rolled_back["checks_asked"] == 2
-    assert rolled_back["checks_answered"] == 1
+    assert (rolled_back["checks_asked"], rolled_back["asked_at_ms"]) == (2, MIDNIGHT_MS + 6)
+    assert (rolled_back["checks_answered"], rolled_back["answered_at_ms"]) == (1, MIDNIGHT_MS + 5)
     assert rolled_back["decided_by"] == "settle"
     assert rolled_back["visible_at_ms"] is None
     assert rolled_back["consumed_by"] is None
+    # All of a batch is visible at once, and consumed by who is past the whole batch.
+    for batched in rows[5:7]:
+        assert batched["visible_at_ms"] == MIDNIGHT_MS + 19
+        assert batched["consumed_by"] == f"slow {MIDNIGHT_MS + 30}"
+    assert rows[7]["visible_at_ms"] == MIDNIGHT_MS + 24
+    assert rows[7]["consumed_by"] is None
 
 
 def test_all_tables_are_there_in_sql(spark: SparkSession, lake: Lake) -> None:

@@ -17,6 +17,7 @@ from escrowmq.pipeline import settling
 from escrowmq.pipeline.settle_tasks import SettleTask
 from escrowmq.pipeline.verdicts import Verdicts
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import SettleHeader
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
 
@@ -91,6 +92,47 @@ class Dying:
             yield from self.task(batches)
 
 
+@dataclass(frozen=True)
+class Overtaken:
+    """A task that has read its rows when somebody else decides one of them."""
+
+    task: SettleTask
+    broker: str
+    transaction_id: str
+    resolution: str
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        rows = list(batches)
+        header = SettleHeader(
+            transaction_id=self.transaction_id, resolution=self.resolution, reason="x", by="me"
+        )
+        with OwnCalls(self.broker) as calls:
+            calls.call(OwnCode.SETTLE, header)
+        yield from self.task(iter(rows))
+
+
+@pytest.mark.parametrize(("resolution", "contradictions"), [("commit", 0), ("rollback", 1)])
+def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
+    spark: SparkSession,
+    broker: InProcessBroker,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    resolution: str,
+    contradictions: int,
+) -> None:
+    """Its record version is not the one that the verdict names; the first decision stays."""
+    monkeypatch.setattr(
+        "escrowmq.pipeline.settle_tasks.SettleTask",
+        lambda known: Overtaken(SettleTask(known), broker.broker_address, THERE[0], resolution),
+    )
+    done = settle(spark, broker, database)
+    assert (done.stale, done.committed, done.rolled_back) == (1, COUNT // 2 - 1, COUNT // 2)
+    assert states(broker)[THERE[0]] == (COMMITTED if resolution == "commit" else ROLLED_BACK)
+    with OwnCalls(broker.broker_address) as calls:
+        assert calls.call(OwnCode.STATUS).header.contradictions == contradictions
+
+
 @pytest.mark.usefixtures("many_tasks")
 def test_rounds_of_two_drivers_at_once_decide_each_once(
     spark: SparkSession, broker: InProcessBroker, database: Database
@@ -120,7 +162,7 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
             "escrowmq.pipeline.settle_tasks.SettleTask",
             lambda known: Dying(SettleTask(known), requests, attempts=99),
         )
-        with pytest.raises(Unavailable, match="round_failed"):
+        with pytest.raises(Unavailable, match=r"round_failed.*RuntimeError: planted"):
             settle(spark, broker, database)
     before = states(broker)
     assert 0 in before.values()

@@ -160,6 +160,22 @@ def attempt(run: str, opened_at_ms: int) -> str:
     return SinkAttempt(run=query, batch=1, partition=0, attempt="0" * 32).transaction_id
 
 
+def test_a_broker_that_goes_away_before_the_evidence_keeps_its_attempts(
+    spark: SparkSession, broker: InProcessBroker
+) -> None:
+    given_up, alive = attempt("a" * 8, 1_000), attempt("b" * 8, 2_000)
+    hold(broker, [given_up, alive], group="%SINK%app")
+    with (
+        InProcessBroker(name="other") as other,
+        through_a_wire(other.broker_address, 4) as address,
+    ):
+        hold(other, [given_up, alive], group="%SINK%app")
+        done = settle_round(spark, [address, broker.broker_address], ledgers())
+        assert (done.away, done.attempts, done.rolled_back) == ((address,), 4, 1)
+        assert states(broker) == {given_up: ROLLED_BACK, alive: PREPARED}
+        assert states(other) == {given_up: PREPARED, alive: PREPARED}
+
+
 def test_attempts_of_a_sink_are_rolled_back_by_evidence_alone(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:

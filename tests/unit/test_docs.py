@@ -30,7 +30,7 @@ SHELL = {"console", "sh"}
 NOT_RUN = {"git", "pip", "cd"}
 
 #: Their Python is run by tests/spark, which has a session for it.
-SPARK_PAGES = [page for page in pages() if page.name.startswith("spark")]
+SPARK_PAGES = [page for page in pages() if page.name.startswith(("spark", "lake"))]
 RUN_PAGES = [page for page in pages() if page.name == "README.md" or "docs" in page.parts]
 RUN_PAGES = [page for page in RUN_PAGES if list(blocks(page)) and page not in SPARK_PAGES]
 

@@ -24,6 +24,7 @@ from escrowmq.cli import (
     topic_commands,
     txn_commands,
 )
+from escrowmq.cli.audit_command import audit
 from escrowmq.cli.demo import demo
 from escrowmq.cli.pipeline_command import pipeline
 from escrowmq.cli.serve import serve
@@ -72,6 +73,7 @@ app.add_typer(message_commands.app, name="message")
 app.add_typer(topic_commands.app, name="topic")
 app.add_typer(txn_commands.app, name="txn")
 app.add_typer(store_commands.app, name="store")
+app.command()(audit)
 app.command()(demo)
 app.command()(pipeline)
 app.command()(serve)

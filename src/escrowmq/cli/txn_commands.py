@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +19,15 @@ from escrowmq.cli.asking import (
     duration,
     whoami,
 )
+from escrowmq.cli.config_commands import FileOption, SetOption
 from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.model.errors import EscrowError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.own_calls import OwnCalls
     from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
     from escrowmq.protocol.own_rows import EventRow, TransactionRow
@@ -32,6 +41,9 @@ TransactionArgument = Annotated[
     str, typer.Argument(metavar="TRANSACTION", help="Its id, or the number of a half message.")
 ]
 ReasonOption = Annotated[str, typer.Option(help="Why; it is kept in the log.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Whatever its ledger says; that is kept in the log, too.")
+]
 
 
 @app.callback()
@@ -149,10 +161,17 @@ def commit(
     reason: ReasonOption,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    force: ForceOption = False,
     dry_run: DryRunOption = False,
+    file: FileOption = None,
+    set_: SetOption = None,
 ) -> None:
-    """Make a transaction's messages visible, by hand."""
-    _settle(transaction, "commit", reason, broker, dry_run=dry_run)
+    """Make a transaction's messages visible, by hand.
+
+    A transaction with a ledger is decided as that says; the settings must name its database.
+    """
+    ledgers = _Ledgers(file, set_)
+    _settle(transaction, "commit", reason, broker, ledgers, force=force, dry_run=dry_run)
 
 
 @app.command()
@@ -161,10 +180,17 @@ def rollback(
     reason: ReasonOption,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    force: ForceOption = False,
     dry_run: DryRunOption = False,
+    file: FileOption = None,
+    set_: SetOption = None,
 ) -> None:
-    """Drop a transaction's messages, by hand."""
-    _settle(transaction, "rollback", reason, broker, dry_run=dry_run)
+    """Drop a transaction's messages, by hand.
+
+    A transaction with a ledger is decided as that says; the settings must name its database.
+    """
+    ledgers = _Ledgers(file, set_)
+    _settle(transaction, "rollback", reason, broker, ledgers, force=force, dry_run=dry_run)
 
 
 @app.command()
@@ -186,17 +212,56 @@ def resume(
     typer.echo(f"{transaction} is checked again")
 
 
-def _settle(transaction: str, resolution: str, reason: str, broker: str, *, dry_run: bool) -> None:
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import SettleHeader
+@dataclass(frozen=True)
+class _Ledgers:
+    """Where the settings are that name databases; they are read if one is needed."""
 
-    header = SettleHeader(**_named(transaction), by=whoami(), resolution=resolution, reason=reason)
+    file: Path | None
+    flags: list[str] | None
+
+    def known(self) -> Mapping[str, SqlLedger]:
+        """By their UUIDs those that can be reached."""
+        from escrowmq.cli.config import load
+        from escrowmq.client.ledger_table import SqlLedger
+
+        found = {}
+        for config in load(
+            file=self.file, environ=os.environ, flags=self.flags or ()
+        ).ledgers.values():
+            ledger = SqlLedger(config.url)
+            # Of one that is down nothing is known, not even whether it matters.
+            with suppress(EscrowError):
+                found[ledger.uuid()] = ledger
+        return found
+
+
+def _settle(
+    transaction: str,
+    resolution: str,
+    reason: str,
+    broker: str,
+    ledgers: _Ledgers,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> None:
+    from escrowmq.client.outgoing import Resolution
+    from escrowmq.client.settle_by_hand import settle_by_hand
+
     with asking(broker) as calls:
+        head, _ = _life_line(calls, transaction)
         if dry_run:
-            head, _ = _life_line(calls, transaction)
             typer.echo(f"would {resolution} {head.transaction_id}, which is {head.state}")
             return
-        told = calls.call(OwnCode.SETTLE, header).header
+        told = settle_by_hand(
+            calls,
+            ledgers.known() if head.ledger else {},
+            half_offset=head.half_offset,
+            resolution=Resolution(resolution),
+            reason=reason,
+            by=whoami(),
+            force=force,
+        )
     before = "had been " if told.is_repeated else ""
     typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
 

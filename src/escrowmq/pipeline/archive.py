@@ -6,10 +6,11 @@ between its runs: to begin them costs more than a batch does.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError
@@ -19,10 +20,12 @@ from escrowmq.pipeline.archive_progress import ProgressWatch
 from escrowmq.pipeline.archive_rounds import append_rounds
 from escrowmq.pipeline.archive_stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import PROGRESS
+from escrowmq.pipeline.lake_tables import PROGRESS, QUARANTINE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 STREAMS = (MessageStream, EventStream)
 INTERVAL_MS = 10_000
@@ -123,12 +126,21 @@ class Archive:
         seen = self._progress.look(self._brokers)
         committed = [stream.take_committed() for stream in self._streams]
         rows = sum((each.rows for each in committed), Counter({PROGRESS.name: seen}))
-        return ArchiveSummary(
+        summary = ArchiveSummary(
             rows={name: count for name, count in rows.items() if count},
             lag_ms=max(each.lag_ms for each in committed),
             is_complete=is_complete,
             took_ms=int((time.monotonic() - begun) * 1_000),
         )
+        _tell(summary)
+        return summary
+
+
+def _tell(summary: ArchiveSummary) -> None:
+    log.info("archive_done", extra=asdict(summary))
+    quarantined = summary.rows.get(QUARANTINE.name)
+    if quarantined:
+        log.warning("messages_quarantined", extra={"message_count": quarantined})
 
 
 def archive_once(

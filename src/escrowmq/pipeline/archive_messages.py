@@ -10,7 +10,7 @@ from deltalake import DeltaTable, Transaction
 from escrowmq.pipeline.archive_claim import Claim, Place
 from escrowmq.pipeline.archive_stream import ArchiveStream
 from escrowmq.pipeline.archive_tasks import MESSAGE_COLUMNS, Target, WriteMessages, written_by
-from escrowmq.pipeline.lake import Entitlement
+from escrowmq.pipeline.lake import Entitlement, told
 from escrowmq.pipeline.lake_files import WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE
 
@@ -54,8 +54,9 @@ class MessageStream(ArchiveStream):
 
         quarantine = self._lake.find(QUARANTINE)
         if quarantine is not None:
-            # Of a batch that was killed between its two commits: it comes again.
-            quarantine.delete(f"archive_id = {place.owner} AND batch > {place.batch}")
+            with told(QUARANTINE):
+                # Of a batch that was killed between its two commits: it comes again.
+                quarantine.delete(f"archive_id = {place.owner} AND batch > {place.batch}")
         queue = ("broker", "topic", "queue_id")
         good, poison = (
             self._lake.read(self._spark, table).select(*queue, "queue_offset")

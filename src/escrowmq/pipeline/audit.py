@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RECORDED, OTHER, NAME = "recorded", "other", "name"
-LISTED, LISTED_COUNT, KNOWN_FROM, TIMES = "listed", "listed_count", "known_from", "times"
+LISTED, LISTED_COUNT, TIMES = "listed", "listed_count", "times"
 
 FOUND = (NAME, BROKER, HALF_OFFSET, HEAD, COUNT, RECORDED, OTHER)
 """The columns of a finding about a half message, as the fold of ranges has them."""
@@ -174,24 +174,6 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
     )
     alone = _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
     return _of_requests(seen, *found).unionByName(alone)
-
-
-def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
-    """Without what the log no longer has: ``known_from`` is where its half messages begin.
-
-    An undecided one is carried forward, so it must be known however old it is.
-    """
-    is_of_unknown = F.col(NAME).isin(
-        Finding.OP_WITHOUT_HALF.value,
-        Finding.ROW_WITHOUT_HALF.value,
-        Finding.VISIBLE_WITHOUT_HALF.value,
-    )
-    is_open_row = (F.col(NAME) == Finding.ROW_WITHOUT_HALF.value) & F.col(OTHER).isin(
-        UNDECIDED, PARKED
-    )
-    begins = F.coalesce(KNOWN_FROM, F.lit(0))
-    is_older = is_of_unknown & ~is_open_row & (F.col(HALF_OFFSET) < begins)
-    return found.join(known_from, on=BROKER, how="left").where(~is_older).select(*FOUND)
 
 
 def _spread(spans: DataFrame) -> DataFrame:

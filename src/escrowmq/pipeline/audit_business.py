@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from escrowmq.client.links import Link
 
 PAGE_ROWS = 10_000
-LOOKED_UP_ROWS = 500
 LOCK_WAIT_MS = 10_000
 
 KEY, ROW_COUNT, MESSAGES = "business_key", "row_count", "messages"
@@ -77,8 +76,7 @@ class BusinessTable:
     def message_columns(self) -> tuple[str, ...]:
         """What must be read of messages."""
         key = PROPERTIES if self.property_name else KEYS
-        places = ("broker", TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS)
-        return (*places, HALF_OFFSET, TRANSACTION_ID, key)
+        return (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, TRANSACTION_ID, key)
 
     def counts_sql(self, further: str = "", limit: str = "") -> str:
         """Keys in their order, and how many rows each has."""
@@ -99,24 +97,6 @@ def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
                 yield from _pages(link, table)
 
     return spark.range(1, numPartitions=1).mapInArrow(read, COUNTED)
-
-
-def rows_with_keys(keys: DataFrame, table: BusinessTable) -> DataFrame:
-    """Those of these keys that have a row now; looked up in tasks, some hundred at a time."""
-
-    def look_up(batches: Batches) -> Batches:
-        with _opened(table) as link:
-            for batch in batches:
-                asked = batch.column(KEY).to_pylist()
-                for at in range(0, len(asked), LOOKED_UP_ROWS):
-                    some = asked[at : at + LOOKED_UP_ROWS]
-                    marks = ", ".join("?" * len(some))
-                    # As text: the keys of messages are.
-                    further = f"CAST({table.key} AS text) IN ({marks})"
-                    with reading(link, LOCK_WAIT_MS):
-                        yield _batch(link.execute(table.counts_sql(further), some).rows)
-
-    return keys.select(KEY).distinct().mapInArrow(look_up, COUNTED)
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
-
-from pyspark.errors import PySparkException
 
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.audit_cases import reports
@@ -18,6 +17,9 @@ from escrowmq.pipeline.audit_compare import (
     compare_consumers,
     compare_records,
 )
+from escrowmq.pipeline.audit_compare_business import compare_business
+from escrowmq.pipeline.audit_compare_lake import compare_lake
+from escrowmq.pipeline.audit_compare_ledgers import compare_ledgers, find_ledgers
 from escrowmq.pipeline.audit_findings import Compared
 from escrowmq.pipeline.audit_pins import Pin, take_pins
 from escrowmq.pipeline.audit_report import (
@@ -41,8 +43,16 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
     pins = take_pins(request.brokers, since_ms=request.since_ms)
     run = _Run(Work(spark, request, pins))
     outcome = run.compare(Compared.RECORDS, compare_records)
-    if outcome is not None:
-        run.share(outcome)
+    run.share(outcome)
+    if request.lake:
+        run.compare(Compared.LAKE, compare_lake)
+    else:
+        run.leave_out(Compared.LAKE, "no lake was given")
+    run.ledgers(request.ledgers)
+    if request.business is not None:
+        run.compare(Compared.BUSINESS, compare_business, which=request.business.table)
+    else:
+        run.leave_out(Compared.BUSINESS, "no table was given")
     run.compare(Compared.CONSUMERS, compare_consumers)
     return AuditReport(
         started_at_ms=started_at_ms,
@@ -63,27 +73,23 @@ class _Run:
         self.comparisons: list[ComparisonReport] = []
         self.findings: list[FoundReport] = []
 
-    def compare(self, compared: Compared, by: Callable[[Work], Outcome]) -> Outcome | None:
+    def compare(
+        self, compared: Compared, by: Callable[[Work], Outcome], *, which: str = ""
+    ) -> Outcome | None:
         """Run one comparison, and note what came of it."""
         since = time.monotonic()
         work = self._work
         try:
             outcome = by(work)
             found = reports(outcome.found, work.views, cases_max=work.request.cases_max)
-        except (EscrowError, PySparkException) as error:
-            self.comparisons.append(
-                ComparisonReport(
-                    compared=compared,
-                    not_compared=reason_of(error),
-                    is_failed=True,
-                    took_ms=_ms_since(since),
-                )
-            )
+        except Exception as error:  # noqa: BLE001 -- whatever it was, the others are compared
+            self.fail(compared, error, which=which, took_ms=_ms_since(since))
             return None
         self.findings += found
         self.comparisons.append(
             ComparisonReport(
                 compared=compared,
+                which=which,
                 counts=outcome.counts,
                 notes=outcome.notes,
                 took_ms=_ms_since(since),
@@ -91,11 +97,44 @@ class _Run:
         )
         return outcome
 
-    def share(self, outcome: Outcome) -> None:
-        """State table and queues were compared in one go with the records."""
+    def fail(
+        self, compared: Compared, error: Exception, *, which: str = "", took_ms: int = 0
+    ) -> None:
+        """Say that it was asked for and could not be done."""
+        self.comparisons.append(
+            ComparisonReport(
+                compared=compared,
+                which=which,
+                not_compared=reason_of(error),
+                is_failed=True,
+                took_ms=took_ms,
+            )
+        )
+
+    def share(self, outcome: Outcome | None) -> None:
+        """State table and queues are compared in one go with the records."""
         for compared, names in _COUNTS.items():
-            counts = {name: outcome.counts.pop(name) for name in names if name in outcome.counts}
-            self.comparisons.append(ComparisonReport(compared=compared, counts=counts))
+            if outcome is None:
+                why = "the records could not be read"
+                report = ComparisonReport(compared=compared, not_compared=why, is_failed=True)
+            else:
+                given = outcome.counts
+                counts = {name: given.pop(name) for name in names if name in given}
+                report = ComparisonReport(compared=compared, counts=counts)
+            self.comparisons.append(report)
+
+    def ledgers(self, ledgers: Mapping[str, str]) -> None:
+        """Compare those whose databases answer."""
+        if not ledgers:
+            self.leave_out(Compared.LEDGER, "no ledger is in the config")
+            return
+        found = find_ledgers(ledgers)
+        for name, error in found.silent.items():
+            self.fail(Compared.LEDGER, error, which=name)
+        if found.urls:
+            which = ", ".join(name for name in ledgers if name not in found.silent)
+            by = partial(compare_ledgers, urls=found.urls)
+            self.compare(Compared.LEDGER, by, which=which)
 
     def leave_out(self, compared: Compared, why: str) -> None:
         """Say that it was not asked for."""

@@ -36,16 +36,20 @@ _QUEUE = (BROKER, TOPIC, QUEUE_ID)
 _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
 
 
-def findings_in_messages(visible: DataFrame, archived: DataFrame, spans: DataFrame) -> DataFrame:
+def findings_in_messages(
+    visible: DataFrame, messages: DataFrame, quarantine: DataFrame, spans: DataFrame
+) -> DataFrame:
     """Messages that the lake lacks, has twice, or has and the queue does not.
 
-    ``archived`` are the lake's messages and those that it has in quarantine; ``spans`` the queues'
-    ``start`` and ``end`` at the pins.
+    ``messages`` and ``quarantine`` are the lake's; ``spans`` the queues' ``start`` and ``end`` at
+    the pins, and ``end_after``: their ends after the lake was looked at.
     """
+    archived = messages.unionByName(quarantine)
     counted = archived.groupBy(*_QUEUE, QUEUE_OFFSET).agg(
         F.count("*").alias(TIMES), F.min(VISIBLE_AT_MS).alias("archived_at_ms")
     )
-    reach = archived.groupBy(*_QUEUE).agg(
+    # The quarantine gets its part of a batch first, and loses its old rows last.
+    reach = messages.groupBy(*_QUEUE).agg(
         F.min(QUEUE_OFFSET).alias("low"), F.max(QUEUE_OFFSET).alias("high")
     )
     here = visible.withColumn(IS_HERE, F.lit(True))  # noqa: FBT003 -- a column's value
@@ -58,7 +62,7 @@ def findings_in_messages(visible: DataFrame, archived: DataFrame, spans: DataFra
     is_archived = (offset >= F.col("low")) & (offset <= F.col("high"))
     is_in_queue = (offset >= F.col("start")) & (offset < F.col("end"))
     is_missing = F.col(TIMES).isNull() & is_archived & is_in_queue
-    is_unknown = F.col(IS_HERE).isNull() & is_in_queue
+    is_unknown = F.col(IS_HERE).isNull() & (is_in_queue | (offset >= F.col("end_after")))
     name = F.coalesce(
         _when(Finding.LAKE_MESSAGE_MISSING, is_missing),
         _when(Finding.LAKE_MESSAGE_UNKNOWN, is_unknown),
@@ -98,8 +102,9 @@ def decisions(ops: DataFrame) -> DataFrame:
 def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFrame) -> DataFrame:
     """Decisions that the lake lacks, has twice, or has otherwise.
 
-    ``events`` are the lake's; ``starts`` has each broker's ``known_from``, ``log_start`` and
-    ``log_end``.
+    ``events`` are the lake's; ``starts`` has each broker's ``known_from``, ``log_start``,
+    ``log_end``, ``log_end_after`` (the lake was looked at), and ``cut_from``: nobody asked for what
+    is below.
     """
     state = F.coalesce(
         *(F.when(F.col(EVENT) == label, F.lit(int(State[label.upper()]))) for label in _DECIDED)
@@ -122,11 +127,14 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
         decided.join(archived, on=[BROKER, HALF_OFFSET], how="full")
         .join(F.broadcast(reach), on=BROKER, how="inner")
         .join(F.broadcast(starts), on=BROKER, how="inner")
+        # Of a transaction that begins below, some requests may be above.
+        .where(F.col(HALF_OFFSET) >= F.col("cut_from"))
     )
     at = F.col(LOG_OFFSET)
     is_reached = (at >= F.col("low")) & (at <= F.col("high"))
-    is_of_log = (F.col("archived_at") >= F.col("log_start")) & (
-        F.col("archived_at") < F.col("log_end")
+    archived_at = F.col("archived_at")
+    is_of_log = (archived_at >= F.col("log_start")) & (
+        (archived_at < F.col("log_end")) | (archived_at >= F.col("log_end_after"))
     )
     is_known = F.col(HALF_OFFSET) >= F.col("known_from")
     is_fewer = F.coalesce(TIMES, F.lit(0)) < F.col(RUNS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+from pyspark.sql.window import Window
 
 from escrowmq.client import janitor
 from escrowmq.client.database_block import MAX_DURATION_MS
@@ -21,8 +22,8 @@ from escrowmq.client.ledger_checks import Outcome
 from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.pipeline.audit import NAME
 from escrowmq.pipeline.audit_arrays import COMMITTED, ROLLED_BACK, UNDECIDED
-from escrowmq.pipeline.audit_cases import TOLD_COLUMNS
 from escrowmq.pipeline.audit_findings import Finding
+from escrowmq.pipeline.audit_pins import Pin
 from escrowmq.pipeline.facts import (
     APP_ID,
     AT_MS,
@@ -50,6 +51,18 @@ CLOCKS_APART_MS_MAX = 15 * 60_000
 
 OUTCOME, WRITTEN_AT_MS, KEPT_SINCE_MS = "outcome", "written_at_ms", "kept_since_ms"
 ROWS = f"{LEDGER} string, {TRANSACTION_ID} string, {OUTCOME} string, {WRITTEN_AT_MS} bigint"
+JUDGED = (
+    NAME,
+    BROKER,
+    HALF_OFFSET,
+    LEDGER,
+    TRANSACTION_ID,
+    PRODUCER_GROUP,
+    OUTCOME,
+    WRITTEN_AT_MS,
+    DECIDED_AT_MS,
+    DECIDED_BY,
+)
 _TRANSACTION = (LEDGER, TRANSACTION_ID)
 
 
@@ -108,56 +121,91 @@ def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
     )
 
 
-def findings_in_ledgers(
-    transactions: DataFrame, rows: DataFrame, *, rows_from_ms: int
-) -> DataFrame:
-    """Where ledger and broker disagree.
+def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFrame:
+    """Where ledger and broker seem to disagree (``JUDGED``).
 
-    ``rows_from_ms`` is the horizon: of rows that were written before, the half messages may be
-    deleted.
+    ``from_ms`` is the horizon: of rows that were written before, the half messages may be deleted.
     """
-    is_kept = (F.col(STATE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
     compared = transactions.join(rows, on=list(_TRANSACTION), how="full")
     kept_since = (
-        compared.where(is_kept).groupBy(LEDGER).agg(F.min(DECIDED_AT_MS).alias(KEPT_SINCE_MS))
+        compared.where(_is_kept()).groupBy(LEDGER).agg(F.min(DECIDED_AT_MS).alias(KEPT_SINCE_MS))
     )
-    judged = compared.join(F.broadcast(kept_since), on=LEDGER, how="left")
+    known = compared.join(F.broadcast(kept_since), on=LEDGER, how="left")
     has_row, has_half = F.col(OUTCOME).isNotNull(), F.col(HALF_OFFSET).isNotNull()
     is_opposite = ((F.col(OUTCOME) == Outcome.COMMITTED.value) & (F.col(STATE) == ROLLED_BACK)) | (
         (F.col(OUTCOME) == Outcome.ROLLED_BACK.value) & (F.col(STATE) == COMMITTED)
     )
     is_unswept = F.col(DECIDED_AT_MS) > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX
     is_missing = has_half & ~has_row & (F.col(STATE) == COMMITTED) & is_unswept
-    is_recent = F.col(WRITTEN_AT_MS) >= rows_from_ms
+    is_recent = F.col(WRITTEN_AT_MS) >= from_ms
     is_unknown = ~has_half & (F.col(OUTCOME) == Outcome.COMMITTED.value) & is_recent
     name = F.coalesce(
         _when(Finding.LEDGER_CONTRADICTS, is_opposite),
         _when(Finding.LEDGER_ROW_MISSING, is_missing),
         _when(Finding.LEDGER_ROW_UNKNOWN, is_unknown),
     )
-    return (
-        judged.withColumn(NAME, name)
-        .where(F.col(NAME).isNotNull())
-        .select(
-            NAME,
-            BROKER,
-            HALF_OFFSET,
-            TRANSACTION_ID,
-            PRODUCER_GROUP,
-            F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS).alias(AT_MS),
-            _detail().alias(DETAIL),
+    return known.withColumn(NAME, name).where(F.col(NAME).isNotNull()).select(*JUDGED)
+
+
+def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFrame) -> DataFrame:
+    """Without rows that a janitor may have taken while the ledger was read.
+
+    Janitors go by transaction ids.  One that took a missing row had passed all lower ids before, so
+    an older row among those, which a later reading (``rows_again``) still has, proves that none
+    came by.
+    """
+    is_missing = F.col(NAME) == Finding.LEDGER_ROW_MISSING.value
+    is_committed = F.col(OUTCOME) == Outcome.COMMITTED.value
+    kept = transactions.where(F.col(STATE) == COMMITTED).join(
+        rows_again.where(is_committed), on=list(_TRANSACTION), how="left_semi"
+    )
+    missing = found.where(is_missing)
+    below = (
+        Window.partitionBy(LEDGER)
+        .orderBy(TRANSACTION_ID)
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    witnessed = (
+        kept.select(*_TRANSACTION, F.col(DECIDED_AT_MS).alias("kept"), F.lit(None).alias("gone"))
+        .unionByName(
+            missing.select(
+                *_TRANSACTION,
+                F.lit(None).cast("bigint").alias("kept"),
+                F.col(DECIDED_AT_MS).alias("gone"),
+            )
         )
-        .select(*TOLD_COLUMNS)
+        .withColumn(KEPT_SINCE_MS, F.min("kept").over(below))
+        .where(F.col("gone") > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX)
+        .select(*_TRANSACTION)
+        .distinct()
+    )
+    sure = missing.join(witnessed, on=list(_TRANSACTION), how="left_semi")
+    return found.where(~is_missing).unionByName(sure)
+
+
+def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFrame:
+    """Without rows whose half messages came ``later``, or are beyond what the horizon is now."""
+    is_unknown = F.col(NAME) == Finding.LEDGER_ROW_UNKNOWN.value
+    unknown = found.where(is_unknown & (F.col(WRITTEN_AT_MS) >= from_ms))
+    unknown = unknown.join(later.select(*_TRANSACTION), on=list(_TRANSACTION), how="left_anti")
+    return found.where(~is_unknown).unionByName(unknown.select(*JUDGED))
+
+
+def told_ledgers(found: DataFrame) -> DataFrame:
+    """In the columns of all findings."""
+    at_ms = F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS).alias(AT_MS)
+    return found.select(
+        NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, at_ms, _detail().alias(DETAIL)
     )
 
 
-def rows_from_ms(known: Sequence[tuple[bool, int]]) -> int:
-    """Since when each row's half messages must be in the logs.
+def _is_kept() -> Column:
+    return (F.col(STATE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
 
-    ``known`` is of each broker whether its log is read from its first record on, and the time of
-    the first half message that was read.
-    """
-    cut = [at_ms for is_whole, at_ms in known if not is_whole]
+
+def rows_from_ms(pins: Sequence[Pin]) -> int:
+    """Since when each row's half messages must be in the logs."""
+    cut = [pin.known_from_ms for pin in pins if not pin.is_whole]
     # The row comes after its half messages, by no more than a block may last.
     return max(cut) + MAX_DURATION_MS + CLOCKS_APART_MS_MAX if cut else 0
 

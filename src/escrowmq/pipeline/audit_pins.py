@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.protocol.own import OwnCode
@@ -40,6 +40,8 @@ class Pin:
     log_end: int
     #: The first half offset of that part of the log.  Of what is below it only copies may be left.
     known_from: int
+    #: When that was stored.
+    known_from_ms: int
     #: Somebody asked for no more than this; otherwise it is all that there is.
     is_cut: bool
     queues: tuple[QueueSpan, ...]
@@ -48,6 +50,11 @@ class Pin:
     def name(self) -> str:
         """The broker's own name."""
         return self.status.broker
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the log is read from its very first record on."""
+        return not self.log_start and not self.is_cut
 
 
 def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
@@ -71,6 +78,7 @@ def _pin(address: str, since_ms: int) -> Pin:
         log_start=log_start,
         log_end=log_end,
         known_from=status.half_end if first is None else first.first,
+        known_from_ms=status.now_ms if first is None else first.stored_at_ms,
         is_cut=since_ms > 0,
         queues=queues,
     )
@@ -114,6 +122,14 @@ def _first_since(calls: OwnCalls, start: int, end: int, since_ms: int) -> int:
             start = half.log_offset + 1
     first = _first_half(calls, start, end, lambda half: half.stored_at_ms >= since_ms)
     return end if first is None else first.log_offset
+
+
+def since(pins: Sequence[Pin], now: Sequence[Pin]) -> list[Pin]:
+    """What the logs have gained since the first of these were taken."""
+    return [
+        replace(later, log_start=max(pin.log_end, later.log_start), is_cut=False)
+        for pin, later in zip(pins, now, strict=True)
+    ]
 
 
 def offsets_option(offsets: dict[str, int]) -> str:

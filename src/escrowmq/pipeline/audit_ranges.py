@@ -3,7 +3,7 @@
 A task packs the rows it reads into a few byte strings, one for each range that they belong to, so
 that what is shuffled are some thousand rows however many transactions there are.  The log has its
 half messages in the order of their offsets, and most decisions follow soon: a batch of rows is of
-one range or two.  ``docs/adr/0020-the-audit-folds-ranges.md`` has the figures.
+one range or two.  ``docs/adr/0019-the-audit-trusts-records-alone.md`` has the figures.
 """
 
 from __future__ import annotations

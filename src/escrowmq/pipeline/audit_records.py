@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 
 from escrowmq.pipeline import audit
 from escrowmq.pipeline.audit import FOUND, NAME, OTHER
+from escrowmq.pipeline.audit_arrays import PARKED, UNDECIDED
 from escrowmq.pipeline.audit_findings import MAY_PASS, UNRECORDED, Finding
-from escrowmq.pipeline.audit_pins import Pin, take_pins
+from escrowmq.pipeline.audit_pins import Pin, since, take_pins
 from escrowmq.pipeline.audit_places import END, START, unexplained
 from escrowmq.pipeline.audit_ranges import COUNT, FINDING, PART_OF, fold_ranges
 from escrowmq.pipeline.audit_views import Views
@@ -39,6 +40,8 @@ from escrowmq.pipeline.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+KNOWN_FROM = "known_from"
 
 LOOKS_MAX = 4
 LOOK_AGAIN_S = 1.0
@@ -66,9 +69,9 @@ class Judged:
     along: list[tuple[str, int, str, int]]
 
 
-def gather(views: Views) -> Evidence:
+def gather(views: Views, *, with_visible: bool = True) -> Evidence:
     """All that is needed, and no column more."""
-    visible = views.visible("broker", HALF_OFFSET)
+    visible = views.visible("broker", HALF_OFFSET) if with_visible else None
     if visible is not None:
         visible = visible.where(F.col(HALF_OFFSET).isNotNull() & views.is_within(HALF_OFFSET))
     return Evidence(
@@ -108,13 +111,31 @@ def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
     if given.visible is not None:
         found = found.unionByName(audit.findings_in_queues(folded, halves, given.visible))
     known_from = halves.sparkSession.createDataFrame(
-        [(pin.name, pin.known_from) for pin in pins], f"{BROKER} string, {audit.KNOWN_FROM} bigint"
+        [(pin.name, pin.known_from) for pin in pins], f"{BROKER} string, {KNOWN_FROM} bigint"
     )
     heads = folded.where(F.col(FIRST) == F.col(HEAD)).groupBy(STATE).count().collect()
     names = {0: "undecided", 1: "committed", 2: "rolled_back"}
     counts = Counter({names[row[STATE]]: row["count"] for row in heads if row[STATE] in names})
     counts["transactions"] = counts.total()
-    return Judged(audit.within_horizon(found, known_from), counts, [])
+    return Judged(within_horizon(found, known_from), counts, [])
+
+
+def within_horizon(found: DataFrame, known_from: DataFrame) -> DataFrame:
+    """Without what the log no longer has: ``known_from`` is where its half messages begin.
+
+    An undecided one is carried forward, so it must be known however old it is.
+    """
+    is_of_unknown = F.col(NAME).isin(
+        Finding.OP_WITHOUT_HALF.value,
+        Finding.ROW_WITHOUT_HALF.value,
+        Finding.VISIBLE_WITHOUT_HALF.value,
+    )
+    is_open_row = (F.col(NAME) == Finding.ROW_WITHOUT_HALF.value) & F.col(OTHER).isin(
+        UNDECIDED, PARKED
+    )
+    begins = F.coalesce(KNOWN_FROM, F.lit(0))
+    is_older = is_of_unknown & ~is_open_row & (F.col(HALF_OFFSET) < begins)
+    return found.join(known_from, on=BROKER, how="left").where(~is_older).select(*FOUND)
 
 
 def _is_hidden() -> Column:
@@ -174,11 +195,7 @@ def unreadable(views: Views, found: DataFrame) -> DataFrame | None:
 def _without_passed(
     spark: SparkSession, pins: Sequence[Pin], now: Sequence[Pin], found: DataFrame
 ) -> DataFrame:
-    since = [
-        replace(later, log_start=max(pin.log_end, later.log_start), is_cut=False)
-        for pin, later in zip(pins, now, strict=True)
-    ]
-    views = Views(spark, since)
+    views = Views(spark, since(pins, now))
     went_on = (
         views.ops(FIRST, HEAD)
         .unionByName(views.halves(FIRST, HEAD))

@@ -44,6 +44,8 @@ class ComparisonReport(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of evidence that was held against the records, or was not."""
 
     compared: Compared
+    #: Which one, where there may be several.
+    which: str = ""
     #: Why it was not compared; empty if it was.
     not_compared: str = ""
     #: It was asked for, and could not be done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
@@ -50,12 +50,15 @@ class Views:
             reader = reader.option("startOffset", offsets_option(starts))
         return (reader.option("states", states) if states else reader).load()
 
-    def visible(self, *columns: str, since: Sequence[Pin] = ()) -> DataFrame | None:
-        """Messages that consumers see, each with its half offset; None if no topic has any.
+    def visible(
+        self, *columns: str, since: Sequence[Pin] = (), topics: Collection[str] = ()
+    ) -> DataFrame | None:
+        """Messages that consumers see, of these topics or of all; None if there are none.
 
         Of pins that were taken before only what came ``since``.
         """
-        topics = {queue.topic for pin in self._pins for queue in pin.queues if queue.end}
+        filled = {queue.topic for pin in self._pins for queue in pin.queues if queue.end}
+        topics = filled & set(topics) if topics else filled
         if not topics:
             return None
         read = (

@@ -39,6 +39,10 @@ class PipelineConfig:
     archive: bool = True
     #: What is new goes there so often, at most.
     archive_interval_ms: int = 10_000
+    #: Days that rows stay in the lake; 0 means for ever.
+    lake_retention_days: int = 0
+    #: So often small files of the lake become few, and what is too old goes.
+    lake_upkeep_interval_ms: int = 3_600_000
     #: Where the lake and the streams' checkpoints are, a path or a URI.  Empty means in the data
     #: directory; with a cluster both are needed, in a place that all of its machines reach.
     lake_uri: str = ""
@@ -88,6 +92,8 @@ _BOUNDS = (
     ("round_ms_max", 1_000, DAY_MS),
     ("check_budget_per_group", 1, 1_000_000),
     ("archive_interval_ms", 100, DAY_MS),
+    ("lake_retention_days", 0, 36_500),
+    ("lake_upkeep_interval_ms", 1_000, DAY_MS),
     ("driver_memory_mb", 256, 1_048_576),
     ("executor_memory_mb", 256, 1_048_576),
     ("executor_cores", 0, 1_024),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ ROUNDS_MAX = 10_000
 
 SETTLE = "settle"
 ARCHIVE = "archive"
+UPKEEP = "upkeep"
 
 
 class Jobs(Protocol):
@@ -36,6 +38,10 @@ class Jobs(Protocol):
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Take what is new into the lake, and these summaries of rounds with it."""
+        ...
+
+    def keep_up(self, today: date) -> Facts:
+        """Merge small files of the lake, and delete what is too old on this day."""
         ...
 
     def progress(self) -> object:
@@ -75,6 +81,7 @@ class SparkJobs:
         asks_max = config.check_budget_per_group
         self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
         self._lake = Lake(places.lake)
+        self._retention_days = config.lake_retention_days
         self._archive = Archive(
             spark,
             self._brokers,
@@ -106,6 +113,12 @@ class SparkJobs:
 
         append_rounds(self._lake, rounds)
         return facts_of(self._archive.once())
+
+    def keep_up(self, today: date) -> Facts:
+        """Merge small files of the lake, and delete what is too old on this day.  Without Spark."""
+        from escrowmq.pipeline.lake_upkeep import keep_up
+
+        return facts_of(keep_up(self._lake, today=today, retention_days=self._retention_days))
 
     def progress(self) -> object:
         """The sum over what all consumer groups have read, and how many places that is."""

@@ -26,21 +26,60 @@ WITH life AS (
     sum(CASE WHEN t.event = 'held' THEN t.message_count END) AS message_count,
     min(CASE WHEN t.event = 'held' THEN t.at_ms END) AS held_at_ms,
     count(CASE WHEN t.event = 'asked' THEN 1 END) AS checks_asked,
+    max(CASE WHEN t.event = 'asked' THEN t.at_ms END) AS asked_at_ms,
     count(CASE WHEN t.event = 'answered' THEN 1 END) AS checks_answered,
+    max(CASE WHEN t.event = 'answered' THEN t.at_ms END) AS answered_at_ms,
     max(CASE WHEN t.event IN ('committed', 'rolled_back') THEN t.event END) AS decision,
     max(CASE WHEN t.event IN ('committed', 'rolled_back') THEN t.by END) AS decided_by,
     min(CASE WHEN t.event IN ('committed', 'rolled_back') THEN t.at_ms END) AS decided_at_ms,
-    min(CASE WHEN t.event = 'visible' THEN t.at_ms END) AS visible_at_ms,
     max(CASE WHEN t.event = 'parked' THEN t.log_offset END) AS parked_at,
     max(CASE WHEN t.event = 'resumed' THEN t.log_offset END) AS resumed_at
   FROM transactions AS t
   WHERE t.head IS NOT NULL
   GROUP BY t.broker, t.head
 ),
-shown AS (
-  SELECT broker, head, topic, queue_id, queue_offset + message_count - 1 AS last_offset
+batches AS (
+  SELECT DISTINCT broker, log_offset, head
+  FROM transactions
+  WHERE event = 'committed' AND app_id IS NOT NULL
+),
+places AS (
+  SELECT broker, head, at_ms, topic, queue_id, queue_offset, message_count
   FROM transactions
   WHERE event = 'visible' AND head IS NOT NULL
+  UNION ALL
+  SELECT v.broker, b.head, v.at_ms, v.topic, v.queue_id, v.queue_offset, v.message_count
+  FROM transactions AS v
+  JOIN batches AS b ON b.broker = v.broker AND b.log_offset = v.log_offset
+  WHERE v.event = 'visible' AND v.app_id IS NOT NULL
+  UNION ALL
+  SELECT v.broker, h.head, v.at_ms, v.topic, v.queue_id, v.queue_offset, v.message_count
+  FROM transactions AS v
+  JOIN transactions AS h
+    ON h.broker = v.broker AND h.event = 'held'
+    AND h.first <= v.first AND v.first < h.first + h.message_count
+  WHERE v.event = 'visible' AND v.head IS NULL AND v.app_id IS NULL
+),
+shown AS (
+  SELECT broker, head, topic, queue_id, queue_offset + message_count - 1 AS last_offset,
+    min(at_ms) AS at_ms
+  FROM places
+  GROUP BY broker, head, topic, queue_id, queue_offset + message_count - 1
+),
+seen AS (
+  SELECT broker, head, min(at_ms) AS visible_at_ms
+  FROM shown
+  GROUP BY broker, head
+),
+readers AS (
+  SELECT DISTINCT broker, topic, consumer_group
+  FROM progress
+),
+wanted AS (
+  SELECT s.broker, s.head, r.consumer_group, count(*) AS place_count
+  FROM shown AS s
+  JOIN readers AS r ON r.broker = s.broker AND r.topic = s.topic
+  GROUP BY s.broker, s.head, r.consumer_group
 ),
 passed AS (
   SELECT s.broker, s.head, s.topic, s.queue_id, s.last_offset, p.consumer_group,
@@ -51,15 +90,18 @@ passed AS (
     AND coalesce(p.offset_before, 0) <= s.last_offset AND s.last_offset < p.offset_after
   GROUP BY s.broker, s.head, s.topic, s.queue_id, s.last_offset, p.consumer_group
 ),
-groups AS (
-  SELECT broker, head, consumer_group, max(consumed_at_ms) AS consumed_at_ms
-  FROM passed
-  GROUP BY broker, head, consumer_group
+finished AS (
+  SELECT p.broker, p.head, p.consumer_group, max(p.consumed_at_ms) AS consumed_at_ms
+  FROM passed AS p
+  JOIN wanted AS w
+    ON w.broker = p.broker AND w.head = p.head AND w.consumer_group = p.consumer_group
+  GROUP BY p.broker, p.head, p.consumer_group
+  HAVING count(*) = max(w.place_count)
 ),
 consumed AS (
   SELECT broker, head, max(consumed_at_ms) AS consumed_at_ms,
     string_agg(consumer_group || ' ' || CAST(consumed_at_ms AS STRING), ', ') AS consumed_by
-  FROM groups
+  FROM finished
   GROUP BY broker, head
 )
 SELECT
@@ -74,16 +116,25 @@ SELECT
   l.message_count,
   l.held_at_ms,
   l.checks_asked,
+  l.asked_at_ms,
   l.checks_answered,
+  l.answered_at_ms,
   l.decided_by,
   l.decided_at_ms,
-  l.visible_at_ms,
+  s.visible_at_ms,
   c.consumed_at_ms,
   c.consumed_by
 FROM life AS l
+LEFT JOIN seen AS s ON s.broker = l.broker AND s.head = l.head
 LEFT JOIN consumed AS c ON c.broker = l.broker AND c.head = l.head
 """
-"""One row for each transaction: its life line, and which groups were past its messages when."""
+"""One row for each transaction: its life line.
+
+``visible`` has no head where a batch of the sink was decided, or delayed messages came due: the
+batch's record has the heads, the held request has the delayed message.  A group has consumed a
+transaction when it is past all of its places in the topics that the group reads; of a batch, past
+all of the batch's.
+"""
 
 
 def register(spark: SparkSession, lake: Lake) -> None:

@@ -7,7 +7,8 @@ the archive's way, whose commits are made before or after it.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake.exceptions import CommitFailedError
 
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.lake import Lake, told
 from escrowmq.pipeline.lake_tables import DATE, TABLES, LakeTable
 
@@ -50,23 +51,50 @@ class Upkeep:
     files_removed: int = 0
 
 
-def keep_up(lake: Lake, *, today: date, retention_days: int = 0) -> list[Upkeep]:
-    """All of it for all tables; without days of retention, rows stay for ever."""
-    done = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepSummary:
+    """What was done to all tables: files, as in ``Upkeep``."""
+
+    files_merged: int
+    files_made: int
+    files_deleted: int
+    files_removed: int
+    took_ms: int
+
+
+def keep_up(lake: Lake, *, today: date, retention_days: int = 0) -> UpkeepSummary:
+    """All of it for all tables; without days of retention, rows stay for ever.
+
+    Raises:
+        Unavailable: ``lake_unreachable``, of one table; the others are kept up nevertheless.
+    """
+    began = time.monotonic()
+    done: list[Upkeep] = []
+    failures: list[EscrowError] = []
     for table in TABLES.values():
-        merged = compact(lake, table)
-        done.append(
-            Upkeep(
-                table=table.name,
-                files_merged=merged.files_merged,
-                files_made=merged.files_made,
-                files_deleted=delete_old(lake, table, today, retention_days)
-                if retention_days
-                else 0,
-                files_removed=remove_files(lake, table),
-            )
-        )
-    return done
+        try:
+            done.append(_keep_up(lake, table, today, retention_days))
+        except EscrowError as error:
+            failures.append(error)
+            continue
+        if done[-1] != Upkeep(table=table.name):
+            log.info("table_kept_up", extra=asdict(done[-1]))
+    if failures:
+        raise failures[0]
+    return UpkeepSummary(
+        files_merged=sum(one.files_merged for one in done),
+        files_made=sum(one.files_made for one in done),
+        files_deleted=sum(one.files_deleted for one in done),
+        files_removed=sum(one.files_removed for one in done),
+        took_ms=int((time.monotonic() - began) * 1_000),
+    )
+
+
+def _keep_up(lake: Lake, table: LakeTable, today: date, retention_days: int) -> Upkeep:
+    # First, so that nothing is merged which goes anyway.
+    deleted = delete_old(lake, table, today, retention_days) if retention_days else 0
+    merged = compact(lake, table)
+    return replace(merged, files_deleted=deleted, files_removed=remove_files(lake, table))
 
 
 def compact(

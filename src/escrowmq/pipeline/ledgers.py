@@ -138,10 +138,13 @@ class _Database:
         """Log what is new."""
         if found == self._told:
             return
-        self._told = found
+        before, self._told = self._told, found
         facts = {"ledger": self._name, "ledger_uuid": found.uuid, "url": masked(self.url)}
         if found.fault:
             why = {"reason": found.fault, "cause": found.cause}
             log.warning("ledger_silent", extra={**facts, **why})
+        elif before.uuid not in ("", found.uuid):
+            # Another database, or a ledger made anew: what names the old one has no ledger here.
+            log.warning("ledger_exchanged", extra={**facts, "before": before.uuid})
         else:
             log.info("ledger_found", extra=facts)

@@ -1,9 +1,10 @@
-"""When the pipeline works: rounds of settling, and runs of archiving.  Pure: time is an argument.
+"""When the pipeline settles, archives and keeps the lake up.  Pure: time is an argument.
 
 What a broker says (``Heard``) goes in; out comes when the next round and the next run shall start.
 A round starts at once when something has come due.  What a round could not settle, as with no
 producer online or a database that is down, is tried again after ``settle_interval_ms``.  With
-nothing due nothing starts.
+nothing due nothing starts.  The lake is kept up once something was archived, and then once in a
+while: whoever is started again and again has it done each time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from escrowmq.pipeline.config import PipelineConfig
 
 #: A round that is followed by the next one rests so many times as long as it took.
 REST = 2
+#: With nothing new it rests no longer than this.
+LEFT_OVER_REST_MS_MAX = 60_000
 #: Sink attempts are looked at so often even if no batch was decided: their driver may be gone.
 ATTEMPTS_MS = 60_000
 #: So often consumers are looked at, whose progress is no news in the log.
@@ -81,16 +84,19 @@ class Pace:
     heard: dict[str, Heard] = field(default_factory=dict)
     settling: _Runs = field(init=False)
     archiving: _Runs = field(init=False)
+    keeping_up: _Runs = field(init=False)
     #: What each broker had said when the last round began.
     _batches: dict[str, int] = field(default_factory=dict)
     _is_stale: set[str] = field(default_factory=set)
     _archived: dict[str, int] = field(default_factory=dict)
     _archiving_up_to: dict[str, int] = field(default_factory=dict)
     _has_progress: bool = False
+    _has_archived: bool = False
 
     def __post_init__(self) -> None:
         self.settling = _Runs(interval_ms=self.config.settle_interval_ms)
         self.archiving = _Runs(interval_ms=self.config.archive_interval_ms)
+        self.keeping_up = _Runs(interval_ms=self.config.lake_upkeep_interval_ms)
 
     # What is told.
 
@@ -126,6 +132,7 @@ class Pace:
     def archive_ended(self, now_ms: int, *, is_failed: bool, is_whole: bool = True) -> None:
         """What it took need not be taken again, if it took all."""
         self.archiving.end(now_ms, is_failed=is_failed)
+        self._has_archived |= not is_failed
         if is_whole and not is_failed:
             self._archived = self._archiving_up_to
 
@@ -153,7 +160,7 @@ class Pace:
         """How long after the last round this broker's affairs want the next one."""
         waits = []
         if heard.due:
-            waits.append(self._rest_ms() if heard.is_news else self.config.settle_interval_ms)
+            waits.append(self._rest_ms() if heard.is_news else self._left_over_ms())
         if heard.sink_attempts:
             was_decided = heard.batches_decided != self._batches.get(heard.broker)
             waits.append(self.config.settle_interval_ms if was_decided else ATTEMPTS_MS)
@@ -166,6 +173,14 @@ class Pace:
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
         return max(took_ms, min(took_ms * (1 + REST), self.config.settle_interval_ms))
 
+    def _left_over_ms(self) -> int:
+        """A million that a dead database holds open are read seldom, though the round is long."""
+        if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
+            return 0
+        took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
+        rest_ms = min(took_ms * REST, LEFT_OVER_REST_MS_MAX)
+        return max(took_ms + rest_ms, self.config.settle_interval_ms)
+
     def archive_at_ms(self) -> int | None:
         """When the next run shall start; None if nothing is new."""
         if self.archiving.is_running or not self.config.archive:
@@ -174,3 +189,10 @@ class Pace:
         if not has_grown and not self._has_progress:
             return None
         return self.archiving.next_at_ms(self.config.archive_interval_ms)
+
+    def upkeep_at_ms(self) -> int | None:
+        """When the lake shall be kept up next; None if nothing was archived yet."""
+        # Not "while nothing is archived": under load that would be never.
+        if self.keeping_up.is_running or not self._has_archived:
+            return None
+        return self.keeping_up.next_at_ms(self.config.lake_upkeep_interval_ms)

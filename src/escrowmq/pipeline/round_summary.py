@@ -30,6 +30,8 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     asked: int = 0
     #: Due for a check, but nobody of their group is online.
     no_producer: int = 0
+    #: Due for a check because no database that is configured has the ledger that they name.
+    no_ledger: int = 0
     #: Due for a check, but their group has had its share of this round.
     over_budget: int = 0
     #: The broker is asking already, or has its hands full.

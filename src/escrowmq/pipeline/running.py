@@ -9,6 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,13 +66,14 @@ def run(
 def run_once(
     config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
 ) -> None:
-    """One round, and one run of archiving."""
+    """One round, one run of archiving, and what the lake needs."""
     with _spark(config, places) as spark:
         jobs = SparkJobs(spark, config, places, ledgers)
         settled = jobs.settle()
         say(_line("settled", settled))
         if config.archive:
             say(_line("archived", jobs.archive_once([settled])))
+            say(_line("kept_up", jobs.keep_up(datetime.now(UTC).date())))
 
 
 def _line(word: str, facts: Mapping[str, object]) -> str:

@@ -1,8 +1,9 @@
 """The pipeline as a service: waits until a broker says that there is something to do, and does it.
 
 One thread conducts: it hears brokers (``watching.py``), asks the pace what is next (``pacing.py``),
-and hands work to two others, one for settling and one for archiving, so that neither waits for the
-other.  A failed run is told, counted and tried again; only a dead Spark ends the service.
+and hands work to two others, one for settling and one for archiving and the lake's upkeep, so that
+neither waits for the other.  A failed run is told, counted and tried again; only a dead Spark ends
+the service.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import TypeAlias
 
 from escrowmq.model.clock import Clock
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, Jobs
+from escrowmq.pipeline.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
 from escrowmq.pipeline.lanes import Done, Lane
 from escrowmq.pipeline.pacing import PROGRESS_MS, Heard, Pace
 from escrowmq.pipeline.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
@@ -66,7 +68,8 @@ class Service:
         self._clock = clock
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._pace = Pace(config)
-        self._lanes = {name: Lane(name, self._events.put) for name in (SETTLE, ARCHIVE)}
+        settling, archiving = (Lane(name, self._events.put) for name in (SETTLE, ARCHIVE))
+        self._lanes = {SETTLE: settling, ARCHIVE: archiving, UPKEEP: archiving}
         self._watches = {
             address: watching(address, self._events.put) for address in config.broker_addresses
         }
@@ -120,7 +123,9 @@ class Service:
                 watch.ask(wait_ms if since_ms else 0, since_ms)
 
     def _next_event(self) -> Event | None:
-        at_ms = [self._pace.settle_at_ms(), self._pace.archive_at_ms(), *self._ask_at_ms.values()]
+        pace = self._pace
+        at_ms = [pace.settle_at_ms(), pace.archive_at_ms(), pace.upkeep_at_ms()]
+        at_ms += self._ask_at_ms.values()
         future = [at for at in at_ms if at is not None and at > _now_ms()]
         wait_ms = min([*future, _now_ms() + LOOK_MS]) - _now_ms()
         try:
@@ -169,6 +174,11 @@ class Service:
         elif self._config.archive and self._progress_at_ms <= now_ms:
             self._progress_at_ms = now_ms + PROGRESS_MS
             self._lanes[ARCHIVE].do(PROGRESS, self._jobs.progress)
+        upkeep_at_ms = self._pace.upkeep_at_ms()
+        if upkeep_at_ms is not None and upkeep_at_ms <= now_ms:
+            self._pace.keeping_up.begin(now_ms)
+            today = self._today()
+            self._begin(UPKEEP, self.telemetry.upkeep, lambda: self._jobs.keep_up(today))
         self._look_after(now_ms)
 
     def _begin(self, name: str, facts: RunFacts, work: Callable[[], Facts]) -> None:
@@ -176,6 +186,9 @@ class Service:
         self._worked_at_ms = _now_ms()
         self._is_cancelled = self._is_cancelled and name != SETTLE
         self._lanes[name].do(name, work)
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock.now_ms() / 1_000, UTC).date()
 
     def _look_after(self, now_ms: int) -> None:
         """Give up what takes too long, and give back what is not needed."""
@@ -197,7 +210,7 @@ class Service:
     def _on_done(self, done: Done) -> None:
         now_ms = _now_ms()
         is_failed = done.error is not None
-        if done.name in (SETTLE, ARCHIVE):
+        if done.name in (SETTLE, ARCHIVE, UPKEEP):
             self._worked_at_ms = now_ms
         if done.name == SETTLE:
             self._pace.settling.end(now_ms, is_failed=is_failed)
@@ -208,6 +221,9 @@ class Service:
             self._pace.archive_ended(now_ms, is_failed=is_failed, is_whole=is_whole)
             for broker, lag in self._pace.archive_lag().items():
                 self.telemetry.brokers[broker].archive_lag_bytes = lag
+        elif done.name == UPKEEP:
+            self._pace.keeping_up.end(now_ms, is_failed=is_failed)
+            self.telemetry.upkeep.end(done, self._clock.now_ms())
         elif is_failed:
             log.warning("side_work_failed", extra={"work": done.name, "why": repr(done.error)})
         elif done.name == PROGRESS and done.result != self._progress:

@@ -33,6 +33,7 @@ from escrowmq.pipeline.settle_rows import (
     DUE,
     DUE_UNANSWERED,
     LANE,
+    NO_LEDGER,
     NO_PRODUCER,
     PARK_REASON,
     REPORT_SCHEMA,
@@ -58,8 +59,8 @@ def due_columns(
 ) -> tuple[Column, ...]:
     """What each transaction is due for, by its own broker's policy; of no DataFrame in particular.
 
-    A ledger that nobody here can read is none: the producers are asked, who have theirs.  Attempts
-    of the Spark sink have no producer, and no time rule holds for them.
+    A ledger that nobody here can read is none: the producers are asked, who have theirs, and a
+    column says so.  Attempts of the Spark sink have no producer, and no time rule holds for them.
     """
     is_known = F.col(LEDGER).isin(list(ledger_uuids))
     columns = {name: F.col(name) for name in FACT_COLUMNS}
@@ -76,11 +77,13 @@ def due_columns(
     due = labelled(DUES)
     is_attempt = F.col(PRODUCER_GROUP).startswith(GROUP_PREFIX)
     has_nobody = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
+    names_another = (F.col(LEDGER) != "") & ~is_known
     special = (F.when(is_attempt, F.lit(ATTEMPT)), F.when(has_nobody, F.lit(NO_PRODUCER)))
     return (
         F.coalesce(*special, due).alias(DUE),
         labelled(DUES_UNANSWERED).alias(DUE_UNANSWERED),
         labelled(PARK_REASONS).alias(PARK_REASON),
+        ((due == Due.ASK.value) & names_another).alias(NO_LEDGER),
     )
 
 

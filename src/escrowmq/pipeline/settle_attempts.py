@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.facts import BROKER
 from escrowmq.pipeline.settle import told
-from escrowmq.pipeline.settle_brokers import Standing, decided_batches
+from escrowmq.pipeline.settle_brokers import decided_batches
 from escrowmq.pipeline.settle_rows import Kind
 from escrowmq.pipeline.settle_tasks import TellTask
 from escrowmq.pipeline.sink_orphans import orphaned
@@ -19,19 +20,33 @@ if TYPE_CHECKING:
 
 
 def settle_attempts(
-    spark: SparkSession, attempts: pa.Table, standing: Sequence[Standing]
-) -> list[dict[str, Any]]:
-    """Roll back those with evidence against them; the reports of what was done."""
-    import pyarrow as pa
+    spark: SparkSession, attempts: pa.Table
+) -> tuple[list[dict[str, Any]], Mapping[str, EscrowError]]:
+    """Roll back those with evidence against them.
 
-    batches = pa.concat_tables(
-        pa.Table.from_batches([batch]).append_column(
-            BROKER, pa.repeat(broker.address, batch.num_rows)
-        )
-        for broker in standing
-        for batch in decided_batches(broker.address)
-    )
+    The reports of what was done, and brokers that could not be asked for their evidence: what is
+    held there is left alone.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+    away: dict[str, EscrowError] = {}
+    decided: list[pa.Table] = []
+    for broker in attempts.column(BROKER).unique().to_pylist():
+        try:
+            decided += [_of(broker, batch) for batch in decided_batches(broker)]
+        except EscrowError as error:
+            away[broker] = error
+            attempts = attempts.filter(pc.not_equal(attempts.column(BROKER), broker))
+    if not attempts.num_rows:
+        return [], away
+    batches = pa.concat_tables(decided)
     orphans = orphaned(spark.createDataFrame(attempts), spark.createDataFrame(batches))
     done = told(orphans, TellTask(VerdictKind.ROLLBACK, Kind.ATTEMPT))
-    reports: list[dict[str, Any]] = done.toArrow().to_pylist()
-    return reports
+    return done.toArrow().to_pylist(), away
+
+
+def _of(broker: str, batch: pa.RecordBatch) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch]).append_column(BROKER, pa.repeat(broker, batch.num_rows))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import StatusAnswer
+from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
 from escrowmq.transaction.policy import CheckPolicy
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ class Standing:
     address: str
     #: Transactions that are neither decided nor parked.
     undecided: int
+    #: Whether a rule may want something done about any of them now.
+    has_work: bool
     #: The time rules that it was set up with.
     policy: CheckPolicy
 
@@ -49,11 +51,19 @@ def _look_at(address: str) -> Standing | EscrowError:
     try:
         with OwnCalls(address, answer_s=ANSWER_S) as calls:
             told = calls.call(OwnCode.STATUS).header
+            # Asked even if nothing is undecided: it is a sign of life, too.
+            due = calls.call(OwnCode.AWAIT_DUE, AwaitDueHeader()).header
     except EscrowError as error:
         return error
     assert isinstance(told, StatusAnswer)
+    assert isinstance(due, AwaitDueAnswer)
     policy = CheckPolicy(**{name: getattr(told, name) for name in _OF_POLICY})
-    return Standing(address=address, undecided=told.undecided, policy=policy)
+    return Standing(
+        address=address,
+        undecided=due.undecided,
+        has_work=due.due > 0 or due.sink_attempts > 0,
+        policy=policy,
+    )
 
 
 def decided_batches(address: str) -> list[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from escrowmq.pipeline.facts import (
     HALF_OFFSET,
     LEDGER,
     PRODUCER_GROUP,
+    PRODUCERS_ONLINE,
     STATE,
     STORED_AT_MS,
     TRANSACTION_ID,
@@ -35,7 +36,26 @@ PARK_REASON = "park_reason"
 #: What the rules call ``Due``, and two labels more.
 ATTEMPT = "attempt"
 NO_PRODUCER = "no_producer"
+#: Whether producers are to be asked only because no database here has the ledger that is named.
+NO_LEDGER = "no_ledger"
 
+#: What is read of each transaction.
+READ_COLUMNS = (
+    BROKER,
+    AS_OF_MS,
+    HALF_OFFSET,
+    TRANSACTION_ID,
+    PRODUCER_GROUP,
+    LEDGER,
+    ALLOWED_MS,
+    STATE,
+    STORED_AT_MS,
+    AGE_MS,
+    WAIT_MS,
+    CHECKS_SENT,
+    PRODUCERS_ONLINE,
+)
+#: What of that goes to the tasks, and what the rules say.
 SETTLE_COLUMNS = (
     BROKER,
     AS_OF_MS,
@@ -52,6 +72,7 @@ SETTLE_COLUMNS = (
     ALLOWED_MS,
     AGE_MS,
     WAIT_MS,
+    NO_LEDGER,
 )
 
 

@@ -21,6 +21,7 @@ from escrowmq.pipeline.settle_rows import (
     ATTEMPT,
     DUE,
     KIND,
+    NO_LEDGER,
     NO_PRODUCER,
     PARK_REASON,
     SEEN,
@@ -69,6 +70,7 @@ class SettleTask:
                 _count(tallies, batch, SEEN)
                 for due, what in _COUNTED:
                     _count(tallies, where(batch, DUE, due), what)
+                _count(tallies, batch.filter(batch.column(NO_LEDGER)), NO_LEDGER)
                 for due, kind in ((Due.ASK.value, Kind.ASK), (ATTEMPT, Kind.ATTEMPT)):
                     rows = where(batch, DUE, due)
                     if rows.num_rows:

@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.model.errors import ProtocolViolation, Unavailable
+from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.pipeline.facts import AGE_MS, BROKER, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
 from escrowmq.pipeline.round_summary import RoundSummary
@@ -22,6 +23,8 @@ from escrowmq.pipeline.settle_rows import (
     ASKS_DUE,
     ASKS_SENT,
     KIND,
+    NO_LEDGER,
+    READ_COLUMNS,
     REASON,
     ROWS,
     SEEN,
@@ -55,6 +58,7 @@ ALERTS_MAX = 20
 _COUNTED = (
     SEEN,
     WAITING,
+    NO_LEDGER,
     *(outcome.value for outcome in VerdictOutcome if outcome is not VerdictOutcome.UNKNOWN),
 )
 _PARKED_FACTS = (BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS, REASON)
@@ -78,6 +82,8 @@ class Settling:
     def round(self, brokers: Sequence[str]) -> RoundSummary:
         """Look at everything undecided once, and do what the rules say now.
 
+        With nothing due no Spark job runs.
+
         A broker that is away, or goes away meanwhile, is left out; the summary names it.
 
         Raises:
@@ -85,7 +91,7 @@ class Settling:
             Unavailable: ``round_failed``, if no broker is to blame.
         """
         made = _Round(self._plan)
-        made.run(brokers, self._ledgers.known())
+        made.run(brokers, self._ledgers)
         summary = made.summary()
         for facts in made.parked[:ALERTS_MAX]:
             log.warning("transaction_parked", extra={name: facts[name] for name in _PARKED_FACTS})
@@ -121,7 +127,9 @@ class _Plan:
             made = settle.due_columns(policies, known.uuids)
             self._due = (policies, known.uuids), made
         self._columns = self._columns or settle.task_columns()
-        due = settle.classified(self._undecided(standing), self._due[1])
+        # The rules of all brokers: who has work changes from round to round.
+        at_work = [broker for broker in standing if broker.has_work]
+        due = settle.classified(self._undecided(at_work), self._due[1])
         settled = settle.settled(settle.to_settle(due, self._columns), SettleTask(known))
         budgeted = settle.within_budget(settled, self._asks_max)
         return settle.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK))
@@ -131,6 +139,7 @@ class _Plan:
             "view": "transactions",
             "broker": ",".join(broker.address for broker in standing),
             "states": State.PREPARED.label,
+            "columns": ",".join(READ_COLUMNS),
             "withIds": "true",
             "rangeRows": str(RANGE_ROWS),
         }
@@ -153,11 +162,16 @@ class _Round:
     unknown: Counter[str] = field(default_factory=Counter)
     parked: list[_Report] = field(default_factory=list)
 
-    def run(self, addresses: Sequence[str], known: KnownLedgers) -> None:
-        """Settle; without those who go away meanwhile, if the job fails for it."""
+    def run(self, addresses: Sequence[str], ledgers: Ledgers) -> None:
+        """Settle; without those who go away meanwhile, if the job fails for it.
+
+        Brokers where nothing is due are not read: what they hold is known to wait.
+        """
         standing = self._look_at(addresses)
+        known: KnownLedgers | None = None
         reports: pa.Table | None = None
-        while reports is None and any(broker.undecided for broker in standing):
+        while reports is None and any(broker.has_work for broker in standing):
+            known = known or ledgers.known()
             done = self.plan.reports(standing, known)
             try:
                 reports = done.toArrow()
@@ -168,9 +182,11 @@ class _Round:
                         "round_failed", "the next round tries again", cause=_cause(error)
                     ) from error
         if reports is not None:
-            self._take_in(reports, standing)
+            self._take_in(reports)
+        idle = sum(broker.undecided for broker in standing if not broker.has_work)
+        self.counts.update({SEEN: idle, WAITING: idle})
 
-    def _take_in(self, reports: pa.Table, standing: Sequence[Standing]) -> None:
+    def _take_in(self, reports: pa.Table) -> None:
         from escrowmq.pipeline.settle_tasks import where
 
         attempts = where(reports, KIND, Kind.ATTEMPT.value)
@@ -179,15 +195,20 @@ class _Round:
         if self.attempts:
             from escrowmq.pipeline.settle_attempts import settle_attempts
 
-            self._note(settle_attempts(self.plan.spark, attempts, standing))
+            done, away = settle_attempts(self.plan.spark, attempts)
+            self._note(done)
+            self._lose(away)
 
     def _look_at(self, addresses: Sequence[str]) -> list[Standing]:
         standing, away = look_at(addresses)
+        self._lose(away)
+        self.brokers = len(standing)
+        return standing
+
+    def _lose(self, away: Mapping[str, EscrowError]) -> None:
         for address, error in away.items():
             log.warning("broker_away", extra={"broker": address, "cause": str(error)})
         self.away |= away.keys()
-        self.brokers = len(standing)
-        return standing
 
     def _note(self, reports: Iterable[_Report]) -> None:
         for report in reports:
@@ -216,5 +237,9 @@ class _Round:
 
 def _cause(error: Exception) -> str:
     """The line that says it; Spark puts stack traces of two languages around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if "escrowmq." in line), lines[0] if lines else repr(error))
+    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    traced = dropwhile(lambda line: not line.startswith("Traceback "), lines)
+    # A task's own error is the first line after its trace, which is indented.
+    raised = (line for line in islice(traced, 1, None) if not line[0].isspace())
+    ours = (line for line in lines if "escrowmq.model.errors." in line)
+    return next(chain(ours, raised), lines[0]).strip()

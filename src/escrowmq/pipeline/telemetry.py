@@ -122,6 +122,7 @@ class Telemetry:
         }
         self.settle = RunFacts()
         self.archive = RunFacts()
+        self.upkeep = RunFacts()
         self.brokers: dict[str, BrokerFacts] = {}
 
     def status(self) -> dict[str, object]:
@@ -131,13 +132,15 @@ class Telemetry:
                 **self._about,
                 "settle": asdict(self.settle),
                 "archive": asdict(self.archive),
+                "upkeep": asdict(self.upkeep),
                 "brokers": {name: asdict(broker) for name, broker in self.brokers.items()},
             }
 
     def metrics(self) -> str:
         """Everything that is a number, as Prometheus reads it."""
         with self.lock:
-            lines = [*self._of_runs("settle", self.settle), *self._of_runs("archive", self.archive)]
+            kinds = {"settle": self.settle, "archive": self.archive, "upkeep": self.upkeep}
+            lines = [line for name, facts in kinds.items() for line in self._of_runs(name, facts)]
             lines += self._of_brokers()
         return "\n".join(lines) + "\n"
 

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.pipeline.config import PipelineConfig
@@ -28,6 +29,10 @@ class Stand:
         self.may_settle.set()
         self.rounds: list[Facts] = []
         self.read = 0
+        self.may_keep_up = threading.Event()
+        self.may_keep_up.set()
+        self.upkeep_failure: Exception | None = None
+        self.days: list[date] = []
         self.lives = True
 
     def settle(self) -> Facts:
@@ -41,6 +46,14 @@ class Stand:
         self.rounds += rounds
         self.done.put("archive")
         return {"rows": 10}
+
+    def keep_up(self, today: date) -> Facts:
+        self.days.append(today)
+        self.done.put("upkeep")
+        self.may_keep_up.wait(DEADLINE_S)
+        if self.upkeep_failure is not None:
+            raise self.upkeep_failure
+        return {"files_merged": 8, "took_ms": 5}
 
     def progress(self) -> object:
         return self.read
@@ -80,7 +93,12 @@ class Running:
 
 @contextmanager
 def running(
-    broker: InProcessBroker, *, settle_ms: int = NEVER_MS, archive: bool = False, round_ms: int = 0
+    broker: InProcessBroker,
+    *,
+    settle_ms: int = NEVER_MS,
+    archive: bool = False,
+    round_ms: int = 0,
+    upkeep_ms: int = 24 * NEVER_MS,
 ) -> Iterator[Running]:
     config = PipelineConfig(
         brokers=broker.broker_address,
@@ -88,12 +106,14 @@ def running(
         archive=archive,
         archive_interval_ms=100,
         round_ms_max=round_ms or NEVER_MS,
+        lake_upkeep_interval_ms=upkeep_ms,
     )
     one = Running(config)
     try:
         yield one
     finally:
         one.jobs.may_settle.set()
+        one.jobs.may_keep_up.set()
         one.service.stop()
         one._thread.join(DEADLINE_S)
         assert not one._thread.is_alive()

@@ -16,6 +16,7 @@ from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES, TABLES, table_named
 from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, message, rows_of
+from tests.unit.repository import ROOT
 
 APP = "test"
 
@@ -180,3 +181,13 @@ def test_columns_without_statistics_are_found_by_filters(tmp_path: Path) -> None
         assert dataset.count_rows(filter=pc.field("queue_offset") > 1) == 2
         # Nor do they get lost when files are merged.
         delta.optimize.compact()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_guide_tells_every_column(name: str) -> None:
+    page = (ROOT / "docs/guide/lake.md").read_text(encoding="utf-8")
+    table = table_named(name)
+    by = ", ".join(f"`{column}`" for column in table.partitioned_by)
+    assert f"| `{name}` | {by} | `{table.dated_by}` |" in page
+    for column, (kind, about) in table.columns.items():
+        assert f"| `{column}` | {kind} | {about} |" in page

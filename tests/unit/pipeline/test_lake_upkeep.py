@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from datetime import date
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.pipeline import lake_upkeep
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import TableFiles
@@ -111,14 +112,29 @@ def test_a_horizon_that_is_too_near_is_refused(tmp_path: Path) -> None:
     assert caught.value.fields == {"option": "keep-hours", "value": "0"}
 
 
-def test_all_tables_are_kept_up_whether_they_are_there_or_not(tmp_path: Path) -> None:
+def test_all_tables_are_kept_up_whether_they_are_there_or_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lake = filled(tmp_path, "T", days=2)
-    done = {each.table: each for each in keep_up(lake, today=date(2026, 11, 8), retention_days=6)}
-    assert done["messages"] == Upkeep(
-        table="messages", files_merged=20, files_made=2, files_deleted=1
-    )
-    assert done["progress"] == Upkeep(table="progress")
+    with caplog.at_level(logging.INFO, "escrowmq"):
+        done = keep_up(lake, today=date(2026, 11, 8), retention_days=6)
+    # What goes is not merged before.
+    assert (done.files_deleted, done.files_merged, done.files_made) == (10, 10, 1)
     assert lake.find(PROGRESS) is None
+    told = [vars(record) for record in caplog.records if record.message == "table_kept_up"]
+    assert [(one["table"], one["files_deleted"]) for one in told] == [("messages", 10)]
+
+
+def test_a_table_that_cannot_be_read_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for number in range(10):
+        row = {"seen_at_ms": MIDNIGHT_MS, "queue_id": 0, "offset_after": number}
+        lake.append(PROGRESS, rows_of(PROGRESS, row), lambda _: ())
+    Path(lake.uri_of(MESSAGES)).write_text("a file")
+    with pytest.raises(Unavailable) as caught:
+        keep_up(lake, today=date(2026, 11, 8))
+    assert caught.value.fields["table"] == "messages"
+    assert len(lake.open(PROGRESS).file_uris()) == 1
 
 
 def test_without_retention_nothing_is_deleted(tmp_path: Path) -> None:

@@ -1,11 +1,19 @@
-"""When a round or a run of archiving starts.  Times are milliseconds of any clock."""
+"""When settling, archiving or upkeep starts.  Times are milliseconds of any clock."""
 
 from __future__ import annotations
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.pacing import ATTEMPTS_MS, FAILED_MS_MAX, Heard, Pace
+from escrowmq.pipeline.pacing import (
+    ATTEMPTS_MS,
+    FAILED_MS_MAX,
+    LEFT_OVER_REST_MS_MAX,
+    Heard,
+    Pace,
+)
 
-CONFIG = PipelineConfig(settle_interval_ms=5_000, archive_interval_ms=10_000)
+CONFIG = PipelineConfig(
+    settle_interval_ms=5_000, archive_interval_ms=10_000, lake_upkeep_interval_ms=100_000
+)
 
 
 def said(broker: str = "a:1", **facts: int) -> Heard:
@@ -89,6 +97,17 @@ def test_a_long_round_rests_no_longer_than_the_interval() -> None:
     assert pace.settle_at_ms() == 26_000
 
 
+def test_after_a_long_round_with_nothing_new_most_of_the_time_is_others() -> None:
+    pace = Pace(CONFIG)
+    pace.note(said(due=1))
+    round_at(pace, 1_000, 21_000)
+    pace.note(said(due=1))
+    assert pace.settle_at_ms() == 61_000
+    round_at(pace, 100_000, 200_000)
+    pace.note(said(due=1))
+    assert pace.settle_at_ms() == 200_000 + LEFT_OVER_REST_MS_MAX
+
+
 def test_sink_attempts_are_looked_at_when_a_batch_was_decided_or_a_minute_has_passed() -> None:
     pace = Pace(CONFIG)
     pace.note(said(sink_attempts=1, batches_decided=7))
@@ -164,3 +183,39 @@ def test_archiving_can_be_off() -> None:
     pace = Pace(PipelineConfig(archive=False))
     pace.note(said(log_end=100))
     assert pace.archive_at_ms() is None
+
+
+def archived(pace: Pace, began_ms: int, ended_ms: int, *, is_failed: bool = False) -> None:
+    pace.archive_began(began_ms)
+    pace.archive_ended(ended_ms, is_failed=is_failed)
+
+
+def test_the_lake_is_kept_up_once_something_was_archived_and_then_once_in_an_interval() -> None:
+    pace = Pace(CONFIG)
+    pace.note(said(log_end=100))
+    assert pace.upkeep_at_ms() is None
+    archived(pace, 1_000, 2_000, is_failed=True)
+    assert pace.upkeep_at_ms() is None
+    archived(pace, 3_000, 4_000)
+    assert pace.upkeep_at_ms() == 0
+    pace.keeping_up.begin(4_000)
+    assert pace.upkeep_at_ms() is None
+    pace.keeping_up.end(5_000, is_failed=False)
+    # Days pass also when nothing is new: what is too old has to go.
+    assert (pace.archive_at_ms(), pace.upkeep_at_ms()) == (None, 104_000)
+
+
+def test_archiving_without_a_rest_does_not_keep_the_upkeep_from_starting() -> None:
+    pace = Pace(CONFIG)
+    archived(pace, 1_000, 2_000)
+    pace.archive_began(2_000)
+    assert pace.upkeep_at_ms() == 0
+
+
+def test_a_failed_upkeep_waits_as_long_as_any() -> None:
+    pace = Pace(CONFIG)
+    archived(pace, 1_000, 2_000)
+    for _ in range(3):
+        pace.keeping_up.begin(2_000)
+        pace.keeping_up.end(3_000, is_failed=True)
+    assert pace.upkeep_at_ms() == 102_000

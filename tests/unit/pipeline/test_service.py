@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from escrowmq.client.outgoing import Resolution
@@ -121,7 +122,7 @@ async def test_what_is_new_in_the_log_is_archived_and_rounds_with_it(
     with running(broker, settle_ms=100, archive=True) as one:
         done = {one.jobs.next() for _ in range(2)}
         producer.end(held, Resolution.COMMIT)
-        while done != {"settle", "archive"} or not one.jobs.rounds:
+        while not {"settle", "archive"} <= done or not one.jobs.rounds:
             done.add(one.jobs.next())
             producer.send("orders", b"more")
         assert one.jobs.rounds[0] == {"seen": 3, "asked": 2, "took_ms": 5}
@@ -134,7 +135,7 @@ def test_consumers_that_go_on_are_archived(
 ) -> None:
     monkeypatch.setattr(service_module, "PROGRESS_MS", 10)
     with running(broker, settle_ms=100, archive=True) as one:
-        assert one.jobs.next() == "archive"
+        assert [one.jobs.next(), one.jobs.next()] == ["archive", "upkeep"]
         one.jobs.read += 1
         assert one.jobs.next() == "archive"
 
@@ -148,3 +149,33 @@ def test_memory_is_given_back_when_there_is_nothing_to_do(
     broker.advance(seconds=7)
     with running(broker) as one:
         assert [one.jobs.next(), one.jobs.next()] == ["settle", "tidy"]
+
+
+async def test_the_lake_is_kept_up_after_archiving_and_settling_does_not_wait_for_it(
+    broker: InProcessBroker, producer: Producer
+) -> None:
+    producer.send("orders", b"0")
+    with running(broker, settle_ms=100, archive=True) as one:
+        one.jobs.may_keep_up.clear()
+        assert [one.jobs.next(), one.jobs.next()] == ["archive", "upkeep"]
+        producer.send_half("orders", b"1")
+        broker.advance(seconds=7)
+        assert one.jobs.next() == "settle"
+        assert one.facts.upkeep.runs == 0
+        one.jobs.may_keep_up.set()
+        await eventually(lambda: one.facts.upkeep.runs)
+        assert one.facts.upkeep.last["files_merged"] == 8
+    assert one.jobs.days == [datetime.now(UTC).date()]
+
+
+async def test_a_failed_upkeep_is_told_and_tried_again(
+    broker: InProcessBroker, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer.send("orders", b"0")
+    with running(broker, archive=True, upkeep_ms=1_000) as one:
+        one.jobs.upkeep_failure = Unavailable("lake_unreachable", "the lake's storage")
+        await eventually(lambda: one.facts.upkeep.failures)
+        one.jobs.upkeep_failure = None
+        await eventually(lambda: one.facts.upkeep.runs)
+        assert "escrowmq_pipeline_upkeep_files_merged_total 8\n" in one.facts.metrics()
+    assert "upkeep_failed" in [record.message for record in caplog.records]

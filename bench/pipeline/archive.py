@@ -1,0 +1,105 @@
+"""How far the lake is behind under a steady load, and how fast a backlog is archived.
+
+    python -m bench.pipeline archive [BACKLOG]
+
+Load: so many transactions a second from a process of its own, through a real broker, with the
+pipeline as a service beside it; a message's lag is from when consumers could see it to the commit
+that made it part of the table.  Backlog: a broker with so many committed transactions, archived by
+one run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it brings no types
+
+from bench.figures.common import report, scratch
+from bench.figures.cpu import CpuTimes
+from bench.figures.filled import fill
+from bench.pipeline.beside import load, pipeline
+from bench.pipeline.idle import rest
+from escrowmq.pipeline.archive import archive_once
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.lake_extent import extents
+from escrowmq.pipeline.lake_tables import MESSAGES
+from escrowmq.pipeline.session import spark_session
+from tests.fuzz.served import served
+
+RATE = 2_000
+#: The pipeline starts, and works off what has gathered.
+WARM_UP_S = 30
+MEASURED_S = 40
+ARCHIVED_S_MAX = 120.0
+BACKLOG = 1_000_000
+
+
+def main(arguments: list[str]) -> None:
+    """Print three figures."""
+    backlog = int(arguments[0]) if arguments else BACKLOG
+    with scratch() as path:
+        under_load(path)
+    with scratch() as path:
+        catching_up(path, backlog)
+
+
+def under_load(path: Path) -> None:
+    """How old messages are when they are in the lake."""
+    lake = Lake(path / "pipeline" / "lake")
+    with served(path) as broker, pipeline(path / "pipeline", broker):
+        load(broker, WARM_UP_S, RATE)
+        since_ms = time.time_ns() // 1_000_000
+        before = archived(lake)
+        told = load(broker, MEASURED_S, RATE)
+        until_s = time.monotonic() + ARCHIVED_S_MAX
+        while archived(lake) < RATE * (WARM_UP_S + MEASURED_S) and time.monotonic() < until_s:
+            rest(0.5)
+        lags = np.concatenate([one for one in lags_ms(lake, since_ms) if len(one)])
+    details = {"rate_per_s": round(told["per_s"]), "messages": len(lags), "before": before}
+    report("archive_lag_ms", float(np.percentile(lags, 50)), "ms", **details)
+    report("archive_lag_max_ms", float(lags.max()), "ms", p99_ms=float(np.percentile(lags, 99)))
+
+
+def archived(lake: Lake) -> int:
+    """Messages in the lake."""
+    return sum(one.rows for one in extents(lake) if one.table == MESSAGES.name)
+
+
+def lags_ms(lake: Lake, since_ms: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """By commit, the lag of each message that was visible since then."""
+    table = Path(lake.uri_of(MESSAGES))
+    for entry in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+        at_ms = next(one["commitInfo"]["timestamp"] for one in actions if "commitInfo" in one)
+        for action in actions:
+            # Files that others were merged into bring nothing new.
+            if action.get("add", {}).get("dataChange"):
+                file = table / unquote(action["add"]["path"])
+                column = pq.ParquetFile(file).read(columns=["visible_at_ms"]).column(0)
+                visible_at_ms = column.to_numpy()
+                yield at_ms - visible_at_ms[visible_at_ms >= since_ms]
+
+
+def catching_up(path: Path, backlog: int) -> None:
+    """How fast one run takes all that there is."""
+    fill(path / "data", backlog)
+    spark = spark_session(PipelineConfig(), cache=path / "cache")
+    with served(path) as broker:
+        cpu = CpuTimes(broker=broker.process.pid)
+        began = time.perf_counter()
+        places = (str(path / "lake"), str(path / "checkpoints"))
+        done = archive_once(spark, [broker.address], *places)
+        took = time.perf_counter() - began
+        spent = cpu.spent()
+    spark.stop()
+    assert done.rows["messages"] == backlog, done
+    rows = sum(done.rows.values())
+    facts = {**done.rows, "took_s": round(took, 1), **spent}
+    report("archive_rows_per_s", rows / took, "1/s", **facts)
+    report("archive_messages_per_s", backlog / took, "1/s")

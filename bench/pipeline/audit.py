@@ -1,0 +1,128 @@
+"""How long an audit's fold takes beside counting the same records through the same source.
+
+    python -m bench.pipeline audit [COUNT ...]
+
+Transactions of one message: of a hundred, ninety are committed, nine rolled back and one is left
+undecided, each by an op record of its own.  The fold reads half and op records and the state table,
+and finds nothing; the count reads half and op records with all their columns.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.figures.common import held, message, opened, report, scratch
+from bench.figures.cpu import CpuTimes
+from escrowmq.pipeline.audit_pins import take_pins
+from escrowmq.pipeline.audit_records import by_ranges, gather
+from escrowmq.pipeline.audit_views import Views
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.session import spark_session
+from escrowmq.transaction.commands import End
+from escrowmq.transaction.states import Resolution
+from tests.fuzz.served import Served, served
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COUNTS = (1_000_000, 10_000_000)
+NAMES = {1_000_000: "1m", 10_000_000: "10m"}
+WARM_UP = 20_000
+RUNS = 3
+BODY = b"x" * 100
+PART = 500
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures of each size."""
+    counts = [int(argument) for argument in arguments] or list(COUNTS)
+    with scratch() as path:
+        spark = spark_session(PipelineConfig(master="local[2]"), cache=path / "cache")
+        try:
+            for count in (WARM_UP, *counts):
+                compare(spark, path / str(count), count)
+        finally:
+            spark.stop()
+
+
+def compare(spark: SparkSession, path: Path, count: int) -> None:
+    """Fold and count in turn, the best of some runs each."""
+    data = path / "data"
+    data.mkdir(parents=True)
+    # In a process of its own: what it needs in memory is not the measured one's.
+    command = [sys.executable, "-m", "bench.pipeline.audit", str(data / "store"), str(count)]
+    subprocess.run(command, check=True)  # noqa: S603 -- our own command
+    with served(path) as broker:
+        took: dict[str, list[float]] = {"fold": [], "scan": []}
+        cpu = CpuTimes(broker=broker.process.pid)
+        for _ in range(RUNS):
+            took["fold"].append(timed(lambda: fold(spark, broker, count)))
+            took["scan"].append(timed(lambda: scan(spark, broker, count)))
+        spent = cpu.spent()
+    fold_s, scan_s = min(took["fold"]), min(took["scan"])
+    report(
+        f"audit_{NAMES.get(count, count)}_over_scan",
+        fold_s / scan_s,
+        "x",
+        transactions=count,
+        transactions_per_s=round(count / fold_s),
+        scanned_rows_per_s=round(rows_of(count) / scan_s),
+        fold_s=took["fold"],
+        scan_s=took["scan"],
+        cpu=spent,
+    )
+
+
+def fold(spark: SparkSession, broker: Served, count: int) -> None:
+    """Fold half and op records, and compare with the state table."""
+    pins = take_pins([broker.address])
+    judged = by_ranges(pins, gather(Views(spark, pins), with_visible=False))
+    assert judged.found.count() == 0
+    assert judged.counts["transactions"] == judged.counts["table_rows"] == count, judged.counts
+    assert judged.counts["undecided"] == -(-count // 100), judged.counts
+
+
+def scan(spark: SparkSession, broker: Served, count: int) -> None:
+    """Count half and op records, every column of which is read."""
+    views = Views(spark, take_pins([broker.address]))
+    rows = views.halves().count() + views.ops().count()
+    assert rows == rows_of(count), rows
+
+
+def rows_of(count: int) -> int:
+    """Records of half messages and decisions."""
+    return 2 * count - -(-count // 100)
+
+
+def timed(work: Callable[[], None]) -> float:
+    """Seconds."""
+    started = time.perf_counter()
+    work()
+    return round(time.perf_counter() - started, 3)
+
+
+def fill(place: Path, count: int) -> None:
+    """Hold and end transactions, one after the other."""
+    store, _ = opened(place, durability="os")
+    now_ms = time.time_ns() // 1_000_000 - count
+    for number in range(count):
+        one = message(number, BODY, queue_id=number % 8)
+        half_offset = held(store, (one,), one.unique_key, now_ms + number)
+        if number % 100:
+            resolution = Resolution.ROLLBACK if number % 100 < 10 else Resolution.COMMIT  # noqa: PLR2004 -- nine of a hundred
+            store.execute(End(half_offset=half_offset, resolution=resolution, by="bench"), now_ms)
+        if number % PART == 0:
+            store.sync()
+            if store.checkpoint_due:
+                store.checkpoint()
+    store.sync()
+    store.close()
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,250 @@
+"""``escrowmq audit``: prove that brokers, lake, ledgers and a table of one's own agree.
+
+What needs Spark is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from escrowmq.cli.config import load
+from escrowmq.cli.config_commands import FileOption, SetOption
+from escrowmq.cli.lake_commands import _instant_ms as instant_ms
+from escrowmq.cli.output import Output, OutputOption
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.config import PipelineConfig, addresses_of, user_cache
+from escrowmq.pipeline.ledger_config import LedgerConfig, expand
+
+if TYPE_CHECKING:
+    from escrowmq.pipeline.audit_business import BusinessTable
+    from escrowmq.pipeline.audit_compare import AuditRequest
+    from escrowmq.pipeline.audit_report import AuditReport
+
+VIOLATED = 1
+INCOMPLETE = 8
+"""Nothing was found, but not all that was asked for could be compared: no proof."""
+
+PAGE, DATA = "audit.html", "audit.json"
+
+BrokersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="ESCROWMQ_BROKER",
+        help="Whom to audit; may be repeated. Else those of the config.",
+    ),
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="The broker's: its lake is in it.")
+]
+LakeOption = Annotated[
+    str | None, typer.Option("--lake", metavar="URI", help="The lake, if it is elsewhere.")
+]
+NoLakeOption = Annotated[bool, typer.Option("--without-lake", help="Leave the lake alone.")]
+TableOption = Annotated[
+    str | None,
+    typer.Option("--business-table", metavar="TABLE", help="A table of yours: a message per row."),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", metavar="COLUMN", help="Its column with messages' keys.")
+]
+WhereOption = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Which of its rows have a message.")
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--business-url", metavar="URL|LEDGER", help="Its database, or whose it is."),
+]
+MessageKeyOption = Annotated[
+    str | None,
+    typer.Option("--message-key", metavar="keys|property:NAME", help="Where messages have it."),
+]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="Whose messages and consumers count; may be repeated."),
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Leave out what was stored before.")
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", metavar="DIR", help=f"Write {PAGE} and {DATA} there.")
+]
+
+
+@dataclass(frozen=True)
+class _Business:
+    """What was said about a table of the user's."""
+
+    table: str | None
+    key: str | None
+    where: str | None
+    url: str | None
+    message_key: str | None
+
+    def given(
+        self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]
+    ) -> BusinessTable | None:
+        """The table, if there is one."""
+        from escrowmq.pipeline.audit_business import BusinessTable
+
+        options = {
+            "--key": self.key,
+            "--where": self.where,
+            "--business-url": self.url,
+            "--message-key": self.message_key,
+        }
+        if self.table is None:
+            for option, value in options.items():
+                if value is not None:
+                    raise _bad(option, "is of no use without --business-table", value)
+            return None
+        if not self.key:
+            raise _bad("--key", "the column of --business-table that has the messages' keys", "")
+        return BusinessTable(
+            url=self._url(ledgers, environ),
+            table=self.table,
+            key=self.key,
+            where=self.where or "",
+            message_key=self.message_key or "keys",
+        )
+
+    def _url(self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]) -> str:
+        # Most shops have their rows where their ledger is.
+        name = self.url or (next(iter(ledgers)) if len(ledgers) == 1 else "")
+        if name in ledgers:
+            return ledgers[name].url
+        allowed = "a URL such as postgresql://host/database"
+        if ledgers:
+            allowed += f", or a ledger of the config: {', '.join(ledgers)}"
+        if "://" not in name:
+            raise _bad("--business-url", allowed, name)
+        try:
+            return LedgerConfig(url=expand(name, environ)).url
+        except RequestRefused as error:
+            # What is wrong with it may be its password.
+            raise RequestRefused(
+                "bad_option", error.message or allowed, option="--business-url"
+            ) from None
+
+
+def audit(
+    *,
+    brokers: BrokersOption = None,
+    data: DataOption = None,
+    lake_uri: LakeOption = None,
+    without_lake: NoLakeOption = False,
+    business_table: TableOption = None,
+    key: KeyOption = None,
+    where: WhereOption = None,
+    business_url: UrlOption = None,
+    message_key: MessageKeyOption = None,
+    topics: TopicsOption = None,
+    since: SinceOption = None,
+    report: ReportOption = None,
+    plain: Annotated[bool, typer.Option("--plain", help="By plain joins: slower.")] = False,
+    master: Annotated[str | None, typer.Option(help="Where Spark runs.")] = None,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Prove from half and op records that everything else agrees with them.
+
+    Ends with 1 if something is lost, doubled, phantom, contradictory or stuck, and with 8 if
+    nothing was found but not all could be compared. Times are as in 2026-11-16T12:00:00Z, or
+    milliseconds.
+    """
+    config = load(file=file, environ=os.environ, flags=set_ or ())
+    settings = config.section(PipelineConfig)
+    if lake_uri and without_lake:
+        raise _bad("--without-lake", "not together with --lake", "")
+    in_data = str(data / "lake") if data else settings.lake_uri
+    lake = "" if without_lake else lake_uri or in_data
+    business = _Business(business_table, key, where, business_url, message_key)
+    from escrowmq.pipeline.audit_compare import AuditRequest
+
+    request = AuditRequest(
+        brokers=_addresses(brokers) or settings.broker_addresses,
+        since_ms=instant_ms("--since", since) if since else 0,
+        topics=tuple(topics or ()),
+        ledgers={name: ledger.url for name, ledger in config.ledgers.items()},
+        lake=lake,
+        business=business.given(config.ledgers, os.environ),
+        is_plain=plain,
+    )
+    if report is not None:
+        _make(report)
+    done = _run(request, _settings(settings, master, lake), data)
+    if report is not None:
+        _write(done, report)
+    from escrowmq.cli.audit_text import show
+
+    show(done, output)
+    if not done.is_clean:
+        raise typer.Exit(VIOLATED)
+    if done.has_failed:
+        raise typer.Exit(INCOMPLETE)
+
+
+def _bad(option: str, allowed: str, value: str) -> RequestRefused:
+    return RequestRefused("bad_option", allowed, option=option, value=value[:128])
+
+
+def _addresses(brokers: list[str] | None) -> tuple[str, ...]:
+    if not brokers:
+        return ()
+    try:
+        found = addresses_of(",".join(brokers))
+    except RequestRefused as error:
+        value = str(error.fields.get("value", ""))
+        raise _bad(
+            "--broker", "HOST:PORT, and the option again for each further one", value
+        ) from None
+    return tuple(dict.fromkeys(found))
+
+
+def _settings(config: PipelineConfig, master: str | None, lake: str) -> PipelineConfig:
+    if master is None:
+        return config
+    # The checkpoints are nobody's business here.
+    return replace(
+        config,
+        master=master,
+        lake_uri=config.lake_uri or lake or "none",
+        checkpoint_uri=config.checkpoint_uri or "none",
+    )
+
+
+def _run(request: AuditRequest, config: PipelineConfig, data: Path | None) -> AuditReport:
+    from escrowmq.pipeline.audit_job import run_audit
+    from escrowmq.pipeline.scratch import scratch_in
+    from escrowmq.pipeline.start_cache import quick_session
+
+    cache = data / "pipeline" / "cache" if data else user_cache()
+    cache = Path(config.cache_dir) if config.cache_dir else cache
+    with scratch_in(cache) as scratch:
+        return run_audit(quick_session(config, cache=cache, scratch=scratch), request)
+
+
+def _make(folder: Path) -> None:
+    """Now: an audit may take an hour."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / DATA).touch()
+    except OSError as error:
+        raise _bad("--report", f"a directory that can be written: {error}", str(folder)) from None
+
+
+def _write(done: AuditReport, folder: Path) -> None:
+    from escrowmq.pipeline.audit_html import as_html
+    from escrowmq.pipeline.audit_report import as_json
+
+    (folder / DATA).write_bytes(as_json(done))
+    (folder / PAGE).write_text(as_html(done), encoding="utf-8")

@@ -1,0 +1,65 @@
+"""A driver of its own: archives what is there, and kills itself on the way.
+
+    python -m tests.spark.archive_driver FOLDER BROKER STEP
+
+It is the leader of a process group, in which its Java is too: that is what is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from escrowmq.pipeline import archive_messages
+from escrowmq.pipeline.archive import archive_once
+from escrowmq.pipeline.archive_tasks import written_by
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.lake_tables import MESSAGES, LakeTable
+from escrowmq.pipeline.session import spark_session
+
+#: After the files are written and before they are committed; after that and before Spark knows.
+STEPS = ("written", "committed")
+
+
+def die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def writes_and_dies(*arguments: Any) -> Any:  # noqa: ANN401 -- passed on
+    written_by(*arguments)
+    die()
+
+
+def arrange(step: str) -> None:
+    """Have this process die at the step."""
+    assert step in STEPS
+    if step == "written":
+        setattr(archive_messages, "written_by", writes_and_dies)  # noqa: B010 -- a fault, no assignment
+        return
+    commit = Lake.commit
+
+    def commits_and_dies(lake: Lake, table: LakeTable, files: Any, entitled: Any) -> bool:  # noqa: ANN401 -- passed on
+        done = commit(lake, table, files, entitled)
+        if table is MESSAGES and files:
+            die()
+        return done
+
+    setattr(Lake, "commit", commits_and_dies)  # noqa: B010 -- as above
+
+
+def main(folder: Path, broker: str, step: str) -> None:
+    arrange(step)
+    scratch = folder / f"driver-{os.getpid()}"
+    scratch.mkdir()
+    config = PipelineConfig(master="local[2]", shuffle_partitions=2)
+    options = ("-XX:TieredStopAtLevel=1",)
+    spark = spark_session(config, cache=scratch, scratch=scratch, jvm_options=options)
+    archive_once(spark, [broker], str(folder / "lake"), str(folder / "checkpoints"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,108 @@
+"""Messages that something is wrong with: kept apart, told, and in nobody's way."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from escrowmq.model.clock import SystemClock
+from escrowmq.model.message import Message
+from escrowmq.pipeline import jobs
+from escrowmq.pipeline.archive_messages import MessageStream
+from escrowmq.pipeline.bodies import INFLATED_BYTES_MAX
+from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE
+from escrowmq.pipeline.lanes import Done
+from escrowmq.pipeline.telemetry import Telemetry
+from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk import OsDisk
+from escrowmq.store.recovery import open_store
+from escrowmq.testing import InProcessBroker
+from escrowmq.transaction.commands import End, Held, Prepare
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.states import Resolution
+from tests.spark.lakeside import Lakeside
+from tests.spark.topics import row, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+COMPRESSED = 1
+#: A kind of compression that nobody has thought of yet.
+UNHEARD_OF = 1 | 7 << 8
+
+
+def store_odd(place: Path) -> None:
+    """A message whose properties are no text: brokers refuse them, and disks may have them."""
+    place.mkdir(parents=True)
+    odd = Message(
+        topic="orders",
+        queue_id=0,
+        body=b"odd",
+        properties=b"colour\x01\xff\xfe\x02TAGS\x01t\x02",
+        born_at_ms=1,
+    )
+    store, _ = open_store(OsDisk(place), StoreConfig(durability="os"), CheckPolicy(), HOST)
+    now_ms = SystemClock().now_ms()
+    held = store.execute(Prepare(group="shop", transaction_id="t", messages=(odd,)), now_ms).reply
+    assert isinstance(held, Held)
+    ending = End(half_offset=held.half_offset, resolution=Resolution.COMMIT, by="somebody")
+    store.execute(ending, now_ms)
+    store.sync()
+    store.close()
+
+
+@pytest.fixture
+def side(spark: SparkSession, tmp_path: Path) -> Iterator[Lakeside]:
+    """A broker with a message that it would refuse today, and an empty lake."""
+    store_odd(tmp_path / "data" / "store")
+    with InProcessBroker(queue_count=1, data=tmp_path / "data") as broker:
+        broker.create_topic("orders")
+        yield Lakeside(spark, broker, tmp_path, [MessageStream])
+
+
+def send_flagged(side: Lakeside, body: bytes, sys_flag: int) -> None:
+    send(side.broker, msgspec.structs.replace(row(body), sys_flag=sys_flag))
+
+
+def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
+    side: Lakeside, caplog: pytest.LogCaptureFixture
+) -> None:
+    bomb = zlib.compress(bytes(INFLATED_BYTES_MAX + 1))
+    huge = bytes(BODY_BYTES_MAX)
+    side.send(b"first")
+    send_flagged(side, b"garbage", COMPRESSED)
+    send_flagged(side, zlib.compress(b"cut short")[:-6], COMPRESSED)
+    send_flagged(side, b"from the future", UNHEARD_OF)
+    send_flagged(side, bomb, COMPRESSED)
+    # As large as it may be, or empty, or with names and values that look like others: sound.
+    side.send(huge, b"")
+    strange = {"a=b;": "\u2028'\"", "KEYS": " "}
+    send(side.broker, row(b"strange", "orders", 0, **strange))
+    with caplog.at_level(logging.INFO, "escrowmq"):
+        summary = side.archive()
+    assert summary.rows == {"messages": 4, "quarantine": 5}
+    assert sorted(side.bodies()) == sorted([b"first", huge, b"", b"strange"])
+    assert side.rows(QUARANTINE, "queue_offset", "problem", "body_bytes") == [
+        (0, "odd_properties", 3),
+        (2, "undecodable_body", 7),
+        (3, "undecodable_body", len(zlib.compress(b"cut short")) - 6),
+        (4, "undecodable_body", 15),
+        (5, "too_large", len(bomb)),
+    ]
+    told = [record for record in caplog.records if record.message == "messages_quarantined"]
+    assert [vars(record)["message_count"] for record in told] == [5]
+    telemetry = Telemetry(master="local[2]", started_at_ms=0)
+    telemetry.archive.end(Done("archive", result=jobs.facts_of(summary)), 0)
+    assert "\nescrowmq_pipeline_archive_rows_quarantine_total 5\n" in telemetry.metrics()
+    # What comes later comes as ever.
+    side.send(b"last")
+    assert side.archive().rows == {"messages": 1}
+    assert (9, b"last") in side.rows(MESSAGES, "queue_offset", "body")

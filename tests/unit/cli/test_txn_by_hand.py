@@ -1,0 +1,125 @@
+"""A person's decision goes through the ledger and its fence, as a check's does."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from escrowmq.cli.main import main
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
+from escrowmq.protocol.own_rows import SentInRow
+from escrowmq.testing import InProcessBroker
+
+Run = Callable[..., str]
+COMMITTED, ROLLED_BACK = 1, 2
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with a ledger, and a file of settings that names it beside one that is down."""
+    path = tmp_path / "shop.db"
+    SqlLedger(f"sqlite:///{path}").create()
+    (tmp_path / "escrowmq.toml").write_text(
+        f'[ledger.shop]\nurl = "sqlite:///{path}"\n'
+        f'[ledger.gone]\nurl = "sqlite:///{tmp_path}/gone.db"\n'
+    )
+    return path
+
+
+@pytest.fixture
+def run(broker: InProcessBroker, capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(["txn", *arguments, "--broker", broker.address, "--reason", "asked the customer"])
+        told = capsys.readouterr()
+        assert left.value.code == code, told.err
+        return told.out if code == 0 else told.err
+
+    return run
+
+
+def hold(broker: InProcessBroker, path: Path, *ids: str) -> None:
+    rows = [
+        SentInRow(
+            transaction_id=one,
+            topic="paid",
+            queue_id=0,
+            body=b"",
+            properties="",
+            flag=0,
+            sys_flag=0,
+            born_at_ms=1,
+        )
+        for one in ids
+    ]
+    ledger = SqlLedger(f"sqlite:///{path}").uuid()
+    header = HoldManyHeader(producer_group="pay", ledger=ledger, allowed_ms=60_000)
+    with OwnCalls(broker.broker_address) as calls:
+        calls.call(OwnCode.HOLD_MANY, header, rows)
+
+
+def states(broker: InProcessBroker) -> dict[str, int]:
+    wanted = ListTransactionsHeader(states="prepared,committed,rolled_back", with_ids=True)
+    with OwnCalls(broker.broker_address) as calls:
+        return {
+            row.transaction_id: row.state for row in calls.rows(OwnCode.LIST_TRANSACTIONS, wanted)
+        }
+
+
+def outcomes(path: Path, *new: tuple[str, str]) -> dict[str, str]:
+    """What is in the ledger, after these rows have been added."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for key, outcome in new:
+            connection.execute(
+                "INSERT INTO escrowmq_ledger VALUES (?, 'pay', ?, 1)", (key, outcome)
+            )
+        return dict(connection.execute("SELECT transaction_id, outcome FROM escrowmq_ledger"))
+
+
+def test_a_decision_is_what_the_ledger_says(broker: InProcessBroker, run: Run, path: Path) -> None:
+    hold(broker, path, "there", "absent")
+    outcomes(path, ("there", "committed"))
+    config = ("--config", str(path.with_name("escrowmq.toml")))
+    assert "says='committed'" in run("rollback", "there", *config, code=2)
+    assert "says='absent'" in run("commit", "absent", *config, code=2)
+    # Its sender may still commit: before the deadline nothing is fenced.
+    assert "says='absent'" in run("rollback", "absent", *config, code=2)
+    assert (states(broker), outcomes(path)) == ({"there": 0, "absent": 0}, {"there": "committed"})
+    broker.advance(seconds=61)
+    assert "committed by" in run("commit", "there", *config)
+    assert "rolled_back by" in run("rollback", "absent", *config)
+    assert states(broker) == {"there": COMMITTED, "absent": ROLLED_BACK}
+    assert outcomes(path) == {"there": "committed", "absent": "rolled_back"}
+
+
+def test_a_ledger_that_cannot_be_read_decides_nothing_unless_it_is_forced(
+    broker: InProcessBroker, run: Run, path: Path
+) -> None:
+    hold(broker, path, "there")
+    assert "says='not_given'" in run("commit", "there", code=2)
+    assert states(broker) == {"there": 0}
+    forced = run("commit", "there", "--force")
+    assert "asked the customer (forced; the ledger said not_given)" in forced
+    assert states(broker) == {"there": COMMITTED}
+
+
+def test_a_rollback_that_is_forced_is_fenced_before_its_deadline(
+    broker: InProcessBroker, run: Run, path: Path
+) -> None:
+    hold(broker, path, "absent")
+    run("rollback", "absent", "--force", "--config", str(path.with_name("escrowmq.toml")))
+    assert states(broker) == {"absent": ROLLED_BACK}
+    assert outcomes(path) == {"absent": "rolled_back"}
