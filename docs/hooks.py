@@ -7,13 +7,18 @@ shows it, and links are turned to where these are there.
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,7 +28,7 @@ TOP["README.md"] = "index.md"
 
 _FENCE = re.compile(r"^(`{3,})[^`\n]*\n.*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?P<target>[^)\s]+)\)")
-_LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown", ".service": "ini"}
+_LANGUAGES = {".toml": "toml", ".service": "ini"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -53,12 +58,12 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return _outside_of_fences(markdown, turned)
 
 
-def _outside_of_fences(markdown: str, turned: object) -> str:
+def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> str:
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):
-        parts += [_LINK.sub(turned, markdown[end : fence.start()]), fence[0]]  # type: ignore[call-overload]
+        parts += [_LINK.sub(turned, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*parts, _LINK.sub(turned, markdown[end:])])  # type: ignore[call-overload]
+    return "".join([*parts, _LINK.sub(turned, markdown[end:])])
 
 
 def place(uri: str) -> str:
@@ -93,6 +98,27 @@ def is_elsewhere(target: str) -> bool:
 
 def listing(path: str) -> str:
     """Show a file as a page."""
-    language = _LANGUAGES.get(Path(path).suffix, "text")
     text = (ROOT / path).read_text(encoding="utf-8")
-    return f"---\ntitle: {path}\n---\n\n# `{path}`\n\n`````{language}\n{text}\n`````\n"
+    if path.endswith(".py"):
+        parts = [_part(name, "python", body) for name, body in functions(text)]
+    else:
+        parts = [_part("", _LANGUAGES.get(Path(path).suffix, "text"), text)]
+    return "\n".join([f"---\ntitle: {path}\n---\n\n# `{path}`\n", *parts])
+
+
+def _part(name: str, language: str, body: str) -> str:
+    heading = f"## `{name}` {{ #{name} }}\n\n" if name else ""
+    return f"{heading}`````{language}\n{body.strip()}\n`````\n"
+
+
+def functions(source: str) -> Iterator[tuple[str, str]]:
+    """Cut a module before each of its functions, so that links can lead to one."""
+    lines = source.splitlines(keepends=True)
+    starts = [(0, "")]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            starts.append((first - 1, node.name))
+    for (start, name), end in zip(starts, [*(line for line, _ in starts[1:]), None], strict=True):
+        if "".join(lines[start:end]).strip():
+            yield name, "".join(lines[start:end])
