@@ -40,6 +40,7 @@ LONG_MODULES: dict[str, str] = {
 NOT_BY_DEFAULT: dict[str, str] = {
     "tests/cluster": "a Spark cluster of processes needs minutes",
     "tests/interop": "stock clients need a JDK, Maven, Go and minutes",
+    "tests/package": "a whole installation needs a package index and minutes",
 }
 
 ADR_SECTIONS = [
