@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run test interop cluster check format bench crash fuzz docs lock clean
+.PHONY: help demo run test interop cluster package check format bench crash fuzz docs site lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a
 
 cluster: $(VENV)/spark.stamp ## A real Spark cluster of processes: the pipeline on two hosts, one of which dies
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
+
+package: $(VENV)/dev.stamp ## Build sdist and wheel, install the wheel into empty environments and use it
+	$(BIN)/python -m pytest tests/package $(ARGS)
 
 check: $(VENV)/spark.stamp ## Lint, format, spelling and types
 	$(BIN)/ruff check
@@ -54,6 +57,9 @@ crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 docs: $(VENV)/base.stamp ## Write the generated reference pages again
 	$(BIN)/python -m escrowmq.cli.reference docs/reference
 	$(BIN)/python -m tests.conformance.table docs/reference/conformance.md
+
+site: $(VENV)/dev.stamp ## Build the documentation's site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # spark.txt holds everything; the smaller locks follow its versions, so that they can be installed
 # over each other.  Nothing of the machine that ran this may end up in the files.

@@ -3,7 +3,9 @@
 By the kind of a fenced block: ``python`` is executed; ``toml`` is loaded as config and left as
 escrowmq.toml for the blocks after it; in ``console`` and ``sh`` each line after ``$`` that calls
 escrowmq is run, and its output compared if some is shown (a line ``...`` stands for any lines);
-a make line must name targets that exist.  ``text`` and ``mermaid`` are only looked at.
+what asks a broker gets one of its own, with nothing in it but what the page sends; what would run
+for ever is only asked for its help; a make line must name targets that exist.  ``text`` and
+``mermaid`` are only looked at.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ import pytest
 from escrowmq.cli import reference
 from escrowmq.cli.config import SECTIONS, load
 from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.testing import InProcessBroker
 from tests.unit.repository import ROOT, Block, blocks, modules, pages, parse, relative
 
 EXEMPT = {"text", "mermaid"}
 SHELL = {"console", "sh"}
 NOT_RUN = {"git", "pip", "cd"}
+ASKING = {"group", "message", "status", "topic", "txn"}
+LASTING = {"pipeline", "serve", "up"}
 
 #: Their Python is run by tests/spark, which has a session for it.
 SPARK_PAGES = [page for page in pages() if page.name.startswith(("spark", "lake"))]
@@ -36,7 +41,12 @@ RUN_PAGES = [page for page in RUN_PAGES if list(blocks(page)) and page not in SP
 
 
 @pytest.mark.parametrize("page", RUN_PAGES, ids=relative)
-def test_a_page_shows_what_is_true(page: Path, tmp_path: Path) -> None:
+def test_a_page_shows_what_is_true(
+    page: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any(map(asks, blocks(page))):
+        broker: InProcessBroker = request.getfixturevalue("escrowmq_broker")
+        monkeypatch.setenv("ESCROWMQ_BROKER", broker.broker_address)
     for block in blocks(page):
         try_block(block, tmp_path)
 
@@ -58,12 +68,18 @@ def try_block(block: Block, folder: Path) -> None:
     elif block.kind == "toml":
         file = folder / "escrowmq.toml"
         file.write_text(block.body, encoding="utf-8")
-        load(file=file, environ={})
+        load(file=file, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.body), "secret"))
     elif block.kind in SHELL:
         for command, shown in commands(block):
             try_command(block, command, shown, folder)
     else:
         assert block.kind in EXEMPT, f"{block}: say which kind of block this is"
+
+
+def asks(block: Block) -> bool:
+    """Whether it has a command that asks a broker."""
+    asking = re.compile(rf"^\$ escrowmq ({'|'.join(ASKING)})\b", re.MULTILINE)
+    return block.kind in SHELL and asking.search(block.body) is not None
 
 
 def needs_spark(block: Block) -> bool:
@@ -89,6 +105,7 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= make_targets(), f"{block}: {command}"
     elif words[0] == "escrowmq":
+        words += ["--help"] if words[1] in LASTING else []
         done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
         if shown:
             assert matches(shown, done.stdout), f"{block}: {command}\n{done.stdout}"
@@ -101,7 +118,12 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
 def run(
     words: list[str], folder: Path, environ: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ESCROWMQ_")}
+    kept = ("ESCROWMQ_BROKER",)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith("ESCROWMQ_")
+    }
     return subprocess.run(
         words,
         cwd=folder,

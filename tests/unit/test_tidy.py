@@ -40,6 +40,7 @@ LONG_MODULES: dict[str, str] = {
 NOT_BY_DEFAULT: dict[str, str] = {
     "tests/cluster": "a Spark cluster of processes needs minutes",
     "tests/interop": "stock clients need a JDK, Maven, Go and minutes",
+    "tests/package": "a whole installation needs a package index and minutes",
 }
 
 ADR_SECTIONS = [
@@ -53,6 +54,8 @@ ADR_SECTIONS = [
 ADR_STATUS = re.compile(
     r"(Proposed|Accepted|Superseded by \[ADR-\d{4}\]\([^)]+\))( \d{4}-\d{2}-\d{2})?"
 )
+
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 CODE = modules("src", "tests", "bench", "examples")
 TESTS = modules("tests")
@@ -77,7 +80,7 @@ def test_functions_are_short() -> None:
         f"{relative(path)}:{node.lineno} {node.name}"
         for path in CODE
         for node in ast.walk(parse(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, FUNCTION)
         and (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
     ]
     assert long == []
@@ -173,6 +176,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
+    """Headings of a page; of a module its functions, which the site has as headings."""
+    if page.suffix == ".py":
+        return {node.name for node in parse(page).body if isinstance(node, FUNCTION)}
     titles = [title for level in range(1, 5) for title in headings(page, level)]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -1,0 +1,124 @@
+"""The wheel in an empty environment: as a user gets it, from the package index."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.repository import ROOT
+
+SMOKE = """
+from escrowmq import Consumer, Producer, Resolution
+from escrowmq.testing import InProcessBroker
+
+with InProcessBroker() as broker:
+    with Producer(broker.address, group="orders") as producer:
+        producer.send("order-paid", b"1", key="ann")
+        with producer.begin() as transaction:
+            transaction.send("order-paid", b"2", key="ann")
+        with producer.begin() as transaction:
+            transaction.send("order-paid", b"3", key="ann")
+            transaction.rollback()
+    with Consumer(broker.address, group="shipping") as consumer:
+        bodies = [one.body for one in consumer.messages("order-paid", timeout_s=3.0)]
+assert bodies == [b"1", b"2"], bodies
+"""
+
+SPARK = """
+from pathlib import Path
+
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.session import spark_session
+from escrowmq.testing import InProcessBroker
+
+place = Path("spark").absolute()
+place.mkdir()
+spark = spark_session(PipelineConfig(master="local[2]"), cache=place, scratch=place)
+with InProcessBroker() as broker:
+    broker.create_topic("order-paid")
+    rows = spark.createDataFrame([("1",), ("2",)], "body string").write.format("escrowmq")
+    rows.mode("append").options(broker=broker.broker_address, topic="order-paid").save()
+    read = spark.read.format("escrowmq").options(broker=broker.broker_address, topic="order-paid")
+    assert read.load().count() == 2
+spark.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build as `python -m build` does it for a release: the wheel is made from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--outdir", folder, ROOT], folder)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("base"), str(wheel))
+
+
+def installed(folder: Path, wanted: str) -> Path:
+    """Make an environment with nothing but this in it; return its programs' folder."""
+    run([sys.executable, "-m", "venv", folder / "venv"], folder)
+    programs = folder / "venv" / "bin"
+    run([programs / "pip", "--disable-pip-version-check", "install", "-q", wanted], folder)
+    run([programs / "pip", "check"], folder)
+    return programs
+
+
+def run(words: list[str | Path], folder: Path) -> str:
+    """Run it away from the sources, with nothing of this environment's."""
+    ours = ("ESCROWMQ_", "PYTHON", "VIRTUAL_ENV", "JAVA_HOME", "SPARK_")
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith(ours)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout}"
+    return done.stdout
+
+
+def test_the_command_is_there(base: Path, tmp_path: Path) -> None:
+    assert run([base / "escrowmq", "--version"], tmp_path).split()[-1] == "0.1.0"
+    assert "serve" in run([base / "escrowmq", "--help"], tmp_path)
+    # A missing extra is told, and is no fault.
+    assert "escrowmq[spark]" in run([base / "escrowmq", "doctor"], tmp_path)
+
+
+def test_messages_are_sent_and_consumed_with_nothing_else_installed(
+    base: Path, tmp_path: Path
+) -> None:
+    run([base / "python", "-c", SMOKE], tmp_path)
+
+
+def test_what_needs_an_extra_says_which(base: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [base / "escrowmq", "up", "--data-dir", tmp_path / "data"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert 'pip install "escrowmq[spark]"' in done.stderr
+
+
+def test_users_programs_are_checked_against_its_types(base: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from escrowmq import Producer\n\nreveal_type(Producer('a', 'b').group)\n")
+    words = [sys.executable, "-m", "mypy", "--strict", f"--python-executable={base / 'python'}"]
+    told = run([*words, f"--cache-dir={tmp_path / 'cache'}", program], tmp_path)
+    assert 'Revealed type is "str"' in told
+
+
+def test_with_spark_its_data_source_is_found(wheel: Path, tmp_path: Path) -> None:
+    run([installed(tmp_path, f"{wheel}[spark]") / "python", "-c", SPARK], tmp_path)
