@@ -56,6 +56,16 @@ def test_made_by_many_at_once_it_is_one_ledger(bare: Shop) -> None:
 
 
 @on_both
+def test_a_table_that_was_lost_and_made_again_is_another_ledger(bare: Shop) -> None:
+    uuid = ledger_table.create(bare.url)
+    bare.run("DROP TABLE escrowmq_ledger")
+    assert ledger_table.create(bare.url) != uuid
+    # What was held under the old one waits for a person: it is neither committed nor fenced off.
+    found = SqlLedger(bare.url).settle([overdue("a")], ledger_uuid=uuid, now_ms=NOW_MS)
+    assert found["a"].outcome == "unknown"
+
+
+@on_both
 def test_a_migration_with_the_same_statements_makes_the_same_ledger(bare: Shop) -> None:
     with bare.connect() as connection:
         for statement in ledger_table.ddl(bare.kind).split(";\n"):

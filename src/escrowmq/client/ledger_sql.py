@@ -130,7 +130,11 @@ class Dialect:
     make_durable: tuple[str, ...]
     #: Run before the tables are made; two at once would disturb each other.
     exclude: tuple[str, ...]
+    #: A row if there is a table for the rows.
+    has_rows_table: str
 
+
+FORGET_UUID = "DELETE FROM escrowmq_ledger_id"
 
 _ROW = "transaction_id, producer_group, outcome"
 _READ = f"SELECT {_ROW} FROM escrowmq_ledger WHERE transaction_id "
@@ -182,6 +186,7 @@ SQLITE = Dialect(
     delete=_DELETE + _SQLITE_PACKED,
     make_durable=(),
     exclude=(),
+    has_rows_table="SELECT 1 FROM sqlite_master WHERE name = 'escrowmq_ledger'",
 )
 
 POSTGRESQL = Dialect(
@@ -221,6 +226,7 @@ POSTGRESQL = Dialect(
     ),
     # "CREATE TABLE IF NOT EXISTS" fails when two run at once; the number is ours alone.
     exclude=("SELECT pg_advisory_xact_lock(7307199748510379341)",),
+    has_rows_table="SELECT 1 WHERE to_regclass('escrowmq_ledger') IS NOT NULL",
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL)}

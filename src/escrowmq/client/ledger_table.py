@@ -32,7 +32,7 @@ from escrowmq.client.databases import (
 from escrowmq.client.janitor import Decided
 from escrowmq.client.ledger_block import RowFacts, missing
 from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
-from escrowmq.client.ledger_sql import ddl_statements
+from escrowmq.client.ledger_sql import FORGET_UUID, ddl_statements
 from escrowmq.client.links import Link
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 
@@ -213,7 +213,15 @@ class SqlLedger:
 
 def _create(opener: Opener) -> str:
     with opener() as link, writing(link, START_WAIT_MS):
-        for statement in (*link.dialect.exclude, *ddl_statements(link.dialect.name)):
+        dialect = link.dialect
+        for statement in dialect.exclude:
+            link.execute(statement)
+        making = ddl_statements(dialect.name)
+        if not link.execute(dialect.has_rows_table).rows:
+            # If its rows are lost, it is another ledger: under the old UUID each of them would be
+            # taken for a transaction that never committed, and fenced off.
+            making += [FORGET_UUID, *making]
+        for statement in making:
             link.execute(statement)
         return _uuid_of(link)
 
