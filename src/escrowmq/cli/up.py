@@ -21,6 +21,7 @@ from escrowmq.cli.serve import (
     HttpPortOption,
     InsecureOption,
     NamePortOption,
+    ParentOption,
     PortOption,
     broker_flags,
 )
@@ -48,11 +49,16 @@ def up(
     insecure: InsecureOption = False,
     file: FileOption = None,
     set_: SetOption = None,
+    parent: ParentOption = None,
 ) -> None:
     """Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is.
 
     Each is a process of its own, and is started again when it dies.
     """
+    if parent is not None:
+        from escrowmq.pipeline.parent import end_with_parent
+
+        end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
     flags += set_ or ()
     # Read here too, so that what is wrong is said at once, and once.

@@ -1,0 +1,157 @@
+"""The whole demo: a broker and a pipeline, two runs on them, and the audit of both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from escrowmq.demo import auditor
+from escrowmq.demo.conductor import Conductor, Tell
+from escrowmq.demo.figures import Audited, Figures, Run
+from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL
+from escrowmq.demo.processes import Processes, Up, demo_failed
+from escrowmq.demo.schedule import draw
+from escrowmq.demo.shop import ORDERS, Shop
+from escrowmq.pipeline.config import user_cache
+
+AUDIT_S_MAX = 300.0
+TOPICS = {PLAIN: "order-paid-plain", TRANSACTIONAL: "order-paid"}
+
+#: Short waits, so that what a kill leaves undecided is settled while one looks on.
+_CONFIG = """\
+[broker]
+port = 0
+name_port = 0
+
+[transaction]
+check_after_ms = 1000
+check_interval_ms = 1000
+
+[pipeline]
+settle_interval_ms = 500
+archive = false
+niceness = 0
+cache_dir = {cache}
+
+[ledger.orders]
+url = {ledger}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What was asked for."""
+
+    folder: Path
+    orders: int
+    kills: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A broker with its pipeline, and where they are."""
+
+    processes: Processes
+    up: Up
+    broker: str
+    name_server: str
+
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def running(folder: Path, ledger_url: str) -> Iterator[Place]:
+    """``escrowmq up`` on any free ports, and whatever else is started; all ends with the block."""
+    logs = folder / "logs"
+    logs.mkdir(parents=True)
+    config = folder / "escrowmq.toml"
+    quoted = {"cache": _quoted(str(user_cache())), "ledger": _quoted(ledger_url)}
+    config.write_text(_CONFIG.format(**quoted), encoding="utf-8")
+    processes = Processes(logs)
+    try:
+        up = Up(processes, folder / "data", config)
+        places = up.await_ready("broker")
+        yield Place(
+            processes=processes, up=up, broker=places["broker"], name_server=places["name"]
+        )
+    finally:
+        processes.stop_all()
+
+
+def _quoted(text: str) -> str:
+    """As TOML has it: a JSON string is one."""
+    return msgspec.json.encode(text).decode()
+
+
+def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
+    """Run it all; ``say`` gets what begins, ``tell`` how it goes."""
+    folders = {mode: wanted.folder / mode for mode in TOPICS}
+    faults = draw(orders=wanted.orders, kills=wanted.kills, seed=wanted.seed)
+    say("starting a broker and its pipeline: escrowmq up")
+    with running(wanted.folder, Shop(folders[TRANSACTIONAL]).url(ORDERS)) as place:
+        _make_topics(place)
+        runs: dict[str, Run] = {}
+        for mode, topic in TOPICS.items():
+            if mode == TRANSACTIONAL:
+                # Its kills are to be settled as they come, not after a start.
+                place.up.await_ready("pipeline")
+            say(f"{mode} messages: {wanted.orders:,} orders, {len(faults)} kills")
+            runs[mode] = Conductor(
+                processes=place.processes,
+                up=place.up,
+                broker=place.broker,
+                name_server=place.name_server,
+                mode=mode,
+                folder=folders[mode],
+                topic=topic,
+                orders=wanted.orders,
+                faults=faults,
+                tell=tell,
+            ).conduct()
+        say("the audit: Spark compares orders, ledger, records and messages")
+        audited = _audit(place, wanted.folder)
+    return Figures(
+        seed=wanted.seed, plain=runs[PLAIN], transactional=runs[TRANSACTIONAL], audited=audited
+    )
+
+
+def _make_topics(place: Place) -> None:
+    for topic in TOPICS.values():
+        words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
+        made = place.processes.start("topics", words)
+        made.wait()
+        place.processes.stop(made)
+        if made.returncode:
+            raise demo_failed("a topic cannot be made", place.processes.log("topics"))
+
+
+def _audit(place: Place, folder: Path) -> Audited:
+    result = folder / "audited.json"
+    task = auditor.Task(
+        broker=place.broker,
+        plain=(str(folder / PLAIN), TOPICS[PLAIN]),
+        transactional=(str(folder / TRANSACTIONAL), TOPICS[TRANSACTIONAL]),
+        cache=str(user_cache()),
+        result=str(result),
+    )
+    process = place.processes.start_with("audit", "escrowmq.demo.auditor", task)
+    assert process.stdin is not None
+    process.stdin.write(auditor.GO)
+    process.stdin.flush()
+    try:
+        process.wait(AUDIT_S_MAX)
+    except subprocess.TimeoutExpired:
+        raise demo_failed("the audit takes too long", place.processes.log("audit")) from None
+    finally:
+        place.processes.stop(process)
+    if process.returncode:
+        raise demo_failed("the audit failed", place.processes.log("audit"))
+    return msgspec.json.decode(result.read_bytes(), type=Audited)
