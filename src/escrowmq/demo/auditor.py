@@ -1,6 +1,6 @@
 """The audit of both runs, a process of its own: Spark starts, waits for a word, and compares.
 
-    python -m escrowmq.demo.auditor '{"broker": "127.0.0.1:10911", …}'
+python -m escrowmq.demo.auditor '{"broker": "127.0.0.1:10911", …}'
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def decided(spark: SparkSession, broker: str) -> Decided:
     is_settled = F.col("decided_by") == BY_PIPELINE
     counts = {
         (row.state, bool(row.is_settled)): row["count"]
-        for row in told.withColumn("is_settled", is_settled).groupBy("state", "is_settled").count().collect()
+        for row in told.withColumn("is_settled", is_settled)
+        .groupBy("state", "is_settled")
+        .count()
+        .collect()
     }
     ages = told.where(is_settled).select("age_ms").collect()
     return Decided(

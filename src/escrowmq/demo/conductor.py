@@ -169,9 +169,7 @@ class Conductor:
         if at_s - self._sampled_s >= SAMPLE_S or not self.run.samples:
             self._sampled_s = at_s
             consumed = counts.consumed()
-            self.run.samples.append(
-                Sample(at_s=at_s, paid=paid, acted=min(consumed.values()))
-            )
+            self.run.samples.append(Sample(at_s=at_s, paid=paid, acted=min(consumed.values())))
             self.tell(self.run, paid, consumed)
         self.run.paid = paid
         return paid

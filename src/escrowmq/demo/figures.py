@@ -50,9 +50,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     def killed(self, victim: str, moment: str = "") -> int:
         """How often somebody was killed."""
-        return sum(
-            kill.victim == victim and moment in ("", kill.moment) for kill in self.kills
-        )
+        return sum(kill.victim == victim and moment in ("", kill.moment) for kill in self.kills)
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,9 +78,7 @@ def running(folder: Path, ledger_url: str) -> Iterator[Place]:
     try:
         up = Up(processes, folder / "data", config)
         places = up.await_ready("broker")
-        yield Place(
-            processes=processes, up=up, broker=places["broker"], name_server=places["name"]
-        )
+        yield Place(processes=processes, up=up, broker=places["broker"], name_server=places["name"])
     finally:
         processes.stop_all()
 
