@@ -6,6 +6,7 @@ python -m escrowmq.demo.auditor '{"broker": "127.0.0.1:10911", …}'
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ GO = "go\n"
 BY_PIPELINE = "settle"
 """How the log calls the pipeline where it says who decided."""
 
-_COMMITTED = 1
+_COMMITTED, _ROLLED_BACK = 1, 2
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,27 +62,20 @@ def decided(spark: SparkSession, broker: str) -> Decided:
         reader = spark.read.format("escrowmq").options(view=name, broker=broker)
         return reader.option("columns", ",".join(columns)).load()
 
-    halves = view("halves", "head", "stored_at_ms").groupBy("head").agg(F.min("stored_at_ms"))
+    stored = F.min("stored_at_ms").alias("stored_at_ms")
+    halves = view("halves", "head", "stored_at_ms").groupBy("head").agg(stored)
     ops = view("ops", "head", "state", "decided_by", "decided_at_ms").dropDuplicates(["head"])
-    told = halves.join(ops, on="head", how="left").withColumn(
-        "age_ms", F.col("decided_at_ms") - F.col("min(stored_at_ms)")
-    )
-    is_settled = F.col("decided_by") == BY_PIPELINE
-    counts = {
-        (row.state, bool(row.is_settled)): row["count"]
-        for row in told.withColumn("is_settled", is_settled)
-        .groupBy("state", "is_settled")
-        .count()
-        .collect()
-    }
-    ages = told.where(is_settled).select("age_ms").collect()
+    age_ms = (F.col("decided_at_ms") - F.col("stored_at_ms")).alias("age_ms")
+    told = halves.join(ops, on="head", how="left").select("state", "decided_by", age_ms)
+    rows = told.collect()
+    counts = Counter((row.state, row.decided_by == BY_PIPELINE) for row in rows)
     return Decided(
-        committed_by_producer=counts.get((_COMMITTED, False), 0),
-        rolled_back_by_producer=counts.get((2, False), 0),
-        committed_by_ledger=counts.get((_COMMITTED, True), 0),
-        rolled_back_by_fence=counts.get((2, True), 0),
-        ages_ms=sorted(row.age_ms for row in ages),
-        undecided=counts.get((None, False), 0),
+        committed_by_producer=counts[_COMMITTED, False],
+        rolled_back_by_producer=counts[_ROLLED_BACK, False],
+        committed_by_ledger=counts[_COMMITTED, True],
+        rolled_back_by_fence=counts[_ROLLED_BACK, True],
+        ages_ms=sorted(row.age_ms for row in rows if row.decided_by == BY_PIPELINE),
+        undecided=counts[None, False],
     )
 
 

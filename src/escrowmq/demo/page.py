@@ -24,8 +24,8 @@ def _body(figures: Figures) -> Iterator[str]:
     yield "<h1>EscrowMQ demo</h1>"
     yield (
         '<p class="soft">An order is paid; logistics, credit points and cart must each hear of it'
-        " once. The order service and the broker are killed on the way. Everything here was measured"
-        " in one run on one machine.</p>"
+        " once. The order service and the broker are killed on the way. Everything here was"
+        " measured in one run on one machine.</p>"
     )
     style = "good" if figures.is_proven else "bad"
     for sentence in verdict(figures):

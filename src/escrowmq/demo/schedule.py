@@ -8,7 +8,7 @@ from enum import StrEnum
 from random import Random
 
 BROKER_KILLS_MAX = 4
-"""``escrowmq up`` waits twice as long before each restart in a row: more would be a demo of that."""
+"""``escrowmq up`` waits longer before each restart in a row: more would be a demo of that."""
 
 DELAY_MS_MAX = 25
 """A random moment is so long after the order that it is counted from, at most."""

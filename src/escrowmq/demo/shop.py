@@ -18,7 +18,6 @@ ORDERS = "orders"
 DOWNSTREAM = ("logistics", "points", "cart")
 """Who hears of a paid order, and does something once."""
 
-POINTS = 10
 _WAIT_S = 30.0
 
 _TABLES = {
@@ -30,13 +29,13 @@ _TABLES = {
 #: What a service does about an order; a message that comes twice under two ids does it twice.
 EFFECTS = {
     "logistics": "INSERT INTO shipments VALUES (?)",
-    "points": f"INSERT INTO points VALUES (?, {POINTS})",
+    "points": "INSERT INTO points VALUES (?, 10)",
     "cart": "UPDATE cart SET removed = removed + 1 WHERE order_id = ?",
 }
 #: How often a service has acted, for each order.
 _ACTED = {
     "logistics": "SELECT order_id, COUNT(*) FROM shipments GROUP BY order_id",
-    "points": f"SELECT order_id, SUM(points) / {POINTS} FROM points GROUP BY order_id",
+    "points": "SELECT order_id, SUM(points) / 10 FROM points GROUP BY order_id",
     "cart": "SELECT order_id, removed FROM cart WHERE removed > 0",
 }
 _CONSUMED = "SELECT COUNT(*) FROM escrowmq_consumed"

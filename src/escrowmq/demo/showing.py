@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from escrowmq.demo.figures import Run
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NAMES = {"logistics": "logistics", "points": "credit points", "cart": "cart"}
 LINES = 4

@@ -15,9 +15,10 @@ from escrowmq.pipeline.audit_report import AuditReport
 Row = tuple[str, str, str]
 
 PLACED = (
-    "How the kills are placed: all are SIGKILL. Some come at a random moment, to the order service or"
-    " the broker. The others the order service sends to itself, right before or right after the COMMIT"
-    " of an order drawn at random, so that every run meets these two moments; the seed is {seed}."
+    "How the kills are placed: all are SIGKILL. Some come at a random moment, to the order service"
+    " or the broker. The others the order service sends to itself, right before or right after the"
+    " COMMIT of an order drawn at random, so that every run meets these two moments; the seed is"
+    " {seed}."
     " Both runs get the same kills."
 )
 #: What an audit may find about orders, and how it is called here.
@@ -121,8 +122,8 @@ def verdict(figures: Figures) -> list[str]:
     """What it means, in sentences."""
     wrong = sum(figures.plain.wrong_effects.values())
     lines = [
-        f"Plain messages: {figures.plain_disagreements:,} orders and messages disagree, and {wrong:,}"
-        " effects downstream are wrong."
+        f"Plain messages: {figures.plain_disagreements:,} orders and messages disagree,"
+         f" and {wrong:,} effects downstream are wrong."
     ]
     if figures.is_proven:
         lines.append("Transactional messages: 0 disagree. Nothing lost, nothing doubled.")
@@ -137,9 +138,9 @@ def reasons(figures: Figures) -> Iterator[str]:
     run, audit = figures.transactional, figures.audited.transactional
     for one in audit.findings:
         yield f"{one.total:,} times {one.name}: {one.about}"
-    for one in audit.comparisons:
-        if one.is_failed:
-            yield f"{one.compared} could not be compared: {one.not_compared}"
+    for comparison in audit.comparisons:
+        if comparison.is_failed:
+            yield f"{comparison.compared} could not be compared: {comparison.not_compared}"
     if figures.audited.decided.undecided:
         yield f"{figures.audited.decided.undecided:,} transactions are undecided"
     if run.paid != run.orders:

@@ -40,7 +40,8 @@ svg { width: 100%; max-width: 52rem; height: auto; } svg text { font-size: 11px;
 .committed { fill: var(--committed); } .rolled_back { fill: var(--rolled); }
 .undecided { fill: var(--undecided); } .found { fill: var(--bad); }
 .line { fill: none; stroke-width: 2; } .line.committed { stroke: var(--committed); }
-.line.rolled_back { stroke: var(--rolled); } .key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; }
+.line.rolled_back { stroke: var(--rolled); }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; }
 .key svg { width: 100%; height: 100%; }
 </style>
 </head>
