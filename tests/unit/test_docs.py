@@ -88,6 +88,8 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
     if words[0] == "make":
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= make_targets(), f"{block}: {command}"
+    elif words[:2] == ["escrowmq", "demo"]:
+        return  # Two minutes of Spark: tests/spark/test_demo.py holds it against a run of its own.
     elif words[0] == "escrowmq":
         done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
         if shown:
@@ -124,7 +126,7 @@ def matches(shown: str, printed: str) -> bool:
 
 def make_targets() -> set[str]:
     return set(
-        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     )
 
 

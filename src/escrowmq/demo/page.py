@@ -7,7 +7,15 @@ from html import escape
 
 from escrowmq.demo.figures import Figures, Run, found
 from escrowmq.demo.schedule import Victim
-from escrowmq.demo.text import DISAGREEMENTS, PLACED, sections, verdict
+from escrowmq.demo.text import (
+    COMPARED,
+    DISAGREEMENTS,
+    ON_POSTGRES,
+    PLACED,
+    sections,
+    verdict,
+    xa_rows,
+)
 from escrowmq.pipeline.audit_plots import Bar, bars
 from escrowmq.pipeline.svg_lines import Line, Mark, lines
 from escrowmq.pipeline.web_page import cell, page_end, page_head, table
@@ -48,6 +56,14 @@ def _body(figures: Figures) -> Iterator[str]:
     if figures.audited.decided.ages_ms:
         yield "<h2>How long transactions were undecided that the pipeline settled</h2>"
         yield _ages(figures.audited.decided.ages_ms)
+    if figures.on_postgres is not None:
+        yield f"<h2>{escape(ON_POSTGRES.capitalize())}</h2>"
+        made = [
+            (cell(name), _number(one), _number(xa))
+            for name, one, xa in xa_rows(figures.on_postgres)
+        ]
+        yield table(("", "transactional", "XA"), made)
+        yield f'<p class="soft">{escape(COMPARED)}</p>'
     yield f'<p class="soft">{escape(PLACED.format(seed=figures.seed))}</p>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,15 +12,18 @@ from pathlib import Path
 import msgspec
 
 from escrowmq.demo import auditor
-from escrowmq.demo.conductor import Conductor, Tell
-from escrowmq.demo.figures import Audited, Figures, Run
+from escrowmq.demo.conductor import THREADS, Conductor, Tell
+from escrowmq.demo.figures import Audited, Figures, OnPostgres, Run
 from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL
 from escrowmq.demo.processes import Processes, Up, demo_failed
 from escrowmq.demo.schedule import draw
 from escrowmq.demo.shop import ORDERS, Shop
+from escrowmq.demo.wanted import Wanted
 from escrowmq.pipeline.config import user_cache
 
 AUDIT_S_MAX = 300.0
+XA_S_MAX = 900.0
+XA_TOPIC = "order-paid-on-postgres"
 TOPICS = {PLAIN: "order-paid-plain", TRANSACTIONAL: "order-paid"}
 
 #: Short waits, so that what a kill leaves undecided is settled while one looks on.
@@ -41,16 +45,6 @@ cache_dir = {cache}
 [ledger.orders]
 url = {ledger}
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What was asked for."""
-
-    folder: Path
-    orders: int
-    kills: int
-    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +109,21 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
             ).conduct()
         say("the audit: Spark compares orders, ledger, records and messages")
         audited = _audit(place, wanted.folder)
+        on_postgres = None
+        if wanted.with_xa:
+            say(f"on PostgreSQL, without kills: {wanted.orders:,} orders by messages, then by XA")
+            on_postgres = _compare(place, wanted)
     return Figures(
-        seed=wanted.seed, plain=runs[PLAIN], transactional=runs[TRANSACTIONAL], audited=audited
+        seed=wanted.seed,
+        plain=runs[PLAIN],
+        transactional=runs[TRANSACTIONAL],
+        audited=audited,
+        on_postgres=on_postgres,
     )
 
 
 def _make_topics(place: Place) -> None:
-    for topic in TOPICS.values():
+    for topic in (*TOPICS.values(), XA_TOPIC):
         words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
         made = place.processes.start("topics", words)
         made.wait()
@@ -143,12 +145,36 @@ def _audit(place: Place, folder: Path) -> Audited:
     assert process.stdin is not None
     process.stdin.write(auditor.GO)
     process.stdin.flush()
+    _await_end(place, process, "audit", AUDIT_S_MAX)
+    return msgspec.json.decode(result.read_bytes(), type=Audited)
+
+
+def _compare(place: Place, wanted: Wanted) -> OnPostgres:
+    # Its drivers come with the tests' packages only.
+    from escrowmq.demo import xa
+
+    folder = wanted.folder / "xa"
+    folder.mkdir()
+    task = xa.Task(
+        name_server=place.name_server,
+        topic=XA_TOPIC,
+        folder=str(folder),
+        orders=wanted.orders,
+        threads=THREADS,
+        result=str(folder / "xa.json"),
+        parent=os.getpid(),
+    )
+    process = place.processes.start_with("xa", "escrowmq.demo.xa", task)
+    _await_end(place, process, "xa", XA_S_MAX)
+    return msgspec.json.decode(Path(task.result).read_bytes(), type=OnPostgres)
+
+
+def _await_end(place: Place, process: subprocess.Popen[str], name: str, s_max: float) -> None:
     try:
-        process.wait(AUDIT_S_MAX)
+        process.wait(s_max)
     except subprocess.TimeoutExpired:
-        raise demo_failed("the audit takes too long", place.processes.log("audit")) from None
+        raise demo_failed(f"{name} takes too long", place.processes.log(name)) from None
     finally:
         place.processes.stop(process)
     if process.returncode:
-        raise demo_failed("the audit failed", place.processes.log("audit"))
-    return msgspec.json.decode(result.read_bytes(), type=Audited)
+        raise demo_failed(f"{name} failed", place.processes.log(name))

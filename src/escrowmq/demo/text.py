@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from escrowmq.demo.figures import Figures, Run, found
+from escrowmq.demo.figures import Figures, OnPostgres, Run, found
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.showing import NAMES
 from escrowmq.pipeline.audit_findings import Finding
@@ -21,6 +21,15 @@ PLACED = (
     " {seed}."
     " Both runs get the same kills."
 )
+ON_POSTGRES = "four databases on PostgreSQL, no kills"
+COMPARED = (
+    "What is compared: the same orders on the same PostgreSQL server, four databases, as many"
+    " threads, no kills. Transactional: the order commits in its own database, the other three"
+    " follow by messages, each in a process of its own. XA: PREPARE TRANSACTION in all four, the"
+    " coordinator's decision flushed to its log, COMMIT PREPARED in all four. Everything is on one"
+    " machine: with a network between coordinator and databases XA holds its locks over it, too."
+)
+NAME_WIDTH, FIGURE_WIDTH = 49, 14
 #: What an audit may find about orders, and how it is called here.
 DISAGREEMENTS = {
     Finding.BUSINESS_ROW_WITHOUT_MESSAGE: "orders without a message",
@@ -105,12 +114,33 @@ def _count(value: int) -> str:
     return f"{value:,}"
 
 
+def xa_rows(on_postgres: OnPostgres) -> Iterator[Row]:
+    """Names, and what is measured for ours and for XA."""
+    both = on_postgres.ours, on_postgres.xa
+
+    def row(name: str, *values: str) -> Row:
+        return name, values[0], values[1]
+
+    yield row("orders", *(_count(one.orders) for one in both))
+    yield row("orders a second, paid", *(f"{one.orders / one.took_s:,.0f}" for one in both))
+    yield row(
+        "orders a second, known to all four", *(f"{one.orders / one.agreed_s:,.0f}" for one in both)
+    )
+    yield row("locks held in a database, median", *(_ms(one.lock_ms_median) for one in both))
+    yield row("locks held in a database, 99 % below", *(_ms(one.lock_ms_p99) for one in both))
+    yield row(
+        "locks held for an order, all four together", *(_ms(one.lock_ms_an_order) for one in both)
+    )
+    yield row("all four agree", *("yes" if one.do_agree else "NO" for one in both))
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.1f} ms"
+
+
 def table(figures: Figures) -> Table:
     """The runs side by side."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column("")
-    made.add_column("plain messages", justify="right")
-    made.add_column("transactional", justify="right")
+    made = _columns("plain messages", "transactional")
     for heading, rows in sections(figures):
         made.add_row(f"[bold]{heading}[/]")
         for name, of_plain, of_transactional in rows:
@@ -118,13 +148,28 @@ def table(figures: Figures) -> Table:
     return made
 
 
+def xa_table(on_postgres: OnPostgres) -> Table:
+    """Ours beside XA."""
+    made = _columns("transactional", "XA")
+    made.add_row(f"[bold]{ON_POSTGRES}[/]")
+    for name, ours, xa in xa_rows(on_postgres):
+        made.add_row(f"  {name}", ours, xa)
+    return made
+
+
+def _columns(*names: str) -> Table:
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column("", min_width=NAME_WIDTH)
+    for name in names:
+        made.add_column(name, justify="right", min_width=FIGURE_WIDTH)
+    return made
+
+
 def verdict(figures: Figures) -> list[str]:
     """What it means, in sentences."""
     wrong = sum(figures.plain.wrong_effects.values())
-    lines = [
-        f"Plain messages: {figures.plain_disagreements:,} orders and messages disagree,"
-         f" and {wrong:,} effects downstream are wrong."
-    ]
+    disagree = f"{figures.plain_disagreements:,} orders and messages disagree"
+    lines = [f"Plain messages: {disagree}, and {wrong:,} effects downstream are wrong."]
     if figures.is_proven:
         lines.append("Transactional messages: 0 disagree. Nothing lost, nothing doubled.")
     else:
