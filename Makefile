@@ -45,7 +45,7 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/base.stamp ## Print figures, one JSON object per line: make bench NAME=store
+bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,base).stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
 
 fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker

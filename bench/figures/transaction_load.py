@@ -42,6 +42,7 @@ class Lane(asyncio.Protocol):
         self.waits_ms: list[float] = []
         self.freed: deque[asyncio.Future[None]] = deque()
         self.transport: asyncio.Transport | None = None
+        self.ended = asyncio.Event()
 
     @property
     def under_way(self) -> int:
@@ -56,6 +57,10 @@ class Lane(asyncio.Protocol):
             client_id=f"load@{self._number}", producers=(ProducerMembership(group=GROUP),)
         )
         transport.write(encode_request(RequestCode.HEART_BEAT, 0, body=encode_body(said)))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """All that was written has gone out."""
+        self.ended.set()
 
     def send(self, due_at: float) -> None:
         """Send a half message that was due at this time."""
@@ -116,6 +121,11 @@ async def run(address: str, seconds: float, rate: float, undecided: int) -> None
     took_s = time.perf_counter() - started
     while any(lane.under_way for lane in lanes):  # noqa: ASYNC110 - nothing sets an event
         await asyncio.sleep(0.01)
+    for lane in lanes:
+        # The last decisions may still wait to be sent.
+        assert lane.transport is not None
+        lane.transport.close()
+        await lane.ended.wait()
     waits = sorted(wait for lane in lanes for wait in lane.waits_ms)
     told = {
         "per_s": len(waits) / took_s,

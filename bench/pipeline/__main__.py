@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,8 @@ NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 def main() -> None:
     """Run the benchmark that is named, or all of them."""
+    # As Ctrl-C does: whoever has started something ends it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     name, *arguments = sys.argv[1:] or ["all"]
     if name != "all" and name not in NAMES:
         sys.exit(f"no benchmark {name!r}: there are all, {', '.join(NAMES)}")

@@ -1,8 +1,15 @@
-"""The broker's latency at 30 % of its top load, with and without the pipeline beside it."""
+"""The broker's latency at 30 % of its top load, with and without the pipeline beside it.
+
+    python -m bench.pipeline beside [CACHE_DIR]
+
+One in a hundred transactions is left to the pipeline, which asks its producer; everything goes to
+the lake.  With a directory, what helps Spark to start is kept there from run to run.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -12,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.figures.common import report, scratch
+from bench.pipeline.idle import status, train, until
 from tests.fuzz.served import Served, served
 
 PART = 0.3
@@ -20,22 +28,30 @@ MEASURED_S = 15
 ROUNDS = 3
 #: Of a thousand transactions: those that the pipeline has to settle.
 UNDECIDED = 10
-#: The pipeline starts, and works off what has gathered.
-WARM_UP_S = 25
+#: The pipeline works off what has gathered.
+WARM_UP_S = 20
+READY = re.compile(r"^ready .*http=(\S+)$", re.MULTILINE)
 
 
-def main(_arguments: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Print both ratios: medians of rounds, alone and beside in turn."""
     with scratch() as path, served(path, "transaction.check_after_ms=1000") as broker:
+        cache = Path(arguments[0]) if arguments else path / "cache"
+        train(cache)
         load(broker, TOP_S, 0)
         top = load(broker, TOP_S, 0)["per_s"]
         rate = top * PART
         pairs = []
+        runs: dict[str, list[int]] = {"settle": [], "archive": []}
         for number in range(ROUNDS):
             alone = load(broker, MEASURED_S, rate)
-            with pipeline(path / f"pipeline-{number}", broker):
+            with pipeline(path / f"pipeline-{number}", broker, cache) as places:
                 load(broker, WARM_UP_S, rate)
+                before = status(places)
                 pairs.append((alone, load(broker, MEASURED_S, rate)))
+                after = status(places)
+                for kind, counts in runs.items():
+                    counts.append(after[kind]["runs"] - before[kind]["runs"])
         for name in ("p50", "p99"):
             ratios = [along[f"{name}_ms"] / alone[f"{name}_ms"] for alone, along in pairs]
             report(
@@ -46,6 +62,8 @@ def main(_arguments: list[str]) -> None:
                 beside_ms=[round(along[f"{name}_ms"], 3) for _, along in pairs],
                 top_per_s=round(top),
                 rate_per_s=round(rate),
+                settle_runs=runs["settle"],
+                archive_runs=runs["archive"],
             )
 
 
@@ -59,10 +77,11 @@ def load(broker: Served, seconds: float, rate: float) -> dict[str, float]:
 
 
 @contextmanager
-def pipeline(directory: Path, broker: Served) -> Iterator[None]:
-    """While it settles and archives."""
+def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str, str]]:
+    """While it settles and archives; where it can be asked about that."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "pipeline", "--brokers", broker.address]
-    command += ["--data-dir", str(directory)]
+    command += ["--data-dir", str(directory), "--http-port", "0"]
+    command += ["--set", f"pipeline.cache_dir={cache}"]
     directory.mkdir()
     log = directory / "log"
     with (
@@ -70,7 +89,10 @@ def pipeline(directory: Path, broker: Served) -> Iterator[None]:
         subprocess.Popen(command, stdout=errors, stderr=errors) as process,  # noqa: S603 - ours
     ):
         try:
-            yield
+            until(lambda: READY.search(log.read_text(encoding="utf-8")) is not None)
+            found = READY.search(log.read_text(encoding="utf-8"))
+            assert found is not None
+            yield {"pipeline.http": found[1]}
             if process.poll() is not None:
                 raise RuntimeError(log.read_text(encoding="utf-8")[-2_000:])
         finally:

@@ -18,6 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from bench.figures.common import report, scratch
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.sink_writing import REQUEST_ROWS_MAX
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_headers import ByHeader, DecideBatchHeader, HoldHeader, HoldManyHeader
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow
@@ -25,7 +26,6 @@ from tests.fuzz.served import Served, served
 
 ROWS = 100_000
 BODY_BYTES = 300
-HELD_AT_ONCE = 8_192
 QUEUES = 8
 GROUP = "%SINK%bench"
 
@@ -113,8 +113,8 @@ def sent_batch(numbers: range) -> pa.RecordBatch:
 def attempts(broker: Served, calls: OwnCalls, rows: int) -> None:
     """An attempt of so many rows: held, then committed; and one that is rolled back."""
     batches = [
-        sent_batch(range(first, min(first + HELD_AT_ONCE, rows)))
-        for first in range(0, rows, HELD_AT_ONCE)
+        sent_batch(range(first, min(first + REQUEST_ROWS_MAX, rows)))
+        for first in range(0, rows, REQUEST_ROWS_MAX)
     ]
     half_offset = 0
     for attempt in ("a1", "a2"):

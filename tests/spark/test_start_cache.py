@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_HOME = Path(pyspark.__file__).parent
+#: A process has one Java.
+STARTING = """
+import sys
+from pathlib import Path
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.start_cache import quick_session
+
+cache, scratch = map(Path, sys.argv[1:])
+spark = quick_session(PipelineConfig(master="local[1]"), cache=cache, scratch=scratch)
+print(spark.range(3).count())
+spark.stop()
+"""
 WORDS = ("org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit", "--version")
 
 
@@ -109,6 +122,28 @@ def test_one_that_does_not_fit_is_passed_over_by_java(
     other = tmp_path / "other.aot"
     other.write_bytes(content)
     assert "SparkSubmit" in run_java(made, f"-XX:AOTCache={other}")
+
+
+def test_a_start_that_fails_with_one_is_tried_without_and_drops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    sound = java_home(tmp_path) / "bin" / "java"
+    java = tmp_path / "moody" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f'#!/bin/sh\ncase "$*" in *AOTCache=*) exit 1 ;; esac\nexec {sound} "$@"\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java.parent.parent))
+    found = start_cache(tmp_path)
+    draft = tmp_path / "draft"
+    draft.write_bytes(b"x")
+    found.keep(draft)
+    assert found.options()
+    command = [sys.executable, "-c", STARTING, str(tmp_path), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == "3\n"
+    assert "start_cache_dropped" in done.stderr
+    assert not found.path.exists()
 
 
 def test_an_older_java_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,15 @@ from escrowmq.pipeline.message_columns import chosen
 from escrowmq.pipeline.offsets import QueueKey, Span, Spans
 from escrowmq.pipeline.options import Options, bad_option
 from escrowmq.pipeline.queues import Topics
+from escrowmq.protocol.filter import TAGS_MAX
 
-KNOWN = (
+_COMMON = (
     "broker",
     "view",
     "topic",
     "topicPattern",
     "startingOffsets",
-    "endingOffsets",
     "startingTimestamp",
-    "endingTimestamp",
-    "maxRowsPerBatch",
     "maxRowsPerPartition",
     "columns",
     "includeProperties",
@@ -33,6 +31,8 @@ KNOWN = (
     "failOnDataLoss",
     "retryMs",
 )
+_OF_BATCHES = ("endingOffsets", "endingTimestamp")
+_OF_STREAMS = ("maxRowsPerBatch",)
 EARLIEST = "earliest"
 LATEST = "latest"
 #: In JSON, as numbers.
@@ -63,6 +63,11 @@ class Bound:
         assert offset is not None
         return offset
 
+    def missing(self, there: Spans) -> list[QueueKey]:
+        """The queues that were named and are not there."""
+        of_any = {key._replace(broker="") for key in there}
+        return [key for key in self.offsets if key not in there and key not in of_any]
+
     def all(self, there: Spans) -> dict[QueueKey, int]:
         """The offsets in all of these queues."""
         return {key: self.of(key, span) for key, span in there.items()}
@@ -85,25 +90,57 @@ class MessageOptions:
     patience_s: float
 
 
-def message_options(given: Mapping[str, str]) -> MessageOptions:
-    """Read and check them."""
-    options = Options(given, KNOWN)
+def batch_options(given: Mapping[str, str]) -> MessageOptions:
+    """The options of a read of what is there."""
+    return _read(Options(given, (*_COMMON, *_OF_BATCHES)))
+
+
+def stream_options(given: Mapping[str, str]) -> MessageOptions:
+    """The options of a read of what comes."""
+    return _read(Options(given, (*_COMMON, *_OF_STREAMS)))
+
+
+def any_options(given: Mapping[str, str]) -> MessageOptions:
+    """The options of a read whose kind is not known yet: Spark asks for the columns first."""
+    return _read(Options(given, (*_COMMON, *_OF_BATCHES, *_OF_STREAMS)))
+
+
+def _read(options: Options) -> MessageOptions:
+    start, end = _bound(options, "starting", EARLIEST), _bound(options, "ending", LATEST)
+    _check_order(start, end)
     return MessageOptions(
         brokers=options.brokers(),
         topics=_topics(options),
-        start=_bound(options, "starting", EARLIEST),
-        end=_bound(options, "ending", LATEST),
+        start=start,
+        end=end,
         rows_per_batch_max=options.whole("maxRowsPerBatch", 0, low=1, high=2**31 - 1),
         rows_per_partition_max=options.whole("maxRowsPerPartition", 100_000, low=1, high=2**31 - 1),
         columns=chosen(
             options.names("columns"),
             with_properties=options.flag("includeProperties", default=False),
         ),
-        tags=options.names("tags", "||"),
+        tags=_tags(options),
         keys=options.names("keys"),
         fails_on_loss=options.flag("failOnDataLoss", default=True),
         patience_s=options.whole("retryMs", 30_000, low=0, high=3_600_000) / 1_000,
     )
+
+
+def _check_order(start: Bound, end: Bound) -> None:
+    """Refuse an end before its start, where both were said in numbers of one kind."""
+    if 0 <= end.at_ms < start.at_ms:
+        raise bad_option("endingTimestamp", "not before startingTimestamp", str(end.at_ms))
+    for key, offset in end.offsets.items():
+        if 0 <= offset < start.offsets.get(key, 0):
+            where = f"{key.topic} {key.queue_id}: {offset}"
+            raise bad_option("endingOffsets", "not before startingOffsets", where)
+
+
+def _tags(options: Options) -> tuple[str, ...]:
+    tags = options.names("tags", "||")
+    if len(tags) > TAGS_MAX:
+        raise bad_option("tags", f"at most {TAGS_MAX}, with || between them")
+    return tags
 
 
 def _topics(options: Options) -> Topics:

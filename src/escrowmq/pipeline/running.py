@@ -94,6 +94,8 @@ def _spark(config: PipelineConfig, places: Places) -> Iterator[SparkSession]:
 
 def _end(spark: SparkSession) -> None:
     """Stop Spark and its Java.  Whatever it was doing may be cut short anywhere."""
+    # Of a batch that is cut short it would log all of two languages' stacks.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     java = java_of(spark)
     if java.poll() is None:
         stopping = threading.Thread(target=_stop, args=(spark,), daemon=True)

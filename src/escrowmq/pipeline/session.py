@@ -14,8 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.config import PipelineConfig, is_local, spark_missing, spark_options_of
+from escrowmq.pipeline.config import (
+    PipelineConfig,
+    is_local,
+    spark_missing,
+    spark_options_of,
+    user_cache,
+)
 from escrowmq.pipeline.java import java_home
+from escrowmq.pipeline.spark_home import VARIABLE as SPARK_HOME
+from escrowmq.pipeline.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,6 +105,10 @@ def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:
     if is_local(config.master):
         # This machine's own name may not resolve, and nobody else need reach it.
         variables["SPARK_LOCAL_IP"] = LOOPBACK
+        # A cluster may want the zip, to send it to its machines.
+        home = spark_home(cache or user_cache())
+        if home is not None:
+            variables[SPARK_HOME] = str(home)
     return variables
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.message_columns import checked_schema, spark_schema
-from escrowmq.pipeline.message_options import Bound, MessageOptions, message_options
+from escrowmq.pipeline.message_options import Bound, MessageOptions, any_options, batch_options
 from escrowmq.pipeline.message_reading import RangesPartition, note_losses, read_partition
 from escrowmq.pipeline.offsets import NOWHERE, Loss, QueueKey, Range, Spans, packed, readable
 from escrowmq.pipeline.queues import Known, known
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def schema(options: Mapping[str, str]) -> StructType:
     """The columns that the options ask for; on the driver."""
-    return spark_schema(message_options(options).columns)
+    return spark_schema(any_options(options).columns)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """A reader of what is there now; on the driver."""
     checked_schema(schema)
-    return MessageReader(message_options(options), schema)
+    return MessageReader(batch_options(options), schema)
 
 
 class MessageReader(DataSourceReader):
@@ -49,7 +49,16 @@ class MessageReader(DataSourceReader):
             )
         starts = bounds(options, options.start, found.spans)
         ends = bounds(options, options.end, found.spans)
-        ranges = [Range(key, starts[key], ends[key]) for key in sorted(found.spans)]
+        # Nobody can be further than the end, except in another store.
+        note_losses(
+            [
+                Loss(key, start, ends[key], found.spans[key])
+                for key, start in starts.items()
+                if start > found.spans[key].end
+            ],
+            options,
+        )
+        ranges = [Range(key, starts[key], max(starts[key], ends[key])) for key in sorted(starts)]
         return planned(options, found, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -64,6 +73,8 @@ def _known(options: MessageOptions) -> Known:
 def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey, int]:
     """The offsets that begin or end a read; by time they are asked for."""
     if bound.at_ms < 0:
+        missing = bound.missing(there)
+        note_losses([Loss(key, bound.offsets[key], None, None) for key in missing], options)
         return bound.all(there)
     since = known(options.brokers, options.topics, options.patience_s, from_ms=bound.at_ms)
     # What came between the two questions is not there yet.

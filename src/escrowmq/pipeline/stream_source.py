@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from escrowmq.pipeline.message_columns import checked_schema
-from escrowmq.pipeline.message_options import MessageOptions, message_options
+from escrowmq.pipeline.message_options import MessageOptions, stream_options
 from escrowmq.pipeline.message_reading import RangesPartition, note_losses, read_partition
 from escrowmq.pipeline.offsets import (
     NOWHERE,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """A reader of what is there and comes; on the driver."""
     checked_schema(schema)
-    return MessageStreamReader(message_options(options), schema)
+    return MessageStreamReader(stream_options(options), schema)
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

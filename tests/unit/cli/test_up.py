@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from escrowmq.cli.main import main
+from escrowmq.cli.serve import serve
+from escrowmq.cli.up import up as up_command
 from tests.unit.cli.family import family, is_gone
 from tests.unit.cli.test_serve import serving
 
@@ -25,6 +29,16 @@ def broker_in(line: str) -> str:
     found = BROKER.search(line)
     assert found is not None
     return found[1]
+
+
+def test_it_has_the_flags_of_serve() -> None:
+    def flags(command: Callable[..., None]) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(command).parameters)
+
+    # A parent is what it is itself.
+    assert flags(up_command) == {
+        name: one for name, one in flags(serve).items() if name != "parent"
+    }
 
 
 def test_it_says_where_everything_is(tmp_path: Path) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.message_options import MessageOptions, message_options
+from escrowmq.pipeline.message_options import (
+    MessageOptions,
+    any_options,
+    batch_options,
+    stream_options,
+)
 from escrowmq.pipeline.offsets import QueueKey, Span
 
 A = QueueKey("broker-a", "orders", 0)
@@ -15,7 +22,7 @@ B = QueueKey("broker-b", "orders", 0)
 def options(**given: str) -> MessageOptions:
     # Spark hands names over without their case.
     named = {"broker": "127.0.0.1:1", "topic": "orders", **given}
-    return message_options({name.lower(): value for name, value in named.items() if value})
+    return any_options({name.lower(): value for name, value in named.items() if value})
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,16 @@ def options(**given: str) -> MessageOptions:
         ({"endingOffsets": '{"orders": {"0": -3}}'}, "endingOffsets", "JSON"),
         ({"endingTimestamp": "tomorrow"}, "endingTimestamp", "milliseconds since 1970"),
         ({"endingTimestamp": "5", "endingOffsets": "latest"}, "endingOffsets", "not both"),
+        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "endingTimestamp", "not before"),
+        (
+            {"startingOffsets": '{"orders": {"0": 5}}', "endingOffsets": '{"orders": {"0": 4}}'},
+            "endingOffsets",
+            "not before startingOffsets",
+        ),
+        ({"tags": "||".join(map(str, range(4_097)))}, "tags", "at most 4096"),
+        ({"retryMs": "-1"}, "retryMs", "from 0 to"),
+        ({"includeProperties": "1"}, "includeProperties", "one of true, false"),
+        ({"broker": ""}, "broker", "host:port"),
         ({"columns": "body,colour"}, "columns", "some of broker, topic"),
         ({"maxRowsPerPartition": "0"}, "maxRowsPerPartition", "from 1 to"),
         ({"maxRowsPerBatch": "many"}, "maxRowsPerBatch", "from 1 to"),
@@ -47,6 +64,25 @@ def test_a_wrong_option_is_named_with_what_it_may_be(
         options(**given)
     assert raised.value.code == "bad_option"
     assert raised.value.fields["option"] == option
+
+
+@pytest.mark.parametrize(
+    ("read", "option"),
+    [
+        # A stream has no end, and a read that is none has no batches.
+        (stream_options, "endingOffsets"),
+        (stream_options, "endingTimestamp"),
+        (batch_options, "maxRowsPerBatch"),
+    ],
+)
+def test_an_option_of_the_other_kind_of_read_is_refused(
+    read: Callable[[Mapping[str, str]], MessageOptions], option: str
+) -> None:
+    given = {"broker": "127.0.0.1:1", "topic": "orders", option.lower(): "1"}
+    with pytest.raises(RequestRefused, match="there are broker, columns") as raised:
+        read(given)
+    assert raised.value.fields["option"] == option.lower()
+    assert option not in raised.value.message
 
 
 def test_a_bound_is_a_word_or_offsets_by_queue() -> None:

@@ -29,6 +29,8 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
     return tmp_path
 
 
@@ -48,6 +50,22 @@ def test_a_cluster_may_have_another_python() -> None:
 def test_only_on_one_machine_everybody_is_called_by_the_loopback_address() -> None:
     assert environment(PipelineConfig(), None)["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert "SPARK_LOCAL_IP" not in environment(CLUSTER, None)
+
+
+@pytest.mark.usefixtures("java")
+def test_on_one_machine_workers_take_the_installed_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Path(environment(PipelineConfig(), tmp_path / "cache")["SPARK_HOME"])
+    assert sorted(part.name for part in home.iterdir()) == ["bin", "jars"]
+    assert (home / "bin" / "spark-submit").is_file()
+    assert "SPARK_HOME" not in environment(CLUSTER, None)
+    # Ours may be made again elsewhere; what somebody has chosen stays.
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    again = environment(PipelineConfig(), tmp_path / "other")["SPARK_HOME"]
+    assert Path(again).is_relative_to(tmp_path / "other")
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert "SPARK_HOME" not in environment(PipelineConfig(), tmp_path)
 
 
 def test_the_heap_is_bounded_and_options_may_have_blanks() -> None:

@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[InProcessBroker]:
         yield broker
 
 
-def reader(broker: InProcessBroker, **options: str) -> MessageStreamReader:
+def reader(broker: InProcessBroker, /, **options: str) -> MessageStreamReader:
     given = {"broker": broker.broker_address, "topic": "orders", "retryMs": "0", **options}
     made = stream_reader(given, COLUMNS)
     assert isinstance(made, MessageStreamReader)
@@ -75,6 +75,31 @@ def test_a_stream_begins_with_what_there_is(broker: InProcessBroker) -> None:
     assert batch(stream, at(3)) == [b"new 3", b"new 4"]
     assert stream.latestOffset(at(5), ALL) == at(5)
     assert list(stream.partitions(at(5), at(5))) == []
+
+
+def test_a_stream_begins_at_a_time(broker: InProcessBroker) -> None:
+    now_ms = broker.clock.now_ms()
+    send(broker, row(b"now"))
+    assert reader(broker, startingTimestamp=str(now_ms - HOUR)).initialOffset() == at(3)
+    broker.clock.advance(ms=HOUR)
+    send(broker, row(b"later"))
+    assert reader(broker, startingTimestamp=str(now_ms + 1)).initialOffset() == at(6)
+    # Not one message of that time yet: with what comes.
+    assert reader(broker, startingTimestamp=str(now_ms + 2 * HOUR)).initialOffset() == at(7)
+
+
+def test_several_brokers_are_read_by_their_names(broker: InProcessBroker) -> None:
+    with InProcessBroker(name="broker-b", queue_count=1) as other:
+        send(other, row(b"other"))
+        addresses = f"{broker.broker_address}, {other.broker_address}"
+        stream = reader(
+            broker, broker=addresses, startingOffsets='{"broker-a": {"orders": {"0": 4}}}'
+        )
+        start = stream.initialOffset()
+        assert start == at(4) | {"broker-b": {"orders": {"0": 0}}}
+        assert batch(stream, start) == [b"new 4", b"other"]
+        # One that joins is read from what it has.
+        assert batch(stream, at(5)) == [b"other"]
 
 
 def test_limits_are_kept(broker: InProcessBroker) -> None:
@@ -155,18 +180,61 @@ def test_a_task_that_comes_after_retention_is_an_error(broker: InProcessBroker) 
     assert [part.num_rows for part in found] == [2]
 
 
-def test_a_batch_read_takes_what_there_is(broker: InProcessBroker) -> None:
-    def bodies(**options: str) -> list[Any]:
-        given = {"broker": broker.broker_address, "topic": "orders", **options}
-        made = batch_reader(given, COLUMNS)
-        assert isinstance(made, MessageReader)
-        parts = [part for one in made.partitions() for part in made.read(one)]
-        return [body for part in parts for body in part.column("body").to_pylist()]
+def test_a_queue_that_is_named_and_not_there_is_an_error(broker: InProcessBroker) -> None:
+    named = {"startingOffsets": '{"ordres": {"0": 4}}'}
+    with pytest.raises(RequestRefused, match="data_lost") as raised:
+        reader(broker, **named).initialOffset()
+    assert raised.value.fields["topic"] == "ordres"
+    assert reader(broker, **named, failOnDataLoss="false").initialOffset() == at(3)
 
-    assert bodies() == [b"new 3", b"new 4"]
+
+def batch_bodies(broker: InProcessBroker, **options: str) -> list[Any]:
+    """What a read that is no stream finds."""
+    given = {"broker": broker.broker_address, "topic": "orders", **options}
+    made = batch_reader(given, COLUMNS)
+    assert isinstance(made, MessageReader)
+    parts = [part for one in made.partitions() for part in made.read(one)]
+    return [body for part in parts for body in part.column("body").to_pylist()]
+
+
+def test_a_batch_read_takes_what_there_is(broker: InProcessBroker) -> None:
+    assert batch_bodies(broker) == [b"new 3", b"new 4"]
     early = '{"orders": {"0": 1}}'
     with pytest.raises(RequestRefused, match="data_lost"):
-        bodies(startingOffsets=early)
-    assert bodies(startingOffsets=early, failOnDataLoss="false") == [b"new 3", b"new 4"]
+        batch_bodies(broker, startingOffsets=early)
+    kept = batch_bodies(broker, startingOffsets=early, failOnDataLoss="false")
+    assert kept == [b"new 3", b"new 4"]
     with pytest.raises(RequestRefused, match="topic_unknown"):
-        bodies(topic="nothing")
+        batch_bodies(broker, topic="nothing")
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"startingOffsets": "latest", "endingOffsets": '{"orders": {"0": 4}}'},
+        {"startingOffsets": '{"orders": {"0": 4}}', "endingOffsets": "earliest"},
+        {"startingOffsets": '{"orders": {"0": 5}}', "endingTimestamp": "0"},
+    ],
+)
+def test_a_batch_read_that_ends_before_it_begins_is_empty(
+    broker: InProcessBroker, bounds: dict[str, str]
+) -> None:
+    assert batch_bodies(broker, **bounds) == []
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        # A store that was made anew, or offsets of another one.
+        {"startingOffsets": '{"orders": {"0": 6}}'},
+        {"startingOffsets": '{"orders": {"0": 6}}', "endingOffsets": '{"orders": {"0": 8}}'},
+        {"startingOffsets": '{"ordres": {"0": 4}}'},
+        {"endingOffsets": '{"orders": {"0": 4, "9": 4}}'},
+    ],
+)
+def test_a_batch_read_of_offsets_that_never_were_is_an_error(
+    broker: InProcessBroker, bounds: dict[str, str]
+) -> None:
+    with pytest.raises(RequestRefused, match="data_lost"):
+        batch_bodies(broker, **bounds)
+    assert set(batch_bodies(broker, **bounds, failOnDataLoss="false")) <= {b"new 3", b"new 4"}

@@ -1,0 +1,51 @@
+"""Pages of stored messages, for tests of taking them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from escrowmq.model.message import Message
+from escrowmq.pipeline import message_columns as c
+from escrowmq.pipeline.decoding import decode_page
+from escrowmq.pipeline.stored_records import Page, Place
+from escrowmq.protocol.stored_message import encode, record_crc
+
+PLACE = Place("broker-a", "orders", 3)
+ALL = tuple(c.TYPES)
+V4 = bytes(range(8))
+
+
+def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> bytes:
+    """A message as the log has it."""
+    message = Message(
+        topic=PLACE.topic, queue_id=3, body=body, properties=properties, sys_flag=sys_flag
+    )
+    return encode(message, 0, 0, 0, V4)
+
+
+def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> Page:
+    """These messages, as a broker answers them."""
+    count = len(found)
+    return Page(
+        queue_offset=np.arange(first, first + count, dtype=np.int64),
+        visible_at_ms=np.arange(visible_at_ms, visible_at_ms + count, dtype=np.int64),
+        crc=np.array([record_crc(record) for record in found], dtype=np.int64),
+        size=np.array([len(record) for record in found], dtype=np.int32),
+        data=memoryview(b"".join(found)),
+    )
+
+
+def decoded(
+    page: Page, columns: tuple[str, ...] = ALL, place: Place = PLACE
+) -> list[dict[str, Any]]:
+    """The rows of a page, one by one; maps are sorted."""
+    rows: list[dict[str, Any]] = []
+    for batch in decode_page(page, place, columns):
+        batch.validate(full=True)
+        rows += batch.to_pylist()
+    return [
+        {**row, "properties": sorted(row["properties"])} if "properties" in row else row
+        for row in rows
+    ]
