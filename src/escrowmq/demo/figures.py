@@ -82,18 +82,33 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     #: Until the last order was paid, and until all four branches had it.
     took_s: float
     agreed_s: float
-    #: How long a branch's transaction held its locks, and all branches' together for an order.
-    lock_ms_median: float
-    lock_ms_p99: float
+    #: How long a transaction held its locks in the database of orders, in any of the others, and
+    #: in all four together.
+    orders_lock_ms_median: float
+    orders_lock_ms_p99: float
+    others_lock_ms_median: float
     lock_ms_an_order: float
     do_agree: bool
 
+    @property
+    def orders_per_s(self) -> float:
+        """Orders paid in a second."""
+        return self.orders / self.took_s
+
+    @property
+    def agreed_per_s(self) -> float:
+        """Orders in a second that all four know of."""
+        return self.orders / self.agreed_s
+
 
 class OnPostgres(msgspec.Struct, frozen=True, kw_only=True):
-    """Ours beside XA."""
+    """Ours beside XA, and both again with one service that is slow."""
 
     ours: Compared
     xa: Compared
+    slow_ms: int
+    slow_ours: Compared
+    slow_xa: Compared
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,12 +10,12 @@ from escrowmq.demo.schedule import Victim
 from escrowmq.demo.text import (
     COMPARED,
     DISAGREEMENTS,
-    ON_POSTGRES,
     PLACED,
     sections,
     verdict,
-    xa_rows,
+    xa_sections,
 )
+from escrowmq.pipeline.audit_meanings import MEANINGS
 from escrowmq.pipeline.audit_plots import Bar, bars
 from escrowmq.pipeline.svg_lines import Line, Mark, lines
 from escrowmq.pipeline.web_page import cell, page_end, page_head, table
@@ -57,12 +57,11 @@ def _body(figures: Figures) -> Iterator[str]:
         yield "<h2>How long transactions were undecided that the pipeline settled</h2>"
         yield _ages(figures.audited.decided.ages_ms)
     if figures.on_postgres is not None:
-        yield f"<h2>{escape(ON_POSTGRES.capitalize())}</h2>"
-        made = [
-            (cell(name), _number(one), _number(xa))
-            for name, one, xa in xa_rows(figures.on_postgres)
-        ]
-        yield table(("", "transactional", "XA"), made)
+        yield "<h2>Beside XA</h2>"
+        for heading, rows in xa_sections(figures.on_postgres):
+            yield f"<h3>{escape(heading)}</h3>"
+            made = [(cell(name), _number(ours), _number(xa)) for name, ours, xa in rows]
+            yield table(("", "transactional", "XA"), made)
         yield f'<p class="soft">{escape(COMPARED)}</p>'
     yield f'<p class="soft">{escape(PLACED.format(seed=figures.seed))}</p>'
 
@@ -77,7 +76,8 @@ def _disagreements(figures: Figures) -> str:
     for finding, name in DISAGREEMENTS.items():
         for run, report in audits.items():
             count = found(report, finding)
-            drawn.append(Bar(f"{run}, {name}: {count:,}", [("found", count)], f"{run}: {count}"))
+            label = f"{run}, {MEANINGS[finding].kind}"
+            drawn.append(Bar(f"{run}, {name}: {count:,}", [("found", count)], label))
     return bars(drawn)
 
 

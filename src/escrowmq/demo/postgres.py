@@ -28,6 +28,10 @@ TABLES = {
 PAY = "INSERT INTO orders VALUES (%s, 1)"
 ACTS = {name: sql.replace("?", "%s") for name, sql in EFFECTS.items()}
 BRANCHES = (ORDERS, *DOWNSTREAM)
+SLOW = "logistics"
+SLOW_MS = 20
+"""How much longer the slow service takes, with its row written and not committed."""
+
 ACTED = {
     ORDERS: "SELECT COUNT(*) FROM orders",
     "logistics": "SELECT COUNT(DISTINCT order_id) FROM shipments",
@@ -47,8 +51,9 @@ if not sys.stdin.read():
 class TimedConnection(psycopg.Connection[Any]):
     """Notes for how long each transaction holds its locks: from its first write to its end."""
 
-    #: In ms, of all connections of this process.
-    held_ms: ClassVar[list[float]] = []
+    #: In ms, by branch, of all connections of this process.
+    held_ms: ClassVar[dict[str, list[float]]] = {}
+    branch = ""
     _since = 0.0
 
     def take(self) -> None:
@@ -58,13 +63,21 @@ class TimedConnection(psycopg.Connection[Any]):
     def let_go(self) -> None:
         """The locks are gone."""
         if self._since:
-            self.held_ms.append((time.perf_counter() - self._since) * 1_000)
+            held_ms = (time.perf_counter() - self._since) * 1_000
+            self.held_ms.setdefault(self.branch, []).append(held_ms)
             self._since = 0.0
 
     def commit(self) -> None:
         """Commit, and note it."""
         super().commit()
         self.let_go()
+
+
+def act(link: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> None:
+    """Do a branch's part for an order."""
+    link.execute((PAY if name == ORDERS else ACTS[name]).encode(), (order,))
+    if slow_ms and name == SLOW:
+        link.execute("SELECT pg_sleep(%s)", (slow_ms / 1_000,))
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import msgspec
 
 from escrowmq.client.consumer import Consumer
 from escrowmq.client.messages import Received
-from escrowmq.demo.postgres import ACTS, TimedConnection
+from escrowmq.demo.postgres import TimedConnection
+from escrowmq.demo.postgres import act as perform
 from escrowmq.pipeline.parent import end_with_parent
 
 CONCURRENCY = 4
@@ -23,6 +24,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     name_server: str
     topic: str
     url: str
+    slow_ms: int
     #: Where it writes for how long it held locks.
     locks: str
     parent: int
@@ -39,6 +41,7 @@ def main(given: str) -> None:
         """This thread's connection."""
         if not hasattr(own, "db"):
             own.db = TimedConnection.connect(task.url)
+            own.db.branch = task.name
         found: TimedConnection = own.db
         return found
 
@@ -48,10 +51,10 @@ def main(given: str) -> None:
         # The block's own row is the first that is written.
         db.take()
         with consumer.transaction(db) as tx:
-            tx.db.execute(ACTS[task.name].encode(), (int(message.body),))
+            perform(tx.db, task.name, int(message.body), task.slow_ms)
 
     consumer.run()
-    Path(task.locks).write_bytes(msgspec.json.encode(TimedConnection.held_ms))
+    Path(task.locks).write_bytes(msgspec.json.encode(TimedConnection.held_ms.get(task.name, [])))
 
 
 if __name__ == "__main__":

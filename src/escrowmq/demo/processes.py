@@ -94,9 +94,13 @@ class Processes:
                 self._running.remove(process)
 
     def stop_all(self) -> None:
-        """End what is left, the last one first."""
-        for process in reversed(list(self._running)):
-            self.stop(process)
+        """End what is left, the last one first; a second Ctrl-C does not stop that."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for process in reversed(list(self._running)):
+                self.stop(process)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class Up:

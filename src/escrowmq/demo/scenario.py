@@ -23,7 +23,7 @@ from escrowmq.pipeline.config import user_cache
 
 AUDIT_S_MAX = 300.0
 XA_S_MAX = 900.0
-XA_TOPIC = "order-paid-on-postgres"
+XA_TOPICS = ("order-paid-on-postgres", "order-paid-slowly")
 TOPICS = {PLAIN: "order-paid-plain", TRANSACTIONAL: "order-paid"}
 
 #: Short waits, so that what a kill leaves undecided is settled while one looks on.
@@ -123,7 +123,7 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
 
 
 def _make_topics(place: Place) -> None:
-    for topic in (*TOPICS.values(), XA_TOPIC):
+    for topic in (*TOPICS.values(), *XA_TOPICS):
         words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
         made = place.processes.start("topics", words)
         made.wait()
@@ -157,7 +157,8 @@ def _compare(place: Place, wanted: Wanted) -> OnPostgres:
     folder.mkdir()
     task = xa.Task(
         name_server=place.name_server,
-        topic=XA_TOPIC,
+        topic=XA_TOPICS[0],
+        slow_topic=XA_TOPICS[1],
         folder=str(folder),
         orders=wanted.orders,
         threads=THREADS,

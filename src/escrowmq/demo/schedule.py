@@ -64,10 +64,11 @@ def draw(*, orders: int, kills: int, seed: int) -> tuple[Fault, ...]:
     chance.shuffle(turns)
     # Neither before anything is under way, nor when all is over.
     first, last = max(orders // 20, 1), max(orders - orders // 10, 2)
-    width = (last - first) / max(kills, 1)
+    # Whole numbers: no two faults at one order, as long as there are enough of these.
+    edges = [first + (last - first) * number // max(kills, 1) for number in range(kills + 1)]
     return tuple(
         Fault(
-            at_order=first + int(width * (number + chance.random())),
+            at_order=chance.randrange(edges[number], max(edges[number + 1], edges[number] + 1)),
             victim=victim,
             moment=moment,
             delay_ms=chance.randint(0, DELAY_MS_MAX) if moment is Moment.RANDOM else 0,

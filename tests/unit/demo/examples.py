@@ -78,9 +78,17 @@ def compared(**more: object) -> Compared:
         "orders": 200,
         "took_s": 2.0,
         "agreed_s": 4.0,
-        "lock_ms_median": 1.5,
-        "lock_ms_p99": 20.0,
+        "orders_lock_ms_median": 1.5,
+        "orders_lock_ms_p99": 20.0,
+        "others_lock_ms_median": 2.5,
         "lock_ms_an_order": 6.0,
         "do_agree": True,
     }
     return Compared(**(given | more))  # type: ignore[arg-type]
+
+
+def on_postgres(**of_xa: object) -> OnPostgres:
+    slow = compared(orders=50)
+    return OnPostgres(
+        ours=compared(), xa=compared(**of_xa), slow_ms=20, slow_ours=slow, slow_xa=slow
+    )

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from escrowmq.demo import page, text
-from escrowmq.demo.figures import Figures, OnPostgres
+from escrowmq.demo.figures import Figures
 from escrowmq.demo.showing import Bars, Lines, showing
-from tests.unit.demo.examples import LOST, audit, compared, figures, run
+from tests.unit.demo.examples import LOST, audit, figures, on_postgres, run
 
 
 def printed(made: object) -> str:
@@ -75,17 +75,16 @@ def test_whatever_is_missing_from_the_proof_is_named(given: Figures, reason: str
 
 
 def test_ours_and_xa_stand_side_by_side() -> None:
-    on_postgres = OnPostgres(ours=compared(), xa=compared(agreed_s=2.0, do_agree=False))
-    shown = printed(text.xa_table(on_postgres))
+    shown = printed(text.xa_table(on_postgres(agreed_s=2.0, do_agree=False)))
     assert row(shown, "orders a second, paid") == ["100", "100"]
     assert row(shown, "orders a second, known to all four") == ["50", "100"]
-    assert row(shown, "locks held for an order, all four together") == ["6.0", "ms", "6.0", "ms"]
+    assert row(shown, "locks for an order, all four together") == ["6.0", "ms", "6.0", "ms"]
+    assert "the same, with logistics 20 ms slower" in shown
     assert row(shown, "all four agree") == ["yes", "NO"]
 
 
 def test_the_page_has_every_figure_and_needs_no_other_file() -> None:
-    on_postgres = OnPostgres(ours=compared(), xa=compared())
-    made = page.as_html(figures(on_postgres=on_postgres))
+    made = page.as_html(figures(on_postgres=on_postgres()))
     for _, rows in text.sections(figures()):
         for name, *_ in rows:
             assert name.replace("'", "&#x27;") in made
