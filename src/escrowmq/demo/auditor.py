@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from escrowmq.demo.figures import Audited, Decided
+from escrowmq.demo.order_service import GROUP
 from escrowmq.demo.shop import ORDERS, Shop
 from escrowmq.pipeline.config import PipelineConfig
 
@@ -63,7 +64,9 @@ def decided(spark: SparkSession, broker: str) -> Decided:
         return reader.option("columns", ",".join(columns)).load()
 
     stored = F.min("stored_at_ms").alias("stored_at_ms")
-    halves = view("halves", "head", "stored_at_ms").groupBy("head").agg(stored)
+    is_of_run = F.col("producer_group") == GROUP
+    halves = view("halves", "head", "stored_at_ms", "producer_group").where(is_of_run)
+    halves = halves.groupBy("head").agg(stored)
     ops = view("ops", "head", "state", "decided_by", "decided_at_ms").dropDuplicates(["head"])
     age_ms = (F.col("decided_at_ms") - F.col("stored_at_ms")).alias("age_ms")
     told = halves.join(ops, on="head", how="left").select("state", "decided_by", age_ms)

@@ -35,6 +35,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: str
     name_server: str
+    group: str = GROUP
     folder: str
     topic: str
     orders: int
@@ -174,7 +175,7 @@ def main(given: str) -> None:
     ledger = Shop(Path(task.folder)).ledger(ORDERS) if task.mode == TRANSACTIONAL else None
     with Producer(
         task.name_server,
-        GROUP,
+        task.group,
         ledger=ledger,
         timeout_s=task.max_duration_s,
         max_duration_s=task.max_duration_s,

