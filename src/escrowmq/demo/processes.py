@@ -1,0 +1,155 @@
+"""The processes of the demo: each leads a group of its own, and all end with this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from escrowmq.model.errors import Unavailable
+
+STOP_S = 30.0
+READY_S = 120.0
+_PID = re.compile(r"^(\w+) +started pid=(\d+)")
+_READY = re.compile(r"^(\w+) +ready (.*)")
+
+
+def demo_failed(what: str, log: Path) -> Unavailable:
+    """A process of the demo did what it should not."""
+    last = last_line(log)
+    return Unavailable("demo_failed", f"{what}: {last}" if last else what)
+
+
+def last_line(log: Path) -> str:
+    """The last thing that a process said."""
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+class Processes:
+    """Starts processes and ends what is left of them; belongs to the main thread."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._running: list[subprocess.Popen[str]] = []
+        # Settings of the caller's shell are for the caller's brokers.
+        self._environ = {
+            name: value for name, value in os.environ.items() if not name.startswith("ESCROWMQ_")
+        }
+
+    def log(self, name: str) -> Path:
+        """Where a process' errors go."""
+        return self._logs / f"{name}.log"
+
+    def start(
+        self, name: str, words: Sequence[str], *, stdout: int | IO[str] = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
+        """Start one; its standard input is a pipe that ends with us."""
+        with self.log(name).open("a", encoding="utf-8") as errors:
+            process = subprocess.Popen(  # noqa: S603 - our own programs
+                [sys.executable, "-m", *words],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=errors,
+                text=True,
+                env=self._environ,
+                process_group=0,
+            )
+        self._running.append(process)
+        return process
+
+    def start_with(self, name: str, module: str, task: msgspec.Struct) -> subprocess.Popen[str]:
+        """Start a module of ours that takes its task as JSON."""
+        return self.start(name, [module, msgspec.json.encode(task).decode()])
+
+    def stop(self, *processes: subprocess.Popen[str]) -> None:
+        """Tell them to stop, and wait until they have; who takes too long is ended."""
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        until = time.monotonic() + STOP_S
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0.0))
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+            if process in self._running:
+                self._running.remove(process)
+
+    def stop_all(self) -> None:
+        """End what is left, the last one first; a second Ctrl-C does not stop that."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for process in reversed(list(self._running)):
+                self.stop(process)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class Up:
+    """``escrowmq up`` as a child: what it says is read by a thread."""
+
+    def __init__(self, processes: Processes, folder: Path, config: Path) -> None:
+        words = ["escrowmq.cli.main", "up", "--data-dir", str(folder), "--config", str(config)]
+        words += ["--parent", str(os.getpid())]
+        self._log = processes.log("up")
+        self.process = processes.start("up", words, stdout=subprocess.PIPE)
+        self._changed = threading.Condition()
+        self._pids: dict[str, int] = {}
+        self._ready: dict[str, str] = {}
+        self._readies: dict[str, int] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                if started := _PID.match(line):
+                    self._pids[started[1]] = int(started[2])
+                elif ready := _READY.match(line):
+                    self._ready[ready[1]] = ready[2]
+                    self._readies[ready[1]] = self._readies.get(ready[1], 0) + 1
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def await_ready(self, name: str, times: int = 1) -> dict[str, str]:
+        """Wait until one of its children was ready so often; the facts that it told last."""
+
+        def is_done() -> bool:
+            return self._readies.get(name, 0) >= times or self.process.poll() is not None
+
+        with self._changed:
+            until = time.monotonic() + READY_S
+            while not is_done() and time.monotonic() < until:
+                self._changed.wait(0.5)
+            if self._readies.get(name, 0) < times:
+                raise demo_failed(f"the {name} does not start", self._log)
+            return dict(fact.split("=", 1) for fact in self._ready[name].split())
+
+    def readies(self, name: str) -> int:
+        """How often it was ready."""
+        with self._changed:
+            return self._readies.get(name, 0)
+
+    def kill_broker(self) -> None:
+        """SIGKILL; it is started again by its parent."""
+        with self._changed:
+            os.kill(self._pids["broker"], signal.SIGKILL)

@@ -1,0 +1,180 @@
+"""The whole demo: a broker and a pipeline, two runs on them, and the audit of both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from escrowmq.demo import auditor
+from escrowmq.demo.conductor import THREADS, Conductor, Tell
+from escrowmq.demo.figures import Audited, Figures, OnPostgres, Run
+from escrowmq.demo.order_service import PLAIN, TRANSACTIONAL
+from escrowmq.demo.place import Place
+from escrowmq.demo.processes import Processes, Up, demo_failed
+from escrowmq.demo.rehearsal import NAME, rehearse
+from escrowmq.demo.schedule import draw
+from escrowmq.demo.shop import ORDERS, Shop
+from escrowmq.demo.wanted import Wanted
+from escrowmq.pipeline.config import user_cache
+
+AUDIT_S_MAX = 300.0
+XA_S_MAX = 900.0
+XA_TOPICS = ("order-paid-on-postgres", "order-paid-slowly")
+TOPICS = {PLAIN: "order-paid-plain", TRANSACTIONAL: "order-paid"}
+
+#: Short waits, so that what a kill leaves undecided is settled while one looks on.
+_CONFIG = """\
+[broker]
+port = 0
+name_port = 0
+
+[transaction]
+check_after_ms = 1000
+check_interval_ms = 1000
+
+[pipeline]
+settle_interval_ms = 500
+archive = false
+niceness = 0
+cache_dir = {cache}
+
+[ledger.rehearsal]
+url = {rehearsal}
+
+[ledger.orders]
+url = {orders}
+"""
+
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Place]:
+    """``escrowmq up`` on any free ports, and whatever else is started; all ends with the block."""
+    logs = folder / "logs"
+    logs.mkdir(parents=True)
+    config = folder / "escrowmq.toml"
+    values = {
+        "cache": str(user_cache()),
+        "rehearsal": Shop(folder / NAME).url(ORDERS),
+        "orders": Shop(folder / TRANSACTIONAL).url(ORDERS),
+    }
+    quoted = {name: _quoted(value) for name, value in values.items()}
+    config.write_text(_CONFIG.format(**quoted), encoding="utf-8")
+    processes = Processes(logs)
+    try:
+        up = Up(processes, folder / "data", config)
+        places = up.await_ready("broker")
+        yield Place(processes=processes, up=up, broker=places["broker"], name_server=places["name"])
+    finally:
+        processes.stop_all()
+
+
+def _quoted(text: str) -> str:
+    """As TOML has it: a JSON string is one."""
+    return msgspec.json.encode(text).decode()
+
+
+def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
+    """Run it all; ``say`` gets what begins, ``tell`` how it goes."""
+    folders = {mode: wanted.folder / mode for mode in TOPICS}
+    faults = draw(orders=wanted.orders, kills=wanted.kills, seed=wanted.seed)
+    say("starting a broker and its pipeline: escrowmq up")
+    with running(wanted.folder) as place:
+        _make_topics(place)
+        place.up.await_ready("pipeline")
+        say("a rehearsal, so that Spark has settled once before anything is measured")
+        rehearse(place, Shop(wanted.folder / NAME))
+        runs: dict[str, Run] = {}
+        for mode, topic in TOPICS.items():
+            say(f"{mode} messages: {wanted.orders:,} orders, {len(faults)} kills")
+            runs[mode] = Conductor(
+                processes=place.processes,
+                up=place.up,
+                broker=place.broker,
+                name_server=place.name_server,
+                mode=mode,
+                folder=folders[mode],
+                topic=topic,
+                orders=wanted.orders,
+                faults=faults,
+                tell=tell,
+            ).conduct()
+        say("the audit: Spark compares orders, ledger, records and messages")
+        audited = _audit(place, wanted.folder)
+        on_postgres = None
+        if wanted.with_xa:
+            say(f"on PostgreSQL, without kills: {wanted.orders:,} orders by messages, then by XA")
+            on_postgres = _compare(place, wanted)
+    return Figures(
+        seed=wanted.seed,
+        plain=runs[PLAIN],
+        transactional=runs[TRANSACTIONAL],
+        audited=audited,
+        on_postgres=on_postgres,
+    )
+
+
+def _make_topics(place: Place) -> None:
+    for topic in (NAME, *TOPICS.values(), *XA_TOPICS):
+        words = ["escrowmq.cli.main", "topic", "create", topic, "--broker", place.broker]
+        made = place.processes.start("topics", words)
+        made.wait()
+        place.processes.stop(made)
+        if made.returncode:
+            raise demo_failed("a topic cannot be made", place.processes.log("topics"))
+
+
+def _audit(place: Place, folder: Path) -> Audited:
+    result = folder / "audited.json"
+    task = auditor.Task(
+        broker=place.broker,
+        plain=(str(folder / PLAIN), TOPICS[PLAIN]),
+        transactional=(str(folder / TRANSACTIONAL), TOPICS[TRANSACTIONAL]),
+        cache=str(user_cache()),
+        result=str(result),
+    )
+    process = place.processes.start_with("audit", "escrowmq.demo.auditor", task)
+    assert process.stdin is not None
+    process.stdin.write(auditor.GO)
+    process.stdin.flush()
+    _await_end(place, process, "audit", AUDIT_S_MAX)
+    return msgspec.json.decode(result.read_bytes(), type=Audited)
+
+
+def _compare(place: Place, wanted: Wanted) -> OnPostgres:
+    # Its drivers come with the tests' packages only.
+    from escrowmq.demo import xa
+
+    folder = wanted.folder / "xa"
+    folder.mkdir()
+    task = xa.Task(
+        name_server=place.name_server,
+        topic=XA_TOPICS[0],
+        slow_topic=XA_TOPICS[1],
+        folder=str(folder),
+        orders=wanted.orders,
+        threads=THREADS,
+        result=str(folder / "xa.json"),
+        parent=os.getpid(),
+    )
+    process = place.processes.start_with("xa", "escrowmq.demo.xa", task)
+    _await_end(place, process, "xa", XA_S_MAX)
+    return msgspec.json.decode(Path(task.result).read_bytes(), type=OnPostgres)
+
+
+def _await_end(place: Place, process: subprocess.Popen[str], name: str, s_max: float) -> None:
+    try:
+        process.wait(s_max)
+    except subprocess.TimeoutExpired:
+        raise demo_failed(f"{name} takes too long", place.processes.log(name)) from None
+    finally:
+        place.processes.stop(process)
+    if process.returncode:
+        raise demo_failed(f"{name} failed", place.processes.log(name))

@@ -1,0 +1,211 @@
+"""The comparison with XA, a process of its own: the same orders, four databases, no kills.
+
+    python -m escrowmq.demo.xa '{"name_server": "127.0.0.1:9876", …}'
+
+``ours``: the order and its message in one block, the other three branches by messages.  ``xa``: one
+global transaction over all four branches, by PREPARE TRANSACTION, a decision that the coordinator
+flushes to its own log, and COMMIT PREPARED.  Both on the same PostgreSQL server, whose settings are
+its defaults, one after the other, with as many threads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.producer import Producer
+from escrowmq.demo import postgres_downstream
+from escrowmq.demo.figures import Compared, OnPostgres
+from escrowmq.demo.postgres import SLOW_MS, TimedConnection, act, acted, databases, server
+from escrowmq.demo.processes import Processes, demo_failed
+from escrowmq.demo.shop import DOWNSTREAM, ORDERS
+from escrowmq.pipeline.parent import end_with_parent
+
+THROUGH_S_MAX = 300.0
+SLOW_PART = 4
+"""With a slow service, this part of the orders is enough."""
+
+_LOOK_S = 0.05
+_GROUP = "orders-on-postgres"
+
+Pay = Callable[[dict[str, TimedConnection], int], None]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What it is told when it is started."""
+
+    name_server: str
+    topic: str
+    slow_topic: str
+    folder: str
+    orders: int
+    #: How much longer one of the services takes.
+    slow_ms: int = 0
+    threads: int
+    result: str
+    parent: int
+
+
+def main(given: str) -> None:
+    """Run both, and write down what was measured."""
+    task = msgspec.json.decode(given, type=Task)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_with_parent(task.parent)
+    few = msgspec.structs.replace(
+        task, orders=task.orders // SLOW_PART, slow_ms=SLOW_MS, topic=task.slow_topic
+    )
+    with server() as url:
+        done = OnPostgres(
+            ours=run_ours(task, databases(url, "ours", task.orders)),
+            xa=run_xa(task, databases(url, "xa", task.orders)),
+            slow_ms=SLOW_MS,
+            slow_ours=run_ours(few, databases(url, "slow_ours", few.orders)),
+            slow_xa=run_xa(few, databases(url, "slow_xa", few.orders)),
+        )
+    Path(task.result).write_bytes(msgspec.json.encode(done))
+
+
+def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
+    """The order in its database, its message held until COMMIT; three services follow."""
+    producer = Producer(task.name_server, _GROUP, ledger=SqlLedger(urls[ORDERS]))
+
+    def pay(links: dict[str, TimedConnection], order: int) -> None:
+        db = links[ORDERS]
+        with producer.transaction(db) as tx:
+            db.take()
+            act(db, ORDERS, order, task.slow_ms)
+            tx.send(task.topic, str(order), key=str(order))
+
+    with services(task, urls) as notes, producer:
+        locks, took_s, since = work(task, {ORDERS: urls[ORDERS]}, pay)
+        until = since + THROUGH_S_MAX
+        while set(acted(urls).values()) != {task.orders} and time.perf_counter() < until:
+            time.sleep(_LOOK_S)
+        agreed_s = time.perf_counter() - since
+    locks |= {name: msgspec.json.decode(note.read_bytes()) for name, note in notes.items()}
+    return measured(task, urls, took_s=took_s, agreed_s=agreed_s, locks=locks)
+
+
+@contextmanager
+def services(task: Task, urls: Mapping[str, str]) -> Iterator[dict[str, Path]]:
+    """The services downstream; when they have ended, what they noted about locks is in files."""
+    processes = Processes(Path(task.folder))
+    notes = {name: Path(task.folder) / f"locks-{name}-{task.topic}.json" for name in DOWNSTREAM}
+    try:
+        for name in DOWNSTREAM:
+            own = postgres_downstream.Task(
+                name=name,
+                name_server=task.name_server,
+                topic=task.topic,
+                url=urls[name],
+                slow_ms=task.slow_ms,
+                locks=str(notes[name]),
+                parent=os.getpid(),
+            )
+            module = "escrowmq.demo.postgres_downstream"
+            processes.start_with(f"postgres-{name}", module, own)
+        yield notes
+    finally:
+        processes.stop_all()
+    for name, note in notes.items():
+        if not note.exists():
+            raise demo_failed(f"{name} ended", processes.log(f"postgres-{name}"))
+
+
+def run_xa(task: Task, urls: Mapping[str, str]) -> Compared:
+    """One global transaction over all four branches for each order."""
+    log = Path(task.folder) / "coordinator.log"
+
+    def pay(links: dict[str, TimedConnection], order: int) -> None:
+        for name, link in links.items():
+            link.take()
+            link.execute("BEGIN")
+            act(link, name, order, task.slow_ms)
+        for name, link in links.items():
+            link.execute(f"PREPARE TRANSACTION '{order}-{name}'".encode())
+        decide(log, order)
+        for name, link in links.items():
+            link.execute(f"COMMIT PREPARED '{order}-{name}'".encode())
+            link.let_go()
+
+    locks, took_s, _ = work(task, urls, pay, autocommit=True)
+    return measured(task, urls, took_s=took_s, agreed_s=took_s, locks=locks)
+
+
+_turn = threading.Lock()
+
+
+def decide(log: Path, order: int) -> None:
+    """Make the coordinator's decision durable: a crash after it must end in COMMIT everywhere."""
+    with _turn, log.open("ab") as file:
+        file.write(f"commit {order}\n".encode())
+        file.flush()
+        os.fdatasync(file.fileno())
+
+
+def work(
+    task: Task, urls: Mapping[str, str], pay: Pay, *, autocommit: bool = False
+) -> tuple[dict[str, list[float]], float, float]:
+    """Pay all orders in threads; lock times by branch, seconds, and when it began."""
+    TimedConnection.held_ms.clear()
+    numbers = iter(range(1, task.orders + 1))
+    turn = threading.Lock()
+
+    def next_order() -> int:
+        with turn:
+            return next(numbers, 0)
+
+    def labour() -> None:
+        with ExitStack() as open_links:
+            links: dict[str, Any] = {
+                name: open_links.enter_context(TimedConnection.connect(url, autocommit=autocommit))
+                for name, url in urls.items()
+            }
+            for name, link in links.items():
+                link.branch = name
+            while order := next_order():
+                pay(links, order)
+
+    since = time.perf_counter()
+    with ThreadPoolExecutor(task.threads) as pool:
+        for done in [pool.submit(labour) for _ in range(task.threads)]:
+            done.result()
+    return dict(TimedConnection.held_ms), time.perf_counter() - since, since
+
+
+def measured(
+    task: Task,
+    urls: Mapping[str, str],
+    *,
+    took_s: float,
+    agreed_s: float,
+    locks: Mapping[str, list[float]],
+) -> Compared:
+    """The figures of one way."""
+    others = [ms for name in DOWNSTREAM for ms in locks[name]]
+    return Compared(
+        orders=task.orders,
+        took_s=took_s,
+        agreed_s=agreed_s,
+        orders_lock_ms_median=statistics.median(locks[ORDERS]),
+        orders_lock_ms_p99=statistics.quantiles(locks[ORDERS], n=100)[98],
+        others_lock_ms_median=statistics.median(others),
+        lock_ms_an_order=(sum(locks[ORDERS]) + sum(others)) / task.orders,
+        do_agree=set(acted(urls).values()) == {task.orders},
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

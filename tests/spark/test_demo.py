@@ -1,0 +1,118 @@
+"""The demo as people run it: real processes, real kills, the real audit, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.unit.repository import ROOT, blocks
+from tests.unit.test_docs import commands, matches
+
+RUN_S_MAX = 600
+#: All processes of a run have it in their environment.
+MARK = "DEMO_TEST_MARK"
+
+
+@contextmanager
+def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, with a temporary directory and a cache of its own; and its mark."""
+    mark = uuid.uuid4().hex
+    places = {"TMPDIR": folder / "tmp", "XDG_CACHE_HOME": folder / "cache"}
+    for place in places.values():
+        place.mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "ESCROWMQ_CONFIG"}
+    environ |= {name: str(place) for name, place in places.items()}
+    # The packaged Java, whatever the host has.
+    environ |= {"JAVA_HOME": "", "PYTHONUNBUFFERED": "1", MARK: mark}
+    words = [sys.executable, "-m", "escrowmq.cli.main", "demo", *options]
+    words += ["--report", str(folder / "report")]
+    with subprocess.Popen(
+        words, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.kill()
+
+
+def left_of(mark: str) -> list[str]:
+    """The commands of processes that belong to a run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # It has ended meanwhile, or is somebody else's.
+    return found
+
+
+def shape(text: str) -> str:
+    """The same for all runs: figures and the blanks around them do not count."""
+    return re.sub(r" +", " ", re.sub(r"\d[\d,.]*\d|\d", "0", text))
+
+
+def readme_block() -> str:
+    shown = [
+        output
+        for block in blocks(ROOT / "README.md")
+        if block.kind == "console"
+        for command, output in commands(block)
+        if command.startswith("escrowmq demo")
+    ]
+    assert len(shown) == 1
+    return shown[0]
+
+
+def test_plain_messages_disagree_and_transactional_ones_do_not(tmp_path: Path) -> None:
+    with demo(tmp_path, "--orders", "200", "--kills", "4", "--seed", "3") as (process, mark):
+        printed, errors = process.communicate(timeout=RUN_S_MAX)
+    assert process.returncode == 0, printed + errors
+    assert left_of(mark) == []
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+    figures = json.loads((tmp_path / "report/demo.json").read_bytes())
+    plain, transactional = figures["plain"], figures["transactional"]
+    # A kill between COMMIT and send was among them: an order of which nobody downstream heard.
+    lost = [one for one in figures["audited"]["plain"]["findings"] if one["kind"] == "lost"]
+    assert sum(one["total"] for one in lost) >= 1
+    assert all(count >= 1 for count in plain["wrong_effects"].values())
+    assert figures["audited"]["transactional"]["findings"] == []
+    assert transactional["paid"] == transactional["messages"] == 200
+    assert set(transactional["wrong_effects"].values()) == {0}
+    # The same kills, and the two by its own hand left one to be committed and one to be fenced.
+    kinds = [
+        sorted((one["victim"], one["moment"]) for one in run["kills"])
+        for run in (plain, transactional)
+    ]
+    assert kinds[0] == kinds[1]
+    assert len(kinds[0]) == 4
+    decided = figures["audited"]["decided"]
+    assert decided["committed_by_ledger"] >= 1
+    assert decided["rolled_back_by_fence"] >= 1
+    assert decided["undecided"] == 0
+
+    assert "<svg" in (tmp_path / "report/demo.html").read_text(encoding="utf-8")
+    assert matches(shape(readme_block()), shape(printed)), printed
+
+
+def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+    with demo(tmp_path, "--orders", "5000", "--kills", "0") as (process, mark):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "orders paid" in line:
+                break
+        assert len(left_of(mark)) > 5, "broker, pipeline, orders and three downstream"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(RUN_S_MAX) != 0
+        assert "Traceback" not in (process.stderr.read() if process.stderr else "")
+    assert left_of(mark) == []
+    assert list((tmp_path / "tmp").iterdir()) == []

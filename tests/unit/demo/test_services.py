@@ -1,0 +1,95 @@
+"""The demo's services on a real broker, without anybody who kills them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from escrowmq.client.producer import Producer
+from escrowmq.demo import order_service
+from escrowmq.demo.order_service import GROUP, PLAIN, TRANSACTIONAL, Service, death_mark
+from escrowmq.demo.processes import last_line
+from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS, Counts, Shop
+from escrowmq.testing import InProcessBroker
+
+NUMBER = 12
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    made = Shop(tmp_path / "run")
+    made.make(NUMBER)
+    return made
+
+
+def task(shop: Shop, broker: InProcessBroker, mode: str) -> order_service.Task:
+    return order_service.Task(
+        mode=mode,
+        name_server=broker.address,
+        folder=str(shop.folder),
+        topic="order-paid",
+        orders=NUMBER,
+        threads=3,
+        max_duration_s=30.0,
+        die_after_commit=[4],
+        parent=os.getpid(),
+    )
+
+
+@pytest.mark.parametrize("mode", [PLAIN, TRANSACTIONAL])
+def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> None:
+    with shop.open(ORDERS) as db:
+        db.execute("INSERT INTO orders VALUES (1, 1)")
+        db.commit()
+    # It died here before, and goes on now.
+    death_mark(shop.folder, 4).touch()
+    ledger = shop.ledger(ORDERS) if mode == TRANSACTIONAL else None
+    with InProcessBroker() as broker, Producer(broker.address, GROUP, ledger=ledger) as producer:
+        Service(task(shop, broker, mode), producer).run()
+        sent = sorted(int(message.body) for message in broker.messages("order-paid"))
+    assert shop.paid() == set(range(1, NUMBER + 1))
+    assert sent == list(range(2, NUMBER + 1)), "order 1 was paid by somebody who sent nothing"
+
+
+def act(shop: Shop, name: str, *orders: int) -> None:
+    with shop.open(name) as db:
+        db.executemany(EFFECTS[name], [(order,) for order in orders])
+        db.commit()
+
+
+def test_every_effect_that_is_missing_or_too_many_is_counted(shop: Shop) -> None:
+    with shop.open(ORDERS) as db:
+        db.executemany("INSERT INTO orders VALUES (?, 1)", [(1,), (2,), (3,)])
+        db.commit()
+    for name in DOWNSTREAM:
+        act(shop, name, 1, 2, 3)
+    assert shop.wrong_effects() == dict.fromkeys(DOWNSTREAM, 0)
+    act(shop, "logistics", 2)
+    act(shop, "cart", 2)
+    act(shop, "points", 5)
+    with shop.open(ORDERS) as db:
+        db.execute("INSERT INTO orders VALUES (4, 1)")
+        db.commit()
+    # Order 4 is missing everywhere; 2 came twice at two of them; 5 was never paid.
+    assert shop.wrong_effects() == dict.fromkeys(DOWNSTREAM, 2)
+
+
+def test_the_databases_can_be_counted_while_they_are_written(shop: Shop) -> None:
+    counts = Counts(shop)
+    assert counts.paid() == 0
+    with shop.open(ORDERS) as db:
+        db.execute("INSERT INTO orders VALUES (1, 1)")
+        assert counts.paid() == 0
+        db.commit()
+        assert counts.paid() == 1
+    assert counts.consumed() == dict.fromkeys(DOWNSTREAM, 0)
+    counts.close()
+
+
+def test_the_last_word_of_a_process_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_line(log) == ""
+    log.write_text("Traceback\n  here\nValueError: no\n\n", encoding="utf-8")
+    assert last_line(log) == "ValueError: no"
