@@ -84,7 +84,9 @@ class Shop:
         return self.url.removeprefix("sqlite:///")
 
     def engine(self, **options: Any) -> sqlalchemy.Engine:
-        engine = sqlalchemy.create_engine(self.sqlalchemy_url, **options)
+        # Without a pool: what a thread gives back after the test would stay open in it.
+        chosen = {"poolclass": sqlalchemy.NullPool, **options}
+        engine = sqlalchemy.create_engine(self.sqlalchemy_url, **chosen)
         self.engines.append(engine)
         return engine
 
