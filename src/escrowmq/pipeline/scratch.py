@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,11 @@ from pathlib import Path
 
 @contextmanager
 def scratch_in(cache: Path) -> Iterator[Path]:
-    """This process' directory, as long as the block lasts."""
+    """This process' directory, as long as the block lasts.
+
+    What this process puts into temporary files, as PySpark does to start Java, goes there too: of a
+    process that is killed meanwhile the next one removes it.
+    """
     folder = cache / "scratch"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
@@ -19,9 +24,11 @@ def scratch_in(cache: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
     scratch = folder / str(os.getpid())
     scratch.mkdir(exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(scratch)
     try:
         yield scratch
     finally:
+        tempfile.tempdir = before
         shutil.rmtree(scratch, ignore_errors=True)
 
 
