@@ -133,13 +133,19 @@ def order(broker: InProcessBroker, data: Path, *more: object) -> list[object]:
 def test_a_replay_publishes_once_what_was_archived(
     broker: InProcessBroker, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert run(*order(broker, data, "--dry-run")) == 0
+    would = json.loads(capsys.readouterr().out)
+    assert visible(broker, 0) == []
     assert run(*order(broker, data)) == 0
     first = json.loads(capsys.readouterr().out)
     assert (first["messages"], first["was_done_before"]) == (10, False)
+    assert would == first
     # The same order again is the same replay.
     assert run(*order(broker, data)) == 0
     again = json.loads(capsys.readouterr().out)
     assert again == {**first, "messages": 0, "was_done_before": True}
+    assert run(*order(broker, data, "--dry-run")) == 0
+    assert json.loads(capsys.readouterr().out) == again
 
     # Each queue's messages are in one queue, in their order.
     bodies = [[row.body for row in visible(broker, queue_id)] for queue_id in (0, 1)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption
+from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption
 from escrowmq.cli.config import load
 from escrowmq.cli.options import FileOption, instant_ms
 from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
@@ -95,12 +95,15 @@ def compact(
     table: TableOption = None,
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
+    *,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Merge small files into few."""
     from escrowmq.pipeline import lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
-    done = [lake_upkeep.compact(found, one) for one in _tables(table)]
+    work = lake_upkeep.to_compact if dry_run else lake_upkeep.compact
+    done = [work(found, one) for one in _tables(table)]
     rows = [(one.table, one.files_merged, one.files_made) for one in done]
     show_rows(("table", "files_merged", "files_made"), rows, output)
 
@@ -119,6 +122,7 @@ def vacuum(
     ] = 24,
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Delete old rows, and remove files that belong to no table any more."""
     from escrowmq.pipeline import lake_upkeep
@@ -128,8 +132,9 @@ def vacuum(
     for one in _tables(table):
         deleted = 0
         if keep_days:
-            deleted = lake_upkeep.delete_old(found, one, datetime.now(UTC).date(), keep_days)
-        removed = lake_upkeep.remove_files(found, one, kept_hours=keep_hours)
+            today = datetime.now(UTC).date()
+            deleted = lake_upkeep.delete_old(found, one, today, keep_days, is_dry=dry_run)
+        removed = lake_upkeep.remove_files(found, one, kept_hours=keep_hours, is_dry=dry_run)
         rows.append((one.name, deleted, removed))
     show_rows(("table", "files_deleted", "files_removed"), rows, output)
 
@@ -149,6 +154,7 @@ def replay(
     lake_uri: LakeOption = None,
     output: OutputOption = Output.TABLE,
     file: FileOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Publish archived messages again, exactly once.
 
@@ -167,7 +173,8 @@ def replay(
     )
     places = _places(data, lake_uri, file)
     with _spark(places) as spark:
-        done = lake_replay.replay(spark, _lake(places), order)
+        work = lake_replay.planned if dry_run else lake_replay.replay
+        done = work(spark, _lake(places), order)
     facts = {
         "replay_id": done.replay_id,
         "messages": done.messages,

@@ -102,8 +102,7 @@ def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
     Raises:
         RequestRefused: ``topic_unknown``, ``bad_option``, or what the sink refuses.
     """
-    if order.from_ms >= order.to_ms:
-        raise RequestRefused("bad_option", "later than --from", option="--to")
+    _check(order)
     if _is_done(lake, order):
         return Replayed(replay_id=order.name, messages=0, is_repeated=True)
     archived = _chosen(lake.read(spark, MESSAGES), order)
@@ -120,12 +119,36 @@ def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
     )
 
 
-def _is_done(lake: Lake, order: Replay) -> bool:
-    if lake.open(MESSAGES).transaction_version(_marker(order)) is not None:
-        return True
+def planned(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
+    """What a replay would do; changes nothing."""
+    _check(order)
+    _queue_count(order)
+    if _is_marked(lake, order) or _is_decided(order):
+        return Replayed(replay_id=order.name, messages=0, is_repeated=True)
+    count = _chosen(lake.read(spark, MESSAGES), order).count()
+    return Replayed(replay_id=order.name, messages=count, is_repeated=False)
+
+
+def _check(order: Replay) -> None:
+    if order.from_ms >= order.to_ms:
+        raise RequestRefused("bad_option", "later than --from", option="--to")
+
+
+def _is_marked(lake: Lake, order: Replay) -> bool:
+    found = lake.find(MESSAGES)
+    return found is not None and found.transaction_version(_marker(order)) is not None
+
+
+def _is_decided(order: Replay) -> bool:
     with OwnCalls(order.broker) as calls:
         decided = calls.rows(OwnCode.LIST_BATCHES, ListBatchesHeader(app_id=APP_ID))
-        is_decided = any(row.batch_name == order.name for row in decided)
+        return any(row.batch_name == order.name for row in decided)
+
+
+def _is_done(lake: Lake, order: Replay) -> bool:
+    if _is_marked(lake, order):
+        return True
+    is_decided = _is_decided(order)
     if is_decided:
         # Killed after it was published: the broker will forget it one day, the lake will not.
         lake.commit(MESSAGES, (), _done(order))

@@ -103,7 +103,7 @@ def compact(
     """Merge the small files of those partitions that have most of them."""
     delta = lake.find(table)
     merged = made = 0
-    for partition in _crowded(delta, table)[:partitions_max] if delta else ():
+    for _, partition in _crowded(delta, table)[:partitions_max] if delta else ():
         assert delta is not None
         with told(table):
             try:
@@ -120,15 +120,29 @@ def compact(
     return Upkeep(table=table.name, files_merged=merged, files_made=made)
 
 
-def delete_old(lake: Lake, table: LakeTable, today: date, kept_days: int) -> int:
+def to_compact(
+    lake: Lake, table: LakeTable, *, partitions_max: int = PARTITIONS_PER_RUN_MAX
+) -> Upkeep:
+    """Say which files would be merged; of those that would be made nobody knows."""
+    delta = lake.find(table)
+    crowded = _crowded(delta, table)[:partitions_max] if delta else []
+    return Upkeep(table=table.name, files_merged=sum(count for count, _ in crowded))
+
+
+def delete_old(
+    lake: Lake, table: LakeTable, today: date, kept_days: int, *, is_dry: bool = False
+) -> int:
     """Delete the rows of days that are longer ago than so many; how many files that were.
 
-    They stay in the storage until they are removed.
+    They stay in the storage until they are removed.  A dry run only counts them.
     """
     delta = lake.find(table)
     if delta is None:
         return 0
     first_day = today - timedelta(days=kept_days)
+    if is_dry:
+        days = pa.table(delta.get_add_actions(flatten=True))[f"partition.{DATE}"]
+        return int(pc.sum(pc.less(days.cast(pa.date32()), first_day)).as_py() or 0)
     with told(table):
         try:
             # Whole partitions: nothing is rewritten.
@@ -139,11 +153,13 @@ def delete_old(lake: Lake, table: LakeTable, today: date, kept_days: int) -> int
     return int(metrics["num_removed_files"])
 
 
-def remove_files(lake: Lake, table: LakeTable, *, kept_hours: int = KEPT_HOURS) -> int:
+def remove_files(
+    lake: Lake, table: LakeTable, *, kept_hours: int = KEPT_HOURS, is_dry: bool = False
+) -> int:
     """Remove files that are in no table: replaced, deleted, or of an attempt that failed.
 
     Those that are younger stay: a batch that is being written has files in no table yet, and a
-    query that has begun reads files that are in none any more.
+    query that has begun reads files that are in none any more.  A dry run only counts them.
     """
     if kept_hours < KEPT_HOURS_MIN:
         raise RequestRefused(
@@ -157,21 +173,23 @@ def remove_files(lake: Lake, table: LakeTable, *, kept_hours: int = KEPT_HOURS) 
         return 0
     with told(table):
         removed = delta.vacuum(
-            retention_hours=kept_hours, dry_run=False, enforce_retention_duration=False, full=True
+            retention_hours=kept_hours, dry_run=is_dry, enforce_retention_duration=False, full=True
         )
     return len(removed)
 
 
-def _crowded(delta: DeltaTable, table: LakeTable) -> list[list[tuple[str, str]]]:
-    """Partitions with many small files, those with most of them first."""
+def _crowded(delta: DeltaTable, table: LakeTable) -> list[tuple[int, list[tuple[str, str]]]]:
+    """Partitions with many small files, how many each has, those with most of them first."""
     actions = pa.table(delta.get_add_actions(flatten=True))
     small = actions.filter(pc.less(actions["size_bytes"], TARGET_BYTES // 2))
     places = [f"partition.{name}" for name in table.partitioned_by]
     counted = small.group_by(places).aggregate([("path", "count")])
     crowded = counted.filter(pc.greater_equal(counted["path_count"], SMALL_FILES_MIN))
     rows = crowded.sort_by([("path_count", "descending")]).to_pylist()
+    names = table.partitioned_by
     return [
-        [(name, str(row[f"partition.{name}"])) for name in table.partitioned_by] for row in rows
+        (row["path_count"], [(name, str(row[f"partition.{name}"])) for name in names])
+        for row in rows
     ]
 
 

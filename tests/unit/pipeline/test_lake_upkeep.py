@@ -15,7 +15,14 @@ from escrowmq.pipeline import lake_upkeep
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import TableFiles
 from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
-from escrowmq.pipeline.lake_upkeep import Upkeep, compact, delete_old, keep_up, remove_files
+from escrowmq.pipeline.lake_upkeep import (
+    Upkeep,
+    compact,
+    delete_old,
+    keep_up,
+    remove_files,
+    to_compact,
+)
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 HOUR_S = 3_600
@@ -58,6 +65,21 @@ def test_small_files_of_a_partition_become_one(tmp_path: Path) -> None:
     assert lake.open(MESSAGES).to_pyarrow_table().num_rows == 20
     # Done is done.
     assert compact(lake, MESSAGES) == Upkeep(table="messages")
+
+
+def test_a_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
+    lake = filled(tmp_path, "T", days=2)
+    age(stored(lake), hours=48)
+    assert to_compact(lake, MESSAGES) == Upkeep(table="messages", files_merged=20)
+    assert delete_old(lake, MESSAGES, date(2026, 11, 8), 6, is_dry=True) == 10
+    assert file_count(lake) == 20
+    delete_old(lake, MESSAGES, date(2026, 11, 8), 6)
+    assert remove_files(lake, MESSAGES, kept_hours=1, is_dry=True) == 0
+    (Path(lake.uri_of(MESSAGES)) / "left.parquet").write_bytes(b"")
+    age({Path(lake.uri_of(MESSAGES)) / "left.parquet"}, hours=48)
+    assert remove_files(lake, MESSAGES, is_dry=True) == 1
+    assert (Path(lake.uri_of(MESSAGES)) / "left.parquet").exists()
+    assert to_compact(Lake(tmp_path / "none"), MESSAGES) == Upkeep(table="messages")
 
 
 def test_a_partition_with_few_files_is_left_alone(tmp_path: Path) -> None:
