@@ -35,8 +35,10 @@ def _body(figures: Figures) -> Iterator[str]:
         " once. The order service and the broker are killed on the way. Everything here was"
         " measured in one run on one machine.</p>"
     )
+    about_plain, *about_ours = verdict(figures)
+    yield f'<p class="verdict open">{escape(about_plain)}</p>'
     style = "good" if figures.is_proven else "bad"
-    for sentence in verdict(figures):
+    for sentence in about_ours:
         yield f'<p class="verdict {style}">{escape(sentence)}</p>'
     yield "<h2>Side by side</h2>"
     for heading, rows in sections(figures):
@@ -71,12 +73,13 @@ def _number(text: str) -> str:
 
 
 def _disagreements(figures: Figures) -> str:
-    audits = {"plain": figures.audited.plain, "transactional": figures.audited.transactional}
+    # Short names: six bars stand beside each other.
+    audits = {"plain": figures.audited.plain, "trans.": figures.audited.transactional}
     drawn = []
     for finding, name in DISAGREEMENTS.items():
         for run, report in audits.items():
             count = found(report, finding)
-            label = f"{run}, {MEANINGS[finding].kind}"
+            label = f"{run} {MEANINGS[finding].kind}"
             drawn.append(Bar(f"{run}, {name}: {count:,}", [("found", count)], label))
     return bars(drawn)
 
