@@ -123,8 +123,9 @@ async def test_what_is_new_in_the_log_is_archived_and_rounds_with_it(
         done = {one.jobs.next() for _ in range(2)}
         producer.end(held, Resolution.COMMIT)
         while not {"settle", "archive"} <= done or not one.jobs.rounds:
-            done.add(one.jobs.next())
+            # Before each wait there is something to wait for.
             producer.send("orders", b"more")
+            done.add(one.jobs.next())
         assert one.jobs.rounds[0] == {"seen": 3, "asked": 2, "took_ms": 5}
         facts = one.facts.brokers[broker.broker_address]
         await eventually(lambda: facts.archive_lag_bytes == 0)
