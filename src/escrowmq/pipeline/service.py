@@ -82,8 +82,7 @@ class Service:
         self._since_ms = dict.fromkeys(self._watches, 0)
         self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
         self._progress: object = None
-        #: At once: consumers may have gone on while nobody was here.
-        self._progress_at_ms = 0
+        self._progress_at_ms = _now_ms() + PROGRESS_MS
         self._worked_at_ms: int | None = None
         self._is_cancelled = False
 
