@@ -86,7 +86,10 @@ def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str,
     log = directory / "log"
     with (
         log.open("w", encoding="utf-8") as errors,
-        subprocess.Popen(command, stdout=errors, stderr=errors) as process,  # noqa: S603 - ours
+        # As `escrowmq up` starts it.
+        subprocess.Popen(  # noqa: S603 - ours
+            command, stdout=errors, stderr=errors, start_new_session=True
+        ) as process,
     ):
         try:
             until(lambda: READY.search(log.read_text(encoding="utf-8")) is not None)

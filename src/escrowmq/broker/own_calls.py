@@ -37,6 +37,9 @@ ANSWER_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 PAGE_S_MAX = 0.004
 """How long others wait for a page of many rows, about: whoever wants more asks again."""
 
+PAGE_ROWS_BESIDE = 2_000
+"""Rows of a page while clients are sending, who would wait for it."""
+
 ColumnMakers = Mapping[str, Callable[[], Sized]]
 """How each column is made, if it is wanted."""
 
@@ -87,7 +90,13 @@ class Call(Generic[HeaderT]):
         """How many rows the answer may have."""
         assert isinstance(self.header, PagedHeader)
         wanted = self.header.limit if self.header.limit > 0 else rows_max
-        return min(wanted, rows_max, self.spec.answer_rows_max)
+        limit = min(wanted, rows_max, self.spec.answer_rows_max)
+        return min(limit, PAGE_ROWS_BESIDE) if self.is_beside_senders else limit
+
+    @property
+    def is_beside_senders(self) -> bool:
+        """Whether clients are sending: what takes long is to be done in small pieces."""
+        return self.broker.writer.is_in_use
 
     @property
     def wanted_columns(self) -> list[str]:

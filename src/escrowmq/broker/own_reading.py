@@ -41,6 +41,9 @@ _CODE = re.compile(r"-?[0-9]{1,10}")
 STORED_BYTES = 1024 * 1024
 """The same for messages as they were written, if nobody asks for more: about two milliseconds."""
 
+STORED_BYTES_BESIDE = 256 * 1024
+"""The same while clients are sending, whoever asks for more."""
+
 _TRANSACTION_ID = TRANSACTION_ID.encode()
 
 
@@ -135,7 +138,10 @@ class OwnReading:
             max(header.start, queue.start),
             min(header.end, queue.end),
             count_max=min(header.limit, rows_max) if header.limit > 0 else rows_max,
-            bytes_max=min(header.bytes_max or STORED_BYTES, READ_BYTES_MAX),
+            bytes_max=min(
+                header.bytes_max or STORED_BYTES,
+                STORED_BYTES_BESIDE if call.is_beside_senders else READ_BYTES_MAX,
+            ),
             codes=_codes(header.tag_codes),
         )
         entries = found.entries

@@ -8,33 +8,50 @@ told.  What is settled of the log never changes, so pages fit together whenever 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from escrowmq.broker.own_calls import PAGE_S_MAX, Call, cursor_malformed, own_questions
+from escrowmq.broker.own_calls import (
+    PAGE_S_MAX,
+    Call,
+    cursor_malformed,
+    offset_cursor,
+    own_questions,
+)
 from escrowmq.broker.own_events import Event, Kind
 from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
 from escrowmq.protocol.message_views import stored_at_ms
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.store.log_sweep import LogSweep
-from escrowmq.transaction.records import NEVER
+from escrowmq.store.log_scan import LogScan
+from escrowmq.store.log_sweep import BRIEFLY, LogSweep
+from escrowmq.transaction.records import NEVER, NamedOrigin, NamedQueue
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.own_calls import ColumnMakers
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import LogRangeHeader, TransactionHeader
+    from escrowmq.protocol.own_headers import (
+        LogRangeHeader,
+        PagedHeader,
+        ReadLogHeader,
+        TransactionHeader,
+    )
     from escrowmq.transaction.names import Names
 
 FRAMES_MAX = 10_000
 """Frames that one page of a life line reads."""
+
+LOG_BYTES = 1024 * 1024
+LOG_BYTES_BESIDE = 256 * 1024
+"""Bytes of the log in one page, as they are; and while clients are sending."""
 
 FRAMES_MIN = 256
 """Frames that one page of a list reads at least: many tell nothing."""
@@ -69,6 +86,7 @@ class OwnRecords:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._sweep = LogSweep(broker.store)
+        self._scan = LogScan(broker.store)
         self._names = broker.store.core.names
 
     def handlers(self) -> Handlers:
@@ -80,6 +98,8 @@ class OwnRecords:
                 OwnCode.LIST_OPS: self.ops,
                 OwnCode.LIST_CHECKS: self.checks,
                 OwnCode.LIST_EVENTS: self.events,
+                OwnCode.READ_LOG: self.read,
+                OwnCode.LIST_NAMES: self.names,
                 OwnCode.LIFE_LINE: self.life_line,
             },
         )
@@ -99,6 +119,32 @@ class OwnRecords:
     def events(self, call: Call[LogRangeHeader]) -> None:
         """All that happened, in the order of the log."""
         self._list(call, _EVENTS, self._event_columns)
+
+    def read(self, call: Call[ReadLogHeader]) -> None:
+        """The log as it was written."""
+        header, store = call.header, self._broker.store
+        start, end = max(header.start, store.log.start), min(header.end, store.settled)
+        data = memoryview(b"")
+        if start < end:
+            size_max = LOG_BYTES_BESIDE if call.is_beside_senders else LOG_BYTES
+            data = self._scan.block(start, min(end - start, size_max))
+        call.answer_blocks(
+            [np.array([start]), np.array([len(data)])],
+            data,
+            log_start=store.log.start,
+            log_end=store.settled,
+            seed=store.seed,
+        )
+
+    def names(self, call: Call[PagedHeader]) -> None:
+        """What numbers in records stand for."""
+        start = offset_cursor(call.header.cursor, 0)
+        names: Iterable[NamedQueue | NamedOrigin] = chain(self._names.queues, self._names.origins)
+        named = list(islice(names, start, None))
+        told = named[: call.limit()]
+        call.answer_rows(
+            map(_name, told), cursor=str(start + len(told)) if len(told) < len(named) else None
+        )
 
     def _list(
         self, call: Call[LogRangeHeader], listed: List, columns: Callable[[Told], ColumnMakers]
@@ -120,13 +166,15 @@ class OwnRecords:
         """The next events between these log offsets, of all transactions or of one."""
         limit = call.limit()
         start, skip = _cursor(call.header.cursor, max(start, 0))
-        until = time.monotonic() + PAGE_S_MAX
+        is_brief = call.is_beside_senders
+        until = time.monotonic() + (PAGE_S_MAX / BRIEFLY if is_brief else PAGE_S_MAX)
         swept = self._sweep.sweep(
             start,
             end,
             listed.wanted,
             frames_max=max(limit, FRAMES_MIN) if head is None else FRAMES_MAX,
             is_over=lambda: time.monotonic() >= until,
+            is_brief=is_brief,
         )
         told = listed.tell(swept, self._broker.store)
         if head is not None:
@@ -234,6 +282,12 @@ class OwnRecords:
             visible_at_ms=stored_at_ms(located.message) if located and is_visible else None,
             producers_online=broker.checking.online(origin.group),
         )
+
+
+def _name(named: NamedQueue | NamedOrigin) -> tuple[object, ...]:
+    if isinstance(named, NamedQueue):
+        return "queue", named.id, named.topic, named.queue_id, None
+    return "origin", named.id, named.group, None, named.ledger
 
 
 def _told_of(event: Event, names: Names) -> tuple[str, str]:

@@ -39,6 +39,12 @@ UNFLUSHED_BATCH_MAX = 64
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
 their senders go on, while the others are written."""
 
+IN_USE_S = 0.1
+"""So long after a message somebody is taken to be sending."""
+
+QUESTION_REST = 9
+"""While somebody is sending, the next question waits so many times as long as the last one took."""
+
 
 class Writer:
     """Everything that changes the store goes through here.  Belongs to one event loop."""
@@ -58,6 +64,10 @@ class Writer:
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
         self._questions: deque[Callable[[], None]] = deque()
+        self._sent_at = -IN_USE_S
+        #: Not before is the next question's turn, if somebody is sending.
+        self._question_at = 0.0
+        self._is_question_timed = False
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
@@ -107,8 +117,19 @@ class Writer:
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         if not self._store.space.takes(size):
             self._look_for_space(size)
+        if size is not None:
+            self._sent_at = self._loop.time()
         self._inbox.put(command, size, tell, source)
         self._schedule()
+
+    @property
+    def _has_questions(self) -> bool:
+        return bool(self._questions) and not self._is_question_timed
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether clients are sending: whoever asks for much gets it in small pieces then."""
+        return self._loop.time() - self._sent_at < IN_USE_S
 
     def between(self, work: Callable[[], None]) -> None:
         """Run a question soon, between two batches, when memory holds exactly what is durable."""
@@ -224,9 +245,8 @@ class Writer:
             return
         if self._alone and self._checkpoint is None:
             self._alone.popleft()()
-        # One each time, so that batches go on in between.
-        if self._questions:
-            self._questions.popleft()()
+        if self._has_questions:
+            self._answer_one()
         batch = self._inbox.take()
         self._let_in()
         if not batch:
@@ -250,6 +270,20 @@ class Writer:
             _tell(batch, error)
             raise
         self._answer(batch, decisions)
+
+    def _answer_one(self) -> None:
+        """Answer a question: one each time, so that batches go on in between."""
+        if self.is_in_use and self._loop.time() < self._question_at:
+            self._is_question_timed = True
+            self._loop.call_at(self._question_at, self._turn_to_questions)
+            return
+        began = perf_counter()
+        self._questions.popleft()()
+        self._question_at = self._loop.time() + QUESTION_REST * (perf_counter() - began)
+
+    def _turn_to_questions(self) -> None:
+        self._is_question_timed = False
+        self._schedule()
 
     def _flush_aside(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = True
@@ -294,7 +328,7 @@ class Writer:
         elif store.checkpoint_due and self._checkpoint is None and not self._alone:
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
-        if self._inbox or self._alone or self._questions or not store.dispatcher.is_idle:
+        if self._inbox or self._alone or self._has_questions or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
 

@@ -123,7 +123,8 @@ class Supervisor:
             text=True,
             encoding="utf-8",
             errors="replace",
-            process_group=0,
+            # A session is a group as well, and the scheduler may treat it as one.
+            start_new_session=True,
         )
         child.process, child.is_ready = process, False
         child.started_at_s = time.monotonic()

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from escrowmq.pipeline.config import PipelineConfig
 
-#: A round that is followed by the next one rests so many times as long as it took.
-REST = 2
-#: With nothing new it rests no longer than this.
+#: With something new all the time, rounds rest so many times as long as they take, for the sake of
+#: the broker beside them, but not longer than ``settle_interval_ms``.
+NEWS_REST = 9
+#: With nothing new the same, but not longer than the limit below.
+LEFT_OVER_REST = 2
 LEFT_OVER_REST_MS_MAX = 60_000
 #: Sink attempts are looked at so often even if no batch was decided: their driver may be gone.
 ATTEMPTS_MS = 60_000
@@ -171,14 +173,14 @@ class Pace:
         if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
             return 0
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
-        return max(took_ms, min(took_ms * (1 + REST), self.config.settle_interval_ms))
+        return max(took_ms, min(took_ms * (1 + NEWS_REST), self.config.settle_interval_ms))
 
     def _left_over_ms(self) -> int:
         """A million that a dead database holds open are read seldom, though the round is long."""
         if self.settling.began_at_ms is None or self.settling.ended_at_ms is None:
             return 0
         took_ms = self.settling.ended_at_ms - self.settling.began_at_ms
-        rest_ms = min(took_ms * REST, LEFT_OVER_REST_MS_MAX)
+        rest_ms = min(took_ms * LEFT_OVER_REST, LEFT_OVER_REST_MS_MAX)
         return max(took_ms + rest_ms, self.config.settle_interval_ms)
 
     def archive_at_ms(self) -> int | None:

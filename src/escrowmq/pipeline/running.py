@@ -18,6 +18,7 @@ from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
 from escrowmq.pipeline.jobs import SparkJobs, java_of
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.pages import Pages
+from escrowmq.pipeline.priority import step_back
 from escrowmq.pipeline.scratch import scratch_in
 from escrowmq.pipeline.service import EXIT_SPARK_DIED, Service
 from escrowmq.pipeline.start_cache import quick_session, training_command
@@ -83,7 +84,7 @@ def _line(word: str, facts: Mapping[str, object]) -> str:
 @contextmanager
 def _spark(config: PipelineConfig, places: Places) -> Iterator[SparkSession]:
     if is_local(config.master):
-        os.nice(config.niceness)
+        step_back(config.niceness)
     with scratch_in(places.cache) as scratch:
         spark = quick_session(config, cache=places.cache, scratch=scratch)
         try:

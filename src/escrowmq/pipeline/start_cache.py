@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 #: Caches of other versions that are kept beside the one in use.
 OTHERS_MAX = 1
 JAVA_MIN = 25
+#: Of our own commands: their rows are Python's work, so better code is not worth what the second
+#: compiler takes from a broker on the same machine.
+QUICK_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 _CHUNK_BYTES = 1 << 20
 
 
@@ -84,7 +87,7 @@ class StartCache:
 def start_cache(cache: Path) -> StartCache:
     """The cache that fits what is installed here."""
     version = java_version(java_home(cache))
-    facts = [version, *JVM_OPTIONS, *_class_path()]
+    facts = [version, *JVM_OPTIONS, *QUICK_OPTIONS, *_class_path()]
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     return StartCache(
         path=cache / f"start-{name}.aot",
@@ -104,15 +107,17 @@ def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> Spar
     from pyspark.errors import PySparkRuntimeError
 
     found = start_cache(cache)
-    options = found.options()
+    cached = found.options()
     try:
-        return spark_session(config, cache=cache, scratch=scratch, jvm_options=options)
+        return spark_session(
+            config, cache=cache, scratch=scratch, jvm_options=(*QUICK_OPTIONS, *cached)
+        )
     except PySparkRuntimeError as error:
-        if not options:
+        if not cached:
             raise
         log.warning("start_cache_dropped", extra={"path": str(found.path), "why": str(error)})
         found.drop()
-        return spark_session(config, cache=cache, scratch=scratch)
+        return spark_session(config, cache=cache, scratch=scratch, jvm_options=QUICK_OPTIONS)
 
 
 def training_command(cache: Path) -> list[str] | None:

@@ -29,7 +29,7 @@ from escrowmq.pipeline.jobs import java_of
 from escrowmq.pipeline.parent import end_with_parent
 from escrowmq.pipeline.scratch import scratch_in
 from escrowmq.pipeline.session import spark_session
-from escrowmq.pipeline.start_cache import StartCache, start_cache
+from escrowmq.pipeline.start_cache import QUICK_OPTIONS, StartCache, start_cache
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ def train(cache: Path) -> StartCache:
             PipelineConfig(master="local[2]"),
             cache=cache,
             scratch=scratch,
-            jvm_options=(f"-XX:AOTCacheOutput={draft}",),
+            jvm_options=(*QUICK_OPTIONS, f"-XX:AOTCacheOutput={draft}"),
         )
         exercise(spark, scratch)
         end(spark)

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import InputPartition
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
 from escrowmq.pipeline.facts import HEAD, TRANSACTION_ID
+from escrowmq.pipeline.log_events import event_pages
 from escrowmq.pipeline.queues import patiently
 from escrowmq.pipeline.view_options import EVENTS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import (
     ListTransactionsHeader,
     LogRangeHeader,
-    PagedHeader,
     PlanHeader,
 )
 
@@ -131,6 +131,13 @@ def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[Arr
     header = _header(options, part, columns)
     at = part.start
     with OwnCalls(part.broker) as calls:
+        if options.view.name == EVENTS:
+            assert isinstance(header, LogRangeHeader)
+            for at, answer in event_pages(calls, header, options.patience_s):
+                there = (answer.header.log_start, answer.header.log_end)
+                refuse_loss(options, part.broker_name, at, there)
+                yield answer
+            return
         while True:
             answer = patiently(
                 partial(calls.call_arrow, options.view.code, header), options.patience_s
@@ -147,7 +154,9 @@ def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[Arr
             header = msgspec.structs.replace(header, cursor=cursor)
 
 
-def _header(options: ViewOptions, part: Range, columns: list[str]) -> PagedHeader:
+def _header(
+    options: ViewOptions, part: Range, columns: list[str]
+) -> LogRangeHeader | ListTransactionsHeader:
     view = options.view
     # Something must be asked for to know how many rows there are.
     names = [column.name for column in view.told if column.name in columns] or [view.told[0].name]
@@ -182,8 +191,8 @@ def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, in
 
 
 def _refuse_damage(options: ViewOptions, part: Range, at: int, unreadable_bytes: int) -> None:
-    """The same of what is damaged; where everything is told, that is."""
-    if unreadable_bytes and options.fails_on_data_loss and options.view.name != EVENTS:
+    """The same of what is damaged."""
+    if unreadable_bytes and options.fails_on_data_loss:
         raise StoreCorrupt(
             "log_unreadable",
             "part of the log is damaged; failOnDataLoss=false passes over it",

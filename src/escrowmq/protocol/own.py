@@ -38,6 +38,8 @@ class OwnCode(IntEnum):
     LIST_BATCHES = 30_009
     LIST_EVENTS = 30_010
     READ_STORED = 30_011
+    READ_LOG = 30_013
+    LIST_NAMES = 30_014
 
     # Writing.
     HOLD_HALVES = 30_020
@@ -180,6 +182,23 @@ _TABLE = (
             "half message is as it was held: its queue offset and its visible time are the row's, "
             "and its transaction bits mean committed. Whoever reads a record compares its checksums"
         ),
+    ),
+    OwnRequest(
+        code=OwnCode.READ_LOG,
+        about="A stretch of the log, as it was written.",
+        header=headers.ReadLogHeader,
+        answer=headers.ReadLogAnswer,
+        answer_rows=rows.LogBlockRow,
+        answer_rows_max=1,
+        answer_bytes="frames of the log, the last of which may be cut off; the store's own layout",
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_NAMES,
+        about="What the numbers in the log's records stand for. There are only ever more of them.",
+        header=headers.PagedHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=rows.NameRow,
+        answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(
         code=OwnCode.HOLD_HALVES,

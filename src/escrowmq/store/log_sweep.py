@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 512 * 1024
 """What is read between two looks at the time."""
 
+BRIEFLY = 4
+"""Whoever must be brief reads this part of it."""
+
 BEFORE_BYTES = (16 * 1024, 4 * 1024 * 1024)
 """In which the frame before an offset is looked for, first and last."""
 
@@ -96,6 +99,10 @@ class Wanted:
         return kinds
 
 
+#: Whatever tells of transactions.
+_ALL = Wanted(halves=True, decisions=True, others_with_messages=True, others_without=True)
+
+
 @dataclass(slots=True)
 class Swept:
     """What a stretch of the log says."""
@@ -126,6 +133,7 @@ class LogSweep:
         *,
         frames_max: int,
         is_over: Callable[[], bool] = bool,
+        is_brief: bool = False,
     ) -> Swept:
         """Read what starts in ``[start, end)``: so many frames at most, or until time is over.
 
@@ -135,11 +143,12 @@ class LogSweep:
         end = min(end, store.settled)
         start = max(start, store.log.start)
         swept = Swept(start)
+        block_bytes = BLOCK_BYTES // BRIEFLY if is_brief else BLOCK_BYTES
         #: Whether a frame must start where this is.
         is_sure = False
         while swept.end < end and swept.frames < frames_max:
             before = swept.end
-            self._read_block(swept, end, wanted, frames_max)
+            self._read_block(swept, end, wanted, frames_max, block_bytes)
             if swept.end > before:
                 is_sure = True
             else:
@@ -154,9 +163,11 @@ class LogSweep:
 
     # Frames.
 
-    def _read_block(self, swept: Swept, end: int, wanted: Wanted, frames_max: int) -> None:
+    def _read_block(
+        self, swept: Swept, end: int, wanted: Wanted, frames_max: int, block_bytes: int
+    ) -> None:
         base, seed = swept.end, self._store.seed
-        data = bytes(self._scan.block(base, BLOCK_BYTES))
+        data = bytes(self._scan.block(base, block_bytes))
         places, heads = stated_heads(data, base)
         count = int(np.searchsorted(places, end - base))
         if not count or not are_vouched(data, places[:1], heads[:1], seed)[0]:
@@ -232,6 +243,29 @@ class LogSweep:
             if end is not None:
                 return end
         return None
+
+
+def lone_stretch(data: bytes, base: int, end: int, seed: int) -> Swept:
+    """The lone records at the start of these bytes of the log, which begin at `base`.
+
+    It goes up to the first frame that starts at `end` or after it, tells of anything else about
+    transactions, or is none: what that says is for its store to tell.
+    """
+    swept = Swept(base)
+    places, heads = stated_heads(data, base)
+    count = int(np.searchsorted(places, end - base))
+    kinds = _ALL.kinds(data, places[:count], heads[:count])
+    is_known = (kinds != _OTHER) & are_vouched(data, places[:count], heads[:count], seed)
+    count = count if is_known.all() else int(np.argmin(is_known))
+    if not count:
+        return swept
+    swept.frames = count
+    swept.end = base + int(places[count - 1]) + int(heads["length"][count - 1])
+    halves = np.flatnonzero(kinds[:count] == _HALF)
+    decisions = np.flatnonzero(kinds[:count] == _DECISION)
+    swept.halves.append(_halves(data, places[halves], heads[halves], _ALL))
+    swept.decisions.append(_decisions(data, places[decisions], heads[decisions], _ALL))
+    return swept
 
 
 def _halves(data: bytes, places: Rows, heads: Rows, wanted: Wanted) -> Lone:

@@ -1,0 +1,178 @@
+"""What happened to transactions, read from the log as it was written; in a task.
+
+Nearly all of a log is transactions of one message, in a fixed layout.  These are taken apart here,
+not at the broker, whose other clients would wait meanwhile.  Whatever else the log says, and what
+cannot be read of it, the broker is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+from escrowmq.pipeline.queues import patiently
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_frames import ArrowAnswer
+from escrowmq.protocol.own_headers import LogRangeHeader, ReadLogHeader
+from escrowmq.store.log_sweep import lone_stretch
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_rows import NameRow
+    from escrowmq.store.log_sweep import Swept
+
+FRAME_BYTES_MAX = 4096
+"""Of larger frames, on average, too much would be sent that nobody wants."""
+
+
+def event_pages(
+    calls: OwnCalls, header: LogRangeHeader, patience_s: float
+) -> Iterator[tuple[int, ArrowAnswer]]:
+    """Pages of a range, in the order of the log, each with the log offset that was asked for."""
+    at, columns, is_raw = header.start, header.columns.split(","), True
+    names = Names(calls)
+    cursor = ""
+    while at < header.end:
+        if is_raw and "/" not in cursor:
+            asked = ReadLogHeader(start=at, end=header.end)
+            answer = patiently(partial(calls.call_blocks, OwnCode.READ_LOG, asked), patience_s)
+            base = int(answer.columns["log_offset"][0])
+            told = lone_stretch(bytes(answer.data), base, header.end, answer.header.seed)
+            if told.end > base:
+                yield at, ArrowAnswer(header=answer.header, batch=_batch(told, names, columns))
+                is_raw = told.end - base <= told.frames * FRAME_BYTES_MAX
+                at, cursor = told.end, ""
+                continue
+        page = msgspec.structs.replace(header, start=at, cursor=cursor)
+        listed = patiently(partial(calls.call_arrow, OwnCode.LIST_EVENTS, page), patience_s)
+        yield at, listed
+        if listed.header.cursor is None:
+            return
+        cursor = listed.header.cursor
+        at = int(cursor.partition("/")[0])
+
+
+class Names:
+    """What the numbers in records stand for; asked for when one is not known."""
+
+    def __init__(self, calls: OwnCalls) -> None:
+        self._calls = calls
+        self._known: dict[tuple[str, int], NameRow] = {}
+
+    def of(self, kind: str, numbers: np.ndarray[Any, Any]) -> list[NameRow]:
+        """The names of these numbers."""
+        wanted = [(kind, number) for number in numbers.tolist()]
+        if any(key not in self._known for key in wanted):
+            rows = self._calls.rows(OwnCode.LIST_NAMES)
+            self._known = {(row.kind, row.number): row for row in rows}
+        return [self._known[key] for key in wanted]
+
+
+def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
+    """These columns of the events: held, decided and visible, in the order of the log."""
+    (halves,), (decisions,) = told.halves, told.decisions
+    is_shown = decisions.records["queue"] >= 0
+    shown = decisions.records[is_shown]
+    counts = len(halves.records), len(decisions.records), len(shown)
+    offsets = np.concatenate((halves.offsets, decisions.offsets, decisions.offsets[is_shown]))
+    # Stable: a message is visible after the decision.
+    order = np.argsort(offsets, kind="stable")
+    made = _Columns(counts, order)
+    rows = np.concatenate((halves.records["row"], decisions.records["row"], shown["row"]))
+    times = np.concatenate((halves.at_ms, decisions.at_ms, decisions.at_ms[is_shown]))
+    is_committed = decisions.records["state"] == int(State.COMMITTED)
+    groups, ledgers = _origins(names, halves.records["origin"])
+    topics, queue_ids = _queues(names, shown["queue"])
+    found = {
+        "log_offset": lambda: made.whole(offsets),
+        "at_ms": lambda: made.whole(times),
+        "event": lambda: made.texts(
+            pa.repeat("held", counts[0]),
+            pa.array(np.where(is_committed, "committed", "rolled_back"), pa.string()),
+            pa.repeat("visible", counts[2]),
+        ),
+        "head": lambda: made.whole(rows),
+        "first": lambda: made.whole(rows),
+        "message_count": lambda: made.whole(np.ones(sum(counts), dtype=np.int64)),
+        "transaction_id": lambda: made.texts(pa.array(halves.texts, pa.string()), None, None),
+        "producer_group": lambda: made.texts(groups, None, None),
+        "ledger": lambda: made.texts(ledgers, None, None),
+        "number": lambda: made.numbers(halves.records["number"], None, None, pa.int64()),
+        "checks_sent": lambda: made.numbers(None, None, None, pa.int32()),
+        "by": lambda: made.texts(None, pa.array(decisions.texts, pa.string()), None),
+        "detail": lambda: made.texts(None, None, None),
+        "topic": lambda: made.texts(None, None, topics),
+        "queue_id": lambda: made.numbers(None, None, queue_ids, pa.int32()),
+        "queue_offset": lambda: made.numbers(None, None, shown["queue_offset"], pa.int64()),
+        "app_id": lambda: made.texts(None, None, None),
+        "batch_id": lambda: made.texts(None, None, None),
+    }
+    return pa.record_batch({name: found[name]() for name in columns})
+
+
+def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+    seen, places = np.unique(numbers, return_inverse=True)
+    rows = names.of("origin", seen)
+    return (
+        pa.array([row.name for row in rows], pa.string()).take(pa.array(places)),
+        pa.array([row.ledger for row in rows], pa.string()).take(pa.array(places)),
+    )
+
+
+def _queues(
+    names: Names, numbers: np.ndarray[Any, Any]
+) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int32]]]:
+    seen, places = np.unique(numbers, return_inverse=True)
+    rows = names.of("queue", seen)
+    queue_ids = np.array([row.queue_id for row in rows], dtype=np.int32)
+    return pa.array([row.name for row in rows], pa.string()).take(pa.array(places)), queue_ids[
+        places
+    ]
+
+
+class _Columns:
+    """Columns of which each kind of event has some rows, or none."""
+
+    def __init__(self, counts: tuple[int, int, int], order: np.ndarray[Any, Any]) -> None:
+        self._counts = counts
+        self._order = pa.array(order)
+        self._places = order
+
+    def whole(self, numbers: np.ndarray[Any, Any]) -> pa.Array:
+        """Numbers that every event has."""
+        return pa.array(numbers[self._places].astype(np.int64))
+
+    def texts(self, *parts: pa.Array | None) -> pa.Array:
+        """Texts that some kinds of events have."""
+        return self._in_order(parts, pa.string())
+
+    def numbers(
+        self,
+        held: np.ndarray[Any, Any] | None,
+        decided: np.ndarray[Any, Any] | None,
+        visible: np.ndarray[Any, Any] | None,
+        type_: pa.DataType,
+    ) -> pa.Array:
+        """Numbers that some kinds of events have."""
+        parts = [
+            None if part is None else pa.array(np.ascontiguousarray(part), type_)
+            for part in (held, decided, visible)
+        ]
+        return self._in_order(parts, type_)
+
+    def _in_order(self, parts: tuple[pa.Array | None, ...] | list[Any], type_: pa.DataType) -> Any:  # noqa: ANN401 - it brings no types
+        if not any(part is not None for part in parts):
+            return pa.nulls(sum(self._counts), type_)
+        whole = pa.concat_arrays(
+            [
+                pa.nulls(count, type_) if part is None else part
+                for count, part in zip(self._counts, parts, strict=True)
+            ]
+        )
+        return whole.take(self._order)
