@@ -16,6 +16,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.bulk_reading import read_stored
+from escrowmq.store.log_blocks import LogBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +50,7 @@ class OwnReading:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._blocks = LogBlocks(broker.store.log)
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -137,6 +139,7 @@ class OwnReading:
             count_max=min(header.limit, rows_max) if header.limit > 0 else rows_max,
             bytes_max=min(header.bytes_max or STORED_BYTES, READ_BYTES_MAX),
             codes=_codes(header.tag_codes),
+            blocks=self._blocks,
         )
         entries = found.entries
         call.answer_blocks(

@@ -8,7 +8,7 @@ is one step of numpy.  Checksums are compared one by one: this is where stored b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -56,12 +56,12 @@ class Place(NamedTuple):
 
     broker: str
     topic: str
-    queue_id: int
 
 
 class Page(NamedTuple):
-    """Messages of one queue, as READ_STORED answers them."""
+    """Messages of one topic, as READ_STORED answers them queue by queue."""
 
+    queue_id: Array
     queue_offset: Array
     visible_at_ms: Array
     crc: Array
@@ -79,12 +79,27 @@ class Page(NamedTuple):
     def of(self, rows: slice | Array) -> Page:
         """These rows, with the bytes of all."""
         return Page(
+            queue_id=self.queue_id[rows],
             queue_offset=self.queue_offset[rows],
             visible_at_ms=self.visible_at_ms[rows],
             crc=self.crc[rows],
             size=self.size[rows],
             data=self.data,
         )
+
+
+def joined(pages: Sequence[Page]) -> Page:
+    """These pages as one: what is done per page is worth some thousand messages."""
+    if len(pages) == 1:
+        return pages[0]
+    return Page(
+        queue_id=np.concatenate([page.queue_id for page in pages]),
+        queue_offset=np.concatenate([page.queue_offset for page in pages]),
+        visible_at_ms=np.concatenate([page.visible_at_ms for page in pages]),
+        crc=np.concatenate([page.crc for page in pages]),
+        size=np.concatenate([page.size for page in pages]),
+        data=memoryview(b"".join([page.data for page in pages])),
+    )
 
 
 def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None]]:
@@ -152,6 +167,7 @@ class Records:
                     "message_damaged",
                     "run `escrowmq store check` on the broker",
                     **self.place._asdict(),
+                    queue_id=int(self.page.queue_id[row]),
                     queue_offset=int(self.page.queue_offset[row]),
                 )
 

@@ -17,7 +17,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
 )
-from tests.unit.pipeline.stored_pages import ALL, PLACE, V4, decoded, page_of
+from tests.unit.pipeline.stored_pages import ALL, PLACE, QUEUE_ID, V4, decoded, page_of
 
 V6 = bytes(range(20))
 
@@ -38,7 +38,7 @@ def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
     large = st.integers(-(2**63), 2**63 - 1)
     message = Message(
         topic=topic,
-        queue_id=PLACE.queue_id,
+        queue_id=QUEUE_ID,
         body=draw(st.binary(max_size=40)),
         properties=draw(property_strings()),
         flag=draw(number),
@@ -67,7 +67,7 @@ def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]
     return {
         "broker": "broker-a",
         "topic": message.topic,
-        "queue_id": 3,
+        "queue_id": QUEUE_ID,
         "queue_offset": message.queue_offset,
         "log_offset": message.log_offset,
         "message_id": offset_message_id(message.store_host, message.log_offset),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -126,16 +127,29 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 @given(ranges(), st.integers(1, 30))
 def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
     tasks = list(packed(wanted, rows_max))
-    rows = [
-        (one.queue, offset)
-        for task in tasks
-        for one in task
-        for offset in range(one.start, one.end)
-    ]
-    assert rows == [(one.queue, at) for one in wanted for at in range(one.start, one.end)]
+    # Each queue in its order.
+    assert _rows(one for task in tasks for one in task) == _rows(wanted)
     for task in tasks:
         assert len({one.queue.broker for one in task}) == 1
         assert 0 < sum(one.end - one.start for one in task) <= rows_max
+
+
+def _rows(ranges: Iterable[Range]) -> dict[QueueKey, list[int]]:
+    rows: dict[QueueKey, list[int]] = {}
+    for one in ranges:
+        if one.start < one.end:
+            rows.setdefault(one.queue, []).extend(range(one.start, one.end))
+    return rows
+
+
+def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
+    """They were filled together, so what stands side by side in the log is read together."""
+    wanted = [Range(A0, 0, 100), Range(A1, 50, 100), Range(B0, 0, 60)]
+    assert list(packed(wanted, 75)) == [
+        (Range(A0, 0, 50), Range(A1, 50, 75)),
+        (Range(A0, 50, 100), Range(A1, 75, 100)),
+        (Range(B0, 0, 60),),
+    ]
 
 
 def test_small_queues_share_a_task() -> None:
