@@ -139,8 +139,7 @@ class _Decoder:
 
     @cached_property
     def _bodies(self) -> tuple[pa.Array, Problems]:
-        records = self._records
-        bodies = slices(self._buffer, records.body_starts, records.body_ends, pa.binary())
+        bodies = self._records.bodies
         flags = self._heads["sys_flag"].astype(np.int64)
         packed = np.flatnonzero(flags & SYS_COMPRESSED)
         if not len(packed):
