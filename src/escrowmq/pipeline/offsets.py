@@ -41,6 +41,9 @@ class Range(NamedTuple):
     end: int
 
 
+TASKS = 8
+TASK_ROWS_MIN = 100_000
+TASK_ROWS_MAX = 500_000
 SIDE_BY_SIDE_MAX = 16
 """Queues that a task reads in turn, a page of each."""
 
@@ -139,6 +142,15 @@ def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, 
             given[key] += 1
             left -= 1
     return {key: starts.get(key, 0) + rows for key, rows in given.items()}
+
+
+def task_rows(rows: int) -> int:
+    """Rows of each task, if so many are read and nobody has said how to cut them.
+
+    A task costs Spark as much as 15,000 rows, and a broker is as fast as four of them: eight are
+    enough, until each would take seconds.
+    """
+    return min(max(-(-rows // TASKS), TASK_ROWS_MIN), TASK_ROWS_MAX)
 
 
 def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]]:

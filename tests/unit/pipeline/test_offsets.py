@@ -20,6 +20,7 @@ from escrowmq.pipeline.offsets import (
     packed,
     readable,
     shared_out,
+    task_rows,
     to_json,
 )
 
@@ -150,6 +151,14 @@ def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
         (Range(A0, 50, 100), Range(A1, 75, 100)),
         (Range(B0, 0, 60),),
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tasks"),
+    [(1, 1), (100_000, 1), (100_001, 2), (2_000_001, 8), (4_000_000, 8), (40_000_000, 80)],
+)
+def test_a_read_is_cut_into_a_few_tasks_until_each_is_long(rows: int, tasks: int) -> None:
+    assert len(list(packed([Range(A0, 7, 7 + rows)], task_rows(rows)))) == tasks
 
 
 def test_small_queues_share_a_task() -> None:
