@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ SEARCHED_MAX = 256
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Stored bytes of the messages in one page, but for one that is larger."""
 
+BLOCKS_KEPT_S = 10.0
+"""How long parts of the log stay in memory when nobody reads in bulk any more."""
+
 #: As many digits as a code can have.
 _CODE = re.compile(r"-?[0-9]{1,10}")
 STORED_BYTES = 1024 * 1024
@@ -51,6 +55,7 @@ class OwnReading:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._blocks = LogBlocks(broker.store.log)
+        self._forgetting: asyncio.TimerHandle | None = None
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -141,6 +146,7 @@ class OwnReading:
             codes=_codes(header.tag_codes),
             blocks=self._blocks,
         )
+        self._forget_blocks_later()
         entries = found.entries
         call.answer_blocks(
             [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
@@ -149,6 +155,12 @@ class OwnReading:
             queue_start=queue.start,
             queue_end=queue.end,
         )
+
+    def _forget_blocks_later(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        loop = asyncio.get_running_loop()
+        self._forgetting = loop.call_later(BLOCKS_KEPT_S, self._blocks.forget)
 
     def find(self, call: Call[FindMessagesHeader]) -> None:
         """Messages by key or id."""

@@ -11,7 +11,16 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.message_columns import checked_schema, spark_schema
 from escrowmq.pipeline.message_options import Bound, MessageOptions, any_options, batch_options
 from escrowmq.pipeline.message_reading import RangesPartition, note_losses, read_partition
-from escrowmq.pipeline.offsets import NOWHERE, Loss, QueueKey, Range, Spans, packed, readable, task_rows
+from escrowmq.pipeline.offsets import (
+    NOWHERE,
+    Loss,
+    QueueKey,
+    Range,
+    Spans,
+    packed,
+    readable,
+    task_rows,
+)
 from escrowmq.pipeline.queues import Known, known
 
 if TYPE_CHECKING:

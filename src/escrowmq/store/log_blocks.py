@@ -55,6 +55,10 @@ class LogBlocks:
         _cells(data, width)[places] = cells
         return data.data[:total]
 
+    def forget(self) -> None:
+        """Give the memory back."""
+        self._held.clear()
+
     def _starts(self, offsets: Offsets) -> Offsets:
         """Where the blocks start in which these are: a new segment begins a new block."""
         segments = np.array([segment.start for segment in self._log.segments])

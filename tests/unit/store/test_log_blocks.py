@@ -91,6 +91,10 @@ def test_queues_side_by_side_are_read_from_the_log_once(monkeypatch: pytest.Monk
         assert bytes(found.records) == expected(driver, *places(driver, queue_id))
     # But for the margins, and the last block, which may still grow.
     assert sum(read_bytes) < 1.5 * log.end
+    blocks.forget()
+    read_bytes.clear()
+    blocks.gather(*places(driver, 0))
+    assert sum(read_bytes) > log.end
 
 
 def test_a_log_that_is_too_short_says_so() -> None:
