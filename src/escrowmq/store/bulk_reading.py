@@ -103,9 +103,8 @@ def _are_lost(store: Store, log_offsets: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _are_scattered(log_offsets: Offsets, sizes: Offsets) -> bool:
-    """Whether they are small, of about one size, and little stands between them, but something."""
-    largest, total = int(sizes.max()), int(sizes.sum())
-    if largest > MARGIN_BYTES or largest * len(sizes) > 2 * total:
+    """Whether they are small, and little stands between them, but something."""
+    if int(sizes.max()) > MARGIN_BYTES:
         return False
     neighbours = int(np.count_nonzero(log_offsets[1:] == log_offsets[:-1] + sizes[:-1]))
     span = int(log_offsets.max()) - int(log_offsets.min())

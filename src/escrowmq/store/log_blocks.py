@@ -2,7 +2,7 @@
 
 Queues are filled in turn, so whoever reads one of eight passes over the other seven.  Blocks that
 were read are kept for a moment: who reads the queues side by side gets them all from one read.
-Nothing is made per message, as long as messages are of about one size.
+Nothing is made per message, if messages are of about one size.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.store.commit_log import CommitLog
 
 BLOCK_BYTES = 256 * 1024
@@ -37,23 +39,35 @@ class LogBlocks:
 
     def gather(self, log_offsets: Offsets, sizes: Offsets) -> memoryview:
         """These records, one after the other; none may be larger than ``MARGIN_BYTES``."""
-        width = int(sizes.max())
-        cells = np.empty(len(sizes), dtype=f"V{width}")
-        order = np.argsort(log_offsets, kind="stable")
-        offsets = log_offsets[order]
-        starts = self._starts(offsets)
-        borders = np.flatnonzero(starts[1:] != starts[:-1]) + 1
-        ends = offsets + sizes[order]
-        for first, after in pairwise([0, *borders.tolist(), len(order)]):
-            rows, start = slice(first, after), int(starts[first])
-            block = self._block(start, int(ends[rows].max()))
-            cells[order[rows]] = _cells(block, width)[offsets[rows] - start]
         places = np.cumsum(sizes) - sizes
-        total = int(sizes.sum())
+        width, total = int(sizes.max()), int(sizes.sum())
         data = np.empty(total + width, dtype=np.uint8)
-        # One after the other: what follows a record in its cell makes way for the next one.
-        _cells(data, width)[places] = cells
+        order = np.argsort(log_offsets, kind="stable")
+        if width * len(sizes) <= 2 * total:
+            cells = np.empty(len(sizes), dtype=f"V{width}")
+            for start, block, rows in self._by_block(log_offsets, sizes, order):
+                cells[rows] = _cells(block, width)[log_offsets[rows] - start]
+            # One after the other: what follows a record in its cell makes way for the next one.
+            _cells(data, width)[places] = cells
+        else:
+            into = data.data
+            for start, block, rows in self._by_block(log_offsets, sizes, order):
+                view = memoryview(block)
+                parts = (log_offsets[rows] - start, places[rows], sizes[rows])
+                for at, place, size in zip(*(part.tolist() for part in parts), strict=True):
+                    into[place : place + size] = view[at : at + size]
         return data.data[:total]
+
+    def _by_block(
+        self, log_offsets: Offsets, sizes: Offsets, order: Offsets
+    ) -> Iterator[tuple[int, bytes, Offsets]]:
+        """Where each block starts, what is in it, and which records it has."""
+        offsets = log_offsets[order]
+        starts, ends = self._starts(offsets), offsets + sizes[order]
+        borders = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+        for first, after in pairwise([0, *borders.tolist(), len(order)]):
+            start = int(starts[first])
+            yield start, self._block(start, int(ends[first:after].max())), order[first:after]
 
     def forget(self) -> None:
         """Give the memory back."""

@@ -16,11 +16,11 @@ from tests.unit.store.helpers import Driver, message
 QUEUES = 4
 
 
-def filled(count: int = 40) -> Driver:
+def filled(count: int = 40, *, largest: int = 7) -> Driver:
     """Messages of four queues in turn, in several segments."""
     driver = Driver()
     for number in range(count):
-        body = b"x" * (number % 7)
+        body = b"x" * (number % 7 if number % 7 else largest)
         driver.append(*(message(body, queue_id=queue_id) for queue_id in range(QUEUES)))
     assert len(driver.store.log.segments) > 2
     return driver
@@ -40,11 +40,13 @@ def expected(driver: Driver, offsets: np.ndarray, sizes: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("block_bytes", [300, 1_000, 2**18])
 @pytest.mark.parametrize("blocks_max", [1, 3, 64])
+# Of about one size, and not.
+@pytest.mark.parametrize("largest", [7, 3_000])
 def test_records_are_gathered_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, block_bytes: int, blocks_max: int
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int, blocks_max: int, largest: int
 ) -> None:
     monkeypatch.setattr(log_blocks, "BLOCK_BYTES", block_bytes)
-    driver = filled()
+    driver = filled(largest=largest)
     blocks = LogBlocks(driver.store.log, blocks_max=blocks_max)
     for _ in range(2):
         for queue_id in range(QUEUES):
@@ -57,7 +59,7 @@ def test_records_are_gathered_as_they_are(
 @given(st.data())
 def test_records_come_in_the_order_that_is_asked_for(data: st.DataObject) -> None:
     """Transactions are visible in the order of their decisions."""
-    driver = filled(24)
+    driver = filled(24, largest=data.draw(st.sampled_from([7, 3_000])))
     offsets, sizes = places(driver, 0)
     rows = data.draw(st.lists(st.sampled_from(range(len(offsets))), min_size=1, unique=True))
     some = np.array(rows)
