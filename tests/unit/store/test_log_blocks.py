@@ -20,7 +20,7 @@ def filled(count: int = 40, *, largest: int = 7) -> Driver:
     """Messages of four queues in turn, in several segments."""
     driver = Driver()
     for number in range(count):
-        body = b"x" * (number % 7 if number % 7 else largest)
+        body = b"x" * (number % 7 or largest)
         driver.append(*(message(body, queue_id=queue_id) for queue_id in range(QUEUES)))
     assert len(driver.store.log.segments) > 2
     return driver
