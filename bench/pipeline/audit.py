@@ -3,8 +3,9 @@
     python -m bench.pipeline audit [COUNT ...]
 
 Transactions of one message: of a hundred, ninety are committed, nine rolled back and one is left
-undecided, each by an op record of its own.  The fold reads half and op records and the state table,
-and finds nothing; the count reads half and op records with all their columns.
+undecided, each by an op record of its own (``bench/figures/audit_fill.py``).  The fold reads half
+and op records and the state table, and finds nothing; the count reads half and op records with all
+their columns.
 """
 
 from __future__ import annotations
@@ -16,15 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.figures.common import held, message, opened, report, scratch
+from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
 from escrowmq.pipeline.audit_pins import take_pins
 from escrowmq.pipeline.audit_records import by_ranges, gather
 from escrowmq.pipeline.audit_views import Views
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.session import spark_session
-from escrowmq.transaction.commands import End
-from escrowmq.transaction.states import Resolution
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ COUNTS = (1_000_000, 10_000_000)
 NAMES = {1_000_000: "1m", 10_000_000: "10m"}
 WARM_UP = 20_000
 RUNS = 3
-BODY = b"x" * 100
-PART = 500
 
 
 def main(arguments: list[str]) -> None:
@@ -55,8 +52,8 @@ def compare(spark: SparkSession, path: Path, count: int) -> None:
     data = path / "data"
     data.mkdir(parents=True)
     # In a process of its own: what it needs in memory is not the measured one's.
-    command = [sys.executable, "-m", "bench.pipeline.audit", str(data / "store"), str(count)]
-    subprocess.run(command, check=True)  # noqa: S603 -- our own command
+    command = [sys.executable, "-m", "bench.figures.audit_fill", str(data / "store"), str(count)]
+    filled_s = timed(lambda: subprocess.run(command, check=True))  # noqa: S603 -- our own command
     with served(path) as broker:
         took: dict[str, list[float]] = {"fold": [], "scan": []}
         cpu = CpuTimes(broker=broker.process.pid)
@@ -74,6 +71,7 @@ def compare(spark: SparkSession, path: Path, count: int) -> None:
         scanned_rows_per_s=round(rows_of(count) / scan_s),
         fold_s=took["fold"],
         scan_s=took["scan"],
+        filled_s=filled_s,
         cpu=spent,
     )
 
@@ -99,30 +97,8 @@ def rows_of(count: int) -> int:
     return 2 * count - -(-count // 100)
 
 
-def timed(work: Callable[[], None]) -> float:
+def timed(work: Callable[[], object]) -> float:
     """Seconds."""
     started = time.perf_counter()
     work()
     return round(time.perf_counter() - started, 3)
-
-
-def fill(place: Path, count: int) -> None:
-    """Hold and end transactions, one after the other."""
-    store, _ = opened(place, durability="os")
-    now_ms = time.time_ns() // 1_000_000 - count
-    for number in range(count):
-        one = message(number, BODY, queue_id=number % 8)
-        half_offset = held(store, (one,), one.unique_key, now_ms + number)
-        if number % 100:
-            resolution = Resolution.ROLLBACK if number % 100 < 10 else Resolution.COMMIT  # noqa: PLR2004 -- nine of a hundred
-            store.execute(End(half_offset=half_offset, resolution=resolution, by="bench"), now_ms)
-        if number % PART == 0:
-            store.sync()
-            if store.checkpoint_due:
-                store.checkpoint()
-    store.sync()
-    store.close()
-
-
-if __name__ == "__main__":
-    fill(Path(sys.argv[1]), int(sys.argv[2]))

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from escrowmq.pipeline.message_columns import TYPES
+from escrowmq.pipeline.message_options import batch_options
+from escrowmq.pipeline.source import MessageReader, schema
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import BORN_AT_MS, bodies, decide, hold, read, row, send
 
@@ -147,6 +149,20 @@ def test_a_read_is_cut_into_tasks(spark: SparkSession, broker: InProcessBroker) 
     cut = read(spark, broker, maxRowsPerPartition="7")
     assert (whole.rdd.getNumPartitions(), cut.rdd.getNumPartitions()) == (1, 3)
     assert bodies(cut) == bodies(whole)
+
+
+def test_a_task_reads_its_queues_in_turn_and_each_in_its_order(broker: InProcessBroker) -> None:
+    given = {"broker": broker.broker_address, "topic": "orders", "maxRowsPerPartition": "10"}
+    given["columns"] = "queue_id,queue_offset"
+    task = MessageReader(batch_options(given), schema(given))
+    rows = [
+        [list(one.values()) for batch in task.read(part) for one in batch.to_pylist()]
+        for part in task.partitions()
+    ]
+    assert rows == [
+        [[queue_id, offset] for queue_id in range(2) for offset in range(start, start + 5)]
+        for start in (0, 5)
+    ]
 
 
 def test_an_odd_message_comes_with_its_problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.bulk_reading import read_stored
+from escrowmq.store.log_blocks import LogBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +38,9 @@ SEARCHED_MAX = 256
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Stored bytes of the messages in one page, but for one that is larger."""
 
+BLOCKS_KEPT_S = 10.0
+"""How long parts of the log stay in memory when nobody reads in bulk any more."""
+
 #: As many digits as a code can have.
 _CODE = re.compile(r"-?[0-9]{1,10}")
 STORED_BYTES = 1024 * 1024
@@ -52,6 +57,8 @@ class OwnReading:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._blocks = LogBlocks(broker.store.log)
+        self._forgetting: asyncio.TimerHandle | None = None
 
     def handlers(self) -> Handlers:
         """By request code."""
@@ -143,7 +150,9 @@ class OwnReading:
                 STORED_BYTES_BESIDE if call.is_beside_senders else READ_BYTES_MAX,
             ),
             codes=_codes(header.tag_codes),
+            blocks=self._blocks,
         )
+        self._forget_blocks_later()
         entries = found.entries
         call.answer_blocks(
             [found.queue_offsets, entries["visible_at_ms"], entries["crc"], entries["size"]],
@@ -152,6 +161,12 @@ class OwnReading:
             queue_start=queue.start,
             queue_end=queue.end,
         )
+
+    def _forget_blocks_later(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        loop = asyncio.get_running_loop()
+        self._forgetting = loop.call_later(BLOCKS_KEPT_S, self._blocks.forget)
 
     def find(self, call: Call[FindMessagesHeader]) -> None:
         """Messages by key or id."""

@@ -82,7 +82,7 @@ class OwnCalls:
     def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
         """Ask for what is answered with bytes."""
         request = encode_call(code, self._next_opaque(), header)
-        return read_blocks_answer(code, self._exchange(code, request))
+        return read_blocks_answer(code, self._exchange(code, request, is_body_copied=False))
 
     def pages(self, code: OwnCode, header: OwnHeader | None = None) -> Iterator[Answer]:
         """Ask for one page after the other, up to the last."""
@@ -115,13 +115,15 @@ class OwnCalls:
         self._opaque = self._opaque % OPAQUE_MAX + 1
         return self._opaque
 
-    def _exchange(self, code: OwnCode | RequestCode, request: bytes) -> Frame:
+    def _exchange(
+        self, code: OwnCode | RequestCode, request: bytes, *, is_body_copied: bool = True
+    ) -> Frame:
         connection = self._connected()
         until = time.monotonic() + self._answer_s
         try:
             connection.settimeout(self._answer_s)
             connection.sendall(request)
-            return self._answer(connection, until)
+            return self._answer(connection, until, is_body_copied=is_body_copied)
         except (OSError, ProtocolViolation) as error:
             # An answer that comes late would be taken for that of the next request.
             self.close()
@@ -144,10 +146,11 @@ class OwnCalls:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
 
-    def _answer(self, connection: socket.socket, until: float) -> Frame:
+    def _answer(self, connection: socket.socket, until: float, *, is_body_copied: bool) -> Frame:
         while True:
             size = frame_size(_received(connection, 4, until))
-            frame = decode_frame(_received(connection, size, until))
+            payload = _received(connection, size, until)
+            frame = decode_frame(payload, is_body_copied=is_body_copied)
             # A broker may also ask, or tell; nobody here can answer.
             if frame.is_response and frame.opaque == self._opaque:
                 return frame

@@ -92,7 +92,7 @@ class _Decoder:
         self._make: dict[str, Callable[[], pa.Array]] = {
             c.BROKER: lambda: pa.repeat(pa.scalar(place.broker), count),
             c.TOPIC: lambda: pa.repeat(pa.scalar(place.topic), count),
-            c.QUEUE_ID: lambda: pa.repeat(pa.scalar(place.queue_id, pa.int32()), count),
+            c.QUEUE_ID: lambda: pa.array(records.page.queue_id),
             c.QUEUE_OFFSET: lambda: pa.array(records.page.queue_offset),
             c.VISIBLE_AT_MS: lambda: pa.array(records.page.visible_at_ms),
             c.MESSAGE_ID: self._message_ids,
@@ -139,8 +139,7 @@ class _Decoder:
 
     @cached_property
     def _bodies(self) -> tuple[pa.Array, Problems]:
-        records = self._records
-        bodies = slices(self._buffer, records.body_starts, records.body_ends, pa.binary())
+        bodies = self._records.bodies
         flags = self._heads["sys_flag"].astype(np.int64)
         packed = np.flatnonzero(flags & SYS_COMPRESSED)
         if not len(packed):

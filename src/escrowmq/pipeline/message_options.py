@@ -82,6 +82,7 @@ class MessageOptions:
     start: Bound
     end: Bound
     rows_per_batch_max: int
+    #: Rows of a task; 0 for what suits the size of the read.
     rows_per_partition_max: int
     columns: tuple[str, ...]
     tags: tuple[str, ...]
@@ -114,7 +115,7 @@ def _read(options: Options) -> MessageOptions:
         start=start,
         end=end,
         rows_per_batch_max=options.whole("maxRowsPerBatch", 0, low=1, high=2**31 - 1),
-        rows_per_partition_max=options.whole("maxRowsPerPartition", 100_000, low=1, high=2**31 - 1),
+        rows_per_partition_max=options.whole("maxRowsPerPartition", 0, low=1, high=2**31 - 1),
         columns=chosen(
             options.names("columns"),
             with_properties=options.flag("includeProperties", default=False),

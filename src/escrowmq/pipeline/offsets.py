@@ -41,6 +41,12 @@ class Range(NamedTuple):
     end: int
 
 
+TASKS = 8
+TASK_ROWS_MIN = 100_000
+TASK_ROWS_MAX = 500_000
+SIDE_BY_SIDE_MAX = 16
+"""Queues that a task reads in turn, a page of each."""
+
 Offsets = Mapping[QueueKey, int]
 Spans = Mapping[QueueKey, Span]
 
@@ -138,19 +144,50 @@ def shared_out(starts: Offsets, ends: Offsets, rows_max: int) -> dict[QueueKey, 
     return {key: starts.get(key, 0) + rows for key, rows in given.items()}
 
 
+def task_rows(rows: int) -> int:
+    """Rows of each task, if so many are read and nobody has said how to cut them.
+
+    A task costs Spark as much as 15,000 rows, and a broker is as fast as four of them: eight are
+    enough, until each would take seconds.
+    """
+    return min(max(-(-rows // TASKS), TASK_ROWS_MIN), TASK_ROWS_MAX)
+
+
 def packed(ranges: Iterable[Range], rows_max: int) -> Iterator[tuple[Range, ...]]:
-    """Ranges by the task: about so many rows for each, and of one broker."""
+    """Ranges by the task: about so many rows for each, and of one broker.
+
+    Queues of a topic grow together, and a task has of each its part: their messages stand side by
+    side in the log, and the broker reads them together.
+    """
     held: list[Range] = []
     rows = 0
-    for whole in ranges:
-        queue, at, end = whole
-        while at < end:
-            if held and (rows >= rows_max or held[-1].queue.broker != queue.broker):
+    for group in side_by_side(ranges):
+        starts = {one.queue: one.start for one in group}
+        ends = {one.queue: one.end for one in group}
+        while starts != ends:
+            if held and (rows >= rows_max or held[-1].queue.broker != group[0].queue.broker):
                 yield tuple(held)
                 held, rows = [], 0
-            stop = min(end, at + rows_max - rows)
-            held.append(Range(queue, at, stop))
-            rows += stop - at
-            at = stop
+            stops = shared_out(starts, ends, rows_max - rows)
+            more = [Range(queue, at, stops[queue]) for queue, at in starts.items()]
+            held += [one for one in more if one.start < one.end]
+            rows += sum(one.end - one.start for one in more)
+            starts = stops
     if held:
         yield tuple(held)
+
+
+def side_by_side(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Ranges of different queues of one topic, as they follow each other, some at a time."""
+    group: list[Range] = []
+    for one in ranges:
+        if one.start >= one.end:
+            continue
+        is_other = bool(group) and group[0].queue[:2] != one.queue[:2]
+        is_again = any(one.queue == other.queue for other in group)
+        if is_other or is_again or len(group) >= SIDE_BY_SIDE_MAX:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group

@@ -11,7 +11,16 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.message_columns import checked_schema, spark_schema
 from escrowmq.pipeline.message_options import Bound, MessageOptions, any_options, batch_options
 from escrowmq.pipeline.message_reading import RangesPartition, note_losses, read_partition
-from escrowmq.pipeline.offsets import NOWHERE, Loss, QueueKey, Range, Spans, packed, readable
+from escrowmq.pipeline.offsets import (
+    NOWHERE,
+    Loss,
+    QueueKey,
+    Range,
+    Spans,
+    packed,
+    readable,
+    task_rows,
+)
 from escrowmq.pipeline.queues import Known, known
 
 if TYPE_CHECKING:
@@ -96,7 +105,8 @@ def planned(
             lost.append(Loss(queue, start, end, there))
         kept.append(Range(queue, *readable(start, end, there or NOWHERE)))
     note_losses(lost, options)
+    rows_max = options.rows_per_partition_max or task_rows(sum(end - at for _, at, end in kept))
     return [
         RangesPartition(found.addresses[some[0].queue.broker], some)
-        for some in packed(kept, options.rows_per_partition_max)
+        for some in packed(kept, rows_max)
     ]

@@ -148,8 +148,11 @@ class FrameSplitter:
         self._wanted_bytes = wanted_bytes
 
 
-def decode_frame(payload: bytes | bytearray) -> Frame:
-    """Read one frame without its first four bytes."""
+def decode_frame(payload: bytes | bytearray, *, is_body_copied: bool = True) -> Frame:
+    """Read one frame without its first four bytes.
+
+    A body that is not copied is a view of them, for who only looks into it as a buffer.
+    """
     if len(payload) < _WORD_BYTES:
         raise _malformed("truncated", size=len(payload))
     (word,) = _WORD.unpack_from(payload)
@@ -158,7 +161,8 @@ def decode_frame(payload: bytes | bytearray) -> Frame:
         raise _malformed("header passes the frame's end", size=word & _HEADER_BYTES_MAX)
     # Each part is copied once, however large it is.
     view = memoryview(payload)
-    return _from_parts(word >> 24, bytes(view[_WORD_BYTES:body_at]), bytes(view[body_at:]))
+    body: bytes = bytes(view[body_at:]) if is_body_copied else view[body_at:]  # type: ignore[assignment]  # a buffer, too
+    return _from_parts(word >> 24, bytes(view[_WORD_BYTES:body_at]), body)
 
 
 def frame_size(first: bytes | bytearray) -> int:

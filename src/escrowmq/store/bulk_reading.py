@@ -13,11 +13,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from escrowmq.store.log_blocks import MARGIN_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from escrowmq.store.commit_log import CommitLog
     from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.store.log_blocks import LogBlocks
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
 
@@ -54,10 +57,12 @@ def read_stored(
     count_max: int,
     bytes_max: int,
     codes: Collection[int] | None = None,
+    blocks: LogBlocks | None = None,
 ) -> StoredBytes:
     """Visible messages at the queue offsets ``[start, end)``; at least one, however large.
 
-    With ``codes``, only those with such tags.  What repair took out is passed over.
+    With ``codes``, only those with such tags.  What repair took out is passed over.  ``blocks``
+    are for who reads several queues.
     """
     # Few are smaller, and entries that do not fit are looked at for nothing.
     looked = min(count_max, bytes_max // SMALL_BYTES + 1) if codes is None else FILTERED_MAX
@@ -74,9 +79,14 @@ def read_stored(
     if len(taken) < len(wanted):
         next_offset = start + int(wanted[len(taken)])
     entries = rows[taken]
-    records = memoryview(bytearray(int(totals[len(taken) - 1]) if len(taken) else 0))
+    records = memoryview(b"")
     if len(taken):
-        _copy(store.log, entries["log_offset"], entries["size"].astype(np.int64), records)
+        offsets, sizes = entries["log_offset"], entries["size"].astype(np.int64)
+        if blocks is not None and _are_scattered(offsets, sizes):
+            records = blocks.gather(offsets, sizes)
+        else:
+            records = memoryview(bytearray(int(totals[len(taken) - 1])))
+            _copy(store.log, offsets, sizes, records)
     return StoredBytes(
         queue_offsets=taken + start, entries=entries, records=records, next_offset=next_offset
     )
@@ -90,6 +100,15 @@ def _are_lost(store: Store, log_offsets: Offsets) -> npt.NDArray[np.bool_]:
     for start, end in store.lost.ranges:
         are_lost |= (log_offsets >= start) & (log_offsets < end)
     return are_lost
+
+
+def _are_scattered(log_offsets: Offsets, sizes: Offsets) -> bool:
+    """Whether they are small, and little stands between them, but something."""
+    if int(sizes.max()) > MARGIN_BYTES:
+        return False
+    neighbours = int(np.count_nonzero(log_offsets[1:] == log_offsets[:-1] + sizes[:-1]))
+    span = int(log_offsets.max()) - int(log_offsets.min())
+    return 2 * neighbours < len(sizes) and span <= len(sizes) * GAP_BYTES_MAX
 
 
 def _copy(log: CommitLog, log_offsets: Offsets, sizes: Offsets, into: memoryview) -> None:

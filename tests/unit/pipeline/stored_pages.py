@@ -12,7 +12,8 @@ from escrowmq.pipeline.decoding import decode_page
 from escrowmq.pipeline.stored_records import Page, Place
 from escrowmq.protocol.stored_message import encode, record_crc
 
-PLACE = Place("broker-a", "orders", 3)
+PLACE = Place("broker-a", "orders")
+QUEUE_ID = 3
 ALL = tuple(c.TYPES)
 V4 = bytes(range(8))
 
@@ -20,7 +21,7 @@ V4 = bytes(range(8))
 def record_of(body: bytes = b"", properties: bytes = b"", sys_flag: int = 0) -> bytes:
     """A message as the log has it."""
     message = Message(
-        topic=PLACE.topic, queue_id=3, body=body, properties=properties, sys_flag=sys_flag
+        topic=PLACE.topic, queue_id=QUEUE_ID, body=body, properties=properties, sys_flag=sys_flag
     )
     return encode(message, 0, 0, 0, V4)
 
@@ -29,6 +30,7 @@ def page_of(found: list[bytes], first: int = 5, visible_at_ms: int = 1_000) -> P
     """These messages, as a broker answers them."""
     count = len(found)
     return Page(
+        queue_id=np.full(count, QUEUE_ID, dtype=np.int32),
         queue_offset=np.arange(first, first + count, dtype=np.int64),
         visible_at_ms=np.arange(visible_at_ms, visible_at_ms + count, dtype=np.int64),
         crc=np.array([record_crc(record) for record in found], dtype=np.int64),

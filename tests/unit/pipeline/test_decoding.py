@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from escrowmq.model.message import Message
+from escrowmq.pipeline.stored_records import joined
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import find_property, parse_properties
@@ -17,7 +19,7 @@ from escrowmq.protocol.stored_message import (
     decode,
     encode,
 )
-from tests.unit.pipeline.stored_pages import ALL, PLACE, V4, decoded, page_of
+from tests.unit.pipeline.stored_pages import ALL, PLACE, QUEUE_ID, V4, decoded, page_of
 
 V6 = bytes(range(20))
 
@@ -38,7 +40,7 @@ def records(draw: st.DrawFn, topic: str = PLACE.topic) -> bytes:
     large = st.integers(-(2**63), 2**63 - 1)
     message = Message(
         topic=topic,
-        queue_id=PLACE.queue_id,
+        queue_id=QUEUE_ID,
         body=draw(st.binary(max_size=40)),
         properties=draw(property_strings()),
         flag=draw(number),
@@ -67,7 +69,7 @@ def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]
     return {
         "broker": "broker-a",
         "topic": message.topic,
-        "queue_id": 3,
+        "queue_id": QUEUE_ID,
         "queue_offset": message.queue_offset,
         "log_offset": message.log_offset,
         "message_id": offset_message_id(message.store_host, message.log_offset),
@@ -97,6 +99,16 @@ def is_half(record: bytes) -> bool:
 def test_any_messages_are_read_as_one_by_one(found: list[bytes]) -> None:
     expected = [told(record, 5 + at, 1_000 + at) for at, record in enumerate(found)]
     assert decoded(page_of(found)) == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(records(), max_size=4), min_size=1, max_size=3))
+def test_pages_of_several_queues_are_read_together(pages: list[list[bytes]]) -> None:
+    alone = [
+        page_of(found)._replace(queue_id=np.full(len(found), queue_id, dtype=np.int32))
+        for queue_id, found in enumerate(pages)
+    ]
+    assert decoded(joined(alone)) == [row for page in alone for row in decoded(page)]
 
 
 @settings(deadline=None)

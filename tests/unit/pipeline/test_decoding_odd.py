@@ -11,8 +11,9 @@ import pytest
 from escrowmq.model.errors import ProtocolViolation, StoreCorrupt
 from escrowmq.pipeline import bodies, decoding
 from escrowmq.pipeline.decoding import decode_page
+from escrowmq.pipeline.stored_records import joined
 from escrowmq.protocol.stored_message import record_crc
-from tests.unit.pipeline.stored_pages import PLACE, decoded, page_of, record_of
+from tests.unit.pipeline.stored_pages import PLACE, QUEUE_ID, decoded, page_of, record_of
 
 
 def compressed(body: bytes, kind: int = 0) -> bytes:
@@ -118,6 +119,19 @@ def test_a_damaged_message_is_never_served(at: int) -> None:
     # Whatever is wanted of it.
     with pytest.raises(StoreCorrupt, match="message_damaged"):
         decoded(page._replace(data=memoryview(data)), ("queue_id",))
+
+
+def test_a_damaged_message_is_named_among_those_of_other_queues() -> None:
+    first = page_of([record_of(b"first")] * 2, first=10)
+    other = page_of([record_of(b"other", b"a\x01b\x02")] * 2, first=20)
+    other = other._replace(queue_id=other.queue_id + 1)
+    data = bytearray(other.data)
+    data[-1] ^= 1
+    page = joined([first, other._replace(data=memoryview(data))])
+    with pytest.raises(StoreCorrupt, match="message_damaged") as raised:
+        decoded(page)
+    fields = raised.value.fields
+    assert (fields["queue_id"], fields["queue_offset"]) == (QUEUE_ID + 1, 21)
 
 
 def test_bytes_that_are_no_messages_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from escrowmq.pipeline.offsets import (
     packed,
     readable,
     shared_out,
+    task_rows,
     to_json,
 )
 
@@ -126,16 +128,37 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 @given(ranges(), st.integers(1, 30))
 def test_tasks_read_all_of_it_once(wanted: list[Range], rows_max: int) -> None:
     tasks = list(packed(wanted, rows_max))
-    rows = [
-        (one.queue, offset)
-        for task in tasks
-        for one in task
-        for offset in range(one.start, one.end)
-    ]
-    assert rows == [(one.queue, at) for one in wanted for at in range(one.start, one.end)]
+    # Each queue in its order.
+    assert _rows(one for task in tasks for one in task) == _rows(wanted)
     for task in tasks:
         assert len({one.queue.broker for one in task}) == 1
         assert 0 < sum(one.end - one.start for one in task) <= rows_max
+
+
+def _rows(ranges: Iterable[Range]) -> dict[QueueKey, list[int]]:
+    rows: dict[QueueKey, list[int]] = {}
+    for one in ranges:
+        if one.start < one.end:
+            rows.setdefault(one.queue, []).extend(range(one.start, one.end))
+    return rows
+
+
+def test_a_task_has_its_part_of_each_queue_of_a_topic() -> None:
+    """They were filled together, so what stands side by side in the log is read together."""
+    wanted = [Range(A0, 0, 100), Range(A1, 50, 100), Range(B0, 0, 60)]
+    assert list(packed(wanted, 75)) == [
+        (Range(A0, 0, 50), Range(A1, 50, 75)),
+        (Range(A0, 50, 100), Range(A1, 75, 100)),
+        (Range(B0, 0, 60),),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tasks"),
+    [(1, 1), (100_000, 1), (100_001, 2), (2_000_001, 8), (4_000_000, 8), (40_000_000, 80)],
+)
+def test_a_read_is_cut_into_a_few_tasks_until_each_is_long(rows: int, tasks: int) -> None:
+    assert len(list(packed([Range(A0, 7, 7 + rows)], task_rows(rows)))) == tasks
 
 
 def test_small_queues_share_a_task() -> None:

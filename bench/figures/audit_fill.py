@@ -1,0 +1,122 @@
+"""What an audit's benchmark starts from: a store with millions of transactions, in minutes.
+
+    python -m bench.figures.audit_fill STORE COUNT
+
+Transactions of one message: of a hundred, ninety are committed, nine rolled back and one is left
+undecided.  Commands would take 27 µs for each.  Nearly all of them are alike, so only the first
+hundred go that way.  The frames of the others are made by the store's own encoders, and applied as
+a restart applies them: tables, queues and keys by the thousand.  What is in the log is what
+commands would have put there, byte for byte: ``tests/unit/store/test_audit_fill.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.figures.common import HOST, held, message, opened
+from escrowmq.protocol.stored_message import SYS_PREPARED
+from escrowmq.store.encoding import MessageEncoder
+from escrowmq.store.frames import HEAD_BYTES, whole_frame
+from escrowmq.store.recovery import no_collector
+from escrowmq.store.replay import Replayer
+from escrowmq.store.store import Store
+from escrowmq.transaction.commands import End
+from escrowmq.transaction.records import UNNUMBERED, Decided, Placed, Prepared, Span
+from escrowmq.transaction.states import Resolution, State
+
+BODY = b"x" * 100
+BY = "bench"
+QUEUES = 8
+ROLLED_BACK_OF_100 = 9
+#: By commands: among them is one of each kind, in each queue.
+COMMANDED = 100
+#: Transactions that are written and applied together.
+PART = 2_000
+
+
+def fill(place: Path, count: int, start_ms: int) -> None:
+    """A new store with so many transactions, the first of them held at this time."""
+    store, _ = opened(place, durability="os")
+    command(store, range(min(count, COMMANDED)), start_ms)
+    replayer = Replayer(store)
+    with no_collector():
+        for first in range(COMMANDED, count, PART):
+            frames = b"".join(framed(store, range(first, min(first + PART, count)), start_ms))
+            offset = store.log.end
+            store.log.append(frames, start_ms + first)
+            store.write()
+            assert replayer.feed(memoryview(frames), offset) == len(frames)
+            replayer.flush()
+            store.sync()
+            if store.checkpoint_due:
+                store.checkpoint()
+    store.close()
+
+
+def command(store: Store, numbers: range, start_ms: int) -> None:
+    """Hold and end transactions, one after the other."""
+    for number in numbers:
+        one = message(number, BODY, queue_id=number % QUEUES)
+        half_offset = held(store, (one,), one.unique_key, start_ms + number)
+        state = outcome(number)
+        if state is not State.PREPARED:
+            is_commit = state is State.COMMITTED
+            resolution = Resolution.COMMIT if is_commit else Resolution.ROLLBACK
+            ending = End(half_offset=half_offset, resolution=resolution, by=BY)
+            store.execute(ending, start_ms + number)
+    store.sync()
+
+
+def outcome(number: int) -> State:
+    """What becomes of a transaction."""
+    place = number % 100
+    if not place:
+        return State.PREPARED
+    return State.ROLLED_BACK if place <= ROLLED_BACK_OF_100 else State.COMMITTED
+
+
+def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
+    """The frames of these transactions, which follow each other at the end of the log."""
+    encoder = MessageEncoder(HOST)
+    log_offset, flushed, ends = store.log.end, store.log.flushed, list(store.core.queue_ends)
+    queues = store.core.names.queues_of[message(0, BODY).topic]
+    check_after_ms = store.core.policy.check_after_ms
+    for number in numbers:
+        one = message(number, BODY, queue_id=number % QUEUES)
+        queue, at_ms = queues[one.queue_id], start_ms + number
+        placed = Placed([queue])
+        parts = encoder.encode_one(
+            one, number, (log_offset + HEAD_BYTES, at_ms), SYS_PREPARED, placed
+        )
+        half = Prepared(
+            first=number,
+            head=number,
+            origin=0,
+            transaction_id=one.unique_key,
+            number=UNNUMBERED,
+            next_check_at_ms=at_ms + check_after_ms,
+            deliver_after_ms=[],
+            placed=placed,
+        )
+        place = (log_offset, at_ms, flushed)
+        frame = whole_frame(parts, placed.sizes[0], (half,), place, store.seed)
+        yield frame
+        log_offset += len(frame)
+        state = outcome(number)
+        if state is State.PREPARED:
+            continue
+        given = []
+        if state is State.COMMITTED:
+            given = [Span(queue, ends[queue], 1)]
+            ends[queue] += 1
+        decision = Decided(number, state, BY, [(number, 1)], given, [])
+        frame = whole_frame((), 0, (decision,), (log_offset, at_ms, flushed), store.seed)
+        yield frame
+        log_offset += len(frame)
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), int(sys.argv[2]), time.time_ns() // 1_000_000 - int(sys.argv[2]))

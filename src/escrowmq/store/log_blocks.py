@@ -1,0 +1,103 @@
+"""Messages that stand between those of others, gathered from blocks of the log.
+
+Queues are filled in turn, so whoever reads one of eight passes over the other seven.  Blocks that
+were read are kept for a moment: who reads the queues side by side gets them all from one read.
+Nothing is made per message, if messages are of about one size.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.commit_log import CommitLog
+
+BLOCK_BYTES = 256 * 1024
+MARGIN_BYTES = 16 * 1024
+"""How far a message may pass the end of its block: each is read with that much more."""
+
+BLOCKS_MAX = 64
+"""Blocks that are kept: 17 MiB, which is what two tasks read of the log in a turn of 8 queues."""
+
+Offsets = npt.NDArray[np.int64]
+
+
+class LogBlocks:
+    """Blocks of one log that were read a moment ago."""
+
+    def __init__(self, log: CommitLog, *, blocks_max: int = BLOCKS_MAX) -> None:
+        self._log = log
+        self._blocks_max = blocks_max
+        #: By log offset, the one that was used last at the end.
+        self._held: dict[int, bytes] = {}
+
+    def gather(self, log_offsets: Offsets, sizes: Offsets) -> memoryview:
+        """These records, one after the other; none may be larger than ``MARGIN_BYTES``."""
+        places = np.cumsum(sizes) - sizes
+        width, total = int(sizes.max()), int(sizes.sum())
+        data = np.empty(total + width, dtype=np.uint8)
+        order = np.argsort(log_offsets, kind="stable")
+        if width * len(sizes) <= 2 * total:
+            cells = np.empty(len(sizes), dtype=f"V{width}")
+            for start, block, rows in self._by_block(log_offsets, sizes, order):
+                cells[rows] = _cells(block, width)[log_offsets[rows] - start]
+            # One after the other: what follows a record in its cell makes way for the next one.
+            _cells(data, width)[places] = cells
+        else:
+            into = data.data
+            for start, block, rows in self._by_block(log_offsets, sizes, order):
+                view = memoryview(block)
+                parts = (log_offsets[rows] - start, places[rows], sizes[rows])
+                for at, place, size in zip(*(part.tolist() for part in parts), strict=True):
+                    into[place : place + size] = view[at : at + size]
+        return data.data[:total]
+
+    def _by_block(
+        self, log_offsets: Offsets, sizes: Offsets, order: Offsets
+    ) -> Iterator[tuple[int, bytes, Offsets]]:
+        """Where each block starts, what is in it, and which records it has."""
+        offsets = log_offsets[order]
+        starts, ends = self._starts(offsets), offsets + sizes[order]
+        borders = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+        for first, after in pairwise([0, *borders.tolist(), len(order)]):
+            start = int(starts[first])
+            yield start, self._block(start, int(ends[first:after].max())), order[first:after]
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        self._held.clear()
+
+    def _starts(self, offsets: Offsets) -> Offsets:
+        """Where the blocks start in which these are: a new segment begins a new block."""
+        segments = np.array([segment.start for segment in self._log.segments])
+        begins = segments[np.searchsorted(segments, offsets, side="right") - 1]
+        starts: Offsets = np.maximum(offsets - offsets % BLOCK_BYTES, begins)
+        return starts
+
+    def _block(self, start: int, needed_end: int) -> bytes:
+        block = self._held.pop(start, None)
+        if block is None:
+            log = self._log
+            end = start - start % BLOCK_BYTES + BLOCK_BYTES + MARGIN_BYTES
+            block = log.peek(start, end - start)
+            if start + len(block) < needed_end:
+                # It says what is wrong.
+                log.read(start, needed_end - start)
+            if start + len(block) < end or log.written < end:
+                # The segment ends here, or what follows is still to be written.
+                return block.ljust(end - start, b"\0")
+            if len(self._held) >= self._blocks_max:
+                del self._held[next(iter(self._held))]
+        self._held[start] = block
+        return block
+
+
+def _cells(data: bytes | npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.void]:
+    """So many bytes from each place on."""
+    return np.ndarray(len(data) - width + 1, dtype=f"V{width}", buffer=data, strides=(1,))
