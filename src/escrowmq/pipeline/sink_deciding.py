@@ -102,7 +102,7 @@ def carry(home: SinkCalls, written: Sequence[Written]) -> None:
         return
     told = fates(split, found)
     with ThreadPoolExecutor(THREADS_MAX) as threads:
-        carried = [threads.submit(_carry, broker, its, by(run)) for broker, its in told.items()]
+        carried = [threads.submit(carry_to, broker, its, by(run)) for broker, its in told.items()]
     for one in carried:
         one.result()
 
@@ -121,7 +121,8 @@ def fates(
     return decisions
 
 
-def _carry(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
+def carry_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
+    """Tell one broker; for a while, and then settle does it."""
     try:
         with SinkCalls(broker.address, CARRY_MS) as calls:
             calls.decide_each(decisions, who)
