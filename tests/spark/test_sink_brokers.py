@@ -13,6 +13,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
+from escrowmq.pipeline.audit_compare import AuditRequest
+from escrowmq.pipeline.audit_job import run_audit
 from escrowmq.pipeline.ledgers import Ledgers
 from escrowmq.pipeline.settling import settle_round
 from escrowmq.testing import InProcessBroker
@@ -259,6 +261,17 @@ def test_a_task_that_is_tried_again_leaves_no_double(
     assert left[0] == 1
     assert settle(spark, brokers).rolled_back == sum(left)
     assert undecided(brokers) == [0, 0, 0]
+
+
+def test_an_audit_of_all_brokers_finds_nothing(
+    spark: SparkSession, brokers: list[InProcessBroker]
+) -> None:
+    write(rows(spark), brokers)
+    write_and_die(rows(spark), brokers, "carry.one", **NAMED)
+    settle(spark, brokers)
+    write_and_die(rows(spark), brokers, "check.after", appId="left")
+    report = run_audit(spark, AuditRequest(brokers=tuple(addresses(brokers).split(","))))
+    assert report.findings == []
 
 
 # Streams.
