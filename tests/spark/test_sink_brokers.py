@@ -190,6 +190,17 @@ def test_nothing_is_decided_while_home_is_away(
     assert bodies(*brokers) == each_once()
 
 
+def test_two_brokers_with_the_home_s_name_decide_nothing(
+    spark: SparkSession, brokers: list[InProcessBroker]
+) -> None:
+    write_and_die(rows(spark), brokers, "decide.after", **NAMED)
+    left = undecided(brokers)
+    with InProcessBroker(name="a") as twin:
+        done = settle(spark, [*brokers, twin])
+    assert (done.committed, done.rolled_back, done.away) == (0, 0, ("a",))
+    assert done.unknown == {"home_away": sum(left)}
+
+
 def test_an_abort_leaves_nothing_anywhere(
     spark: SparkSession, brokers: list[InProcessBroker]
 ) -> None:

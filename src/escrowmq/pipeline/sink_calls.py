@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -74,10 +75,14 @@ class Written(WriterCommitMessage):
 
 
 class SinkCalls:
-    """A connection to a broker; one thread uses it at a time."""
+    """A connection to a broker.
+
+    Threads take turns: a task asks for topics while its rows are on their way.
+    """
 
     def __init__(self, address: str, timeout_ms: int) -> None:
         self.address = address
+        self._turn = Lock()
         self._timeout_s = timeout_ms / 1_000
         self._calls = OwnCalls(address, answer_s=min(ANSWER_S, self._timeout_s))
 
@@ -192,7 +197,8 @@ class SinkCalls:
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                return ask()
+                with self._turn:
+                    return ask()
             except (Unavailable, OutcomeUnknown):
                 if time.monotonic() + wait_s >= until:
                     raise

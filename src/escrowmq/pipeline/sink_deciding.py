@@ -20,7 +20,7 @@ from escrowmq.transaction.states import State
 log = logging.getLogger(__name__)
 
 CARRY_MS = 5_000
-"""How long the driver tries to carry a decision to a broker: then settle does it."""
+"""How long the driver tries to learn of a decision and to carry it: then settle does it."""
 THREADS_MAX = 8
 
 Parts = Mapping[SinkBroker, Sequence[Part]]
@@ -96,7 +96,8 @@ def carry(home: SinkCalls, written: Sequence[Written]) -> None:
     run = split[0].attempt.run
     sought = [SoughtAttemptRow(one.head, one.attempt.transaction_id) for one in split]
     try:
-        found = list(home.find(run.producer_group, sought))
+        with SinkCalls(home.address, CARRY_MS) as asked:
+            found = list(asked.find(run.producer_group, sought))
     except EscrowError as error:
         log.warning("decision_not_carried", extra={"attempts": len(split), "why": str(error)})
         return

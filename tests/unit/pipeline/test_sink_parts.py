@@ -205,10 +205,11 @@ def test_a_decision_is_a_success_though_another_broker_is_away_then(
 
 
 def test_what_became_of_it_is_not_carried_if_home_does_not_say(
-    served: Brokers, caplog: pytest.LogCaptureFixture
+    served: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(sink_deciding, "CARRY_MS", 100)
     written, a = spread(served), served[0]
-    with SinkCalls(a.broker_address, timeout_ms=100) as home:
+    with SinkCalls(a.broker_address, TIMEOUT_MS) as home:
         a.stop()
         sink_deciding.carry(home, [written])
     assert "decision_not_carried" in [record.msg for record in caplog.records]

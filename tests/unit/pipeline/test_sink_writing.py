@@ -10,7 +10,7 @@ import pytest
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
-from escrowmq.pipeline import sink_writing
+from escrowmq.pipeline import sink_deciding, sink_writing
 from escrowmq.pipeline.sink_calls import SinkCalls, Written
 from escrowmq.pipeline.sink_writing import AttemptWriting
 from escrowmq.protocol.own import OwnCode
@@ -67,6 +67,31 @@ def test_all_of_a_batch_can_be_seen_however_many_requests_it_took(
     written = write(broker.broker_address, rows(*"abcdefghijklmnopqrstuvwxyz"), rows_max=1)
     decide(broker.broker_address, written)
     assert bodies(broker) == list("abcdefghijklmnopqrstuvwxyz")
+
+
+def test_a_new_topic_is_asked_for_while_rows_are_on_their_way(broker: InProcessBroker) -> None:
+    """Both on one connection: they must not take each other's answers."""
+    names = [f"topic-{number}" for number in range(100)]
+    batches = (pa.record_batch({"body": ["a"], "topic": [name]}) for name in names)
+    with SinkCalls(broker.broker_address, TIMEOUT_MS) as calls:
+        written = AttemptWriting(calls, new_attempt(), "").write(batches)
+    assert (written.rows, written.last_number) == (100, 99)
+    assert decide(broker.broker_address, written) == "decided"
+    assert all(len(broker.messages(name)) == 1 for name in names)
+
+
+def test_one_broker_is_asked_for_nothing_but_topics_rows_and_the_decision(
+    broker: InProcessBroker,
+) -> None:
+    with LosingProxy(broker.broker_address, lambda _code, _number: False) as way:
+        written = write(way.address, rows("a", "b", "c"), rows("d"))
+        with SinkCalls(way.address, TIMEOUT_MS) as home:
+            assert sink_deciding.decide(home, RUN, "b", [written], TIMEOUT_MS) == "decided"
+        assert way.brought == {
+            OwnCode.LIST_TOPICS: 1,
+            OwnCode.HOLD_HALVES: 3,
+            OwnCode.DECIDE_BATCH: 1,
+        }
 
 
 def test_an_attempt_can_be_told_from_its_names_and_waits_a_day(broker: InProcessBroker) -> None:
