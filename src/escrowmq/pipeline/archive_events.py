@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.pipeline.archive_claim import Claim, Place
 from escrowmq.pipeline.archive_stream import ArchiveStream
-from escrowmq.pipeline.archive_tasks import Target, WriteRows, written_by
-from escrowmq.pipeline.facts import BROKER, BROKER_NAME, LOG_OFFSET
+from escrowmq.pipeline.archive_tasks import EVENT_COLUMNS, Batch, Target, WriteEvents, written_by
+from escrowmq.pipeline.facts import BROKER, LOG_OFFSET
 from escrowmq.pipeline.lake_files import WrittenFile
 from escrowmq.pipeline.lake_tables import TRANSACTIONS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class EventStream(ArchiveStream):
@@ -30,15 +26,13 @@ class EventStream(ArchiveStream):
             "startingOffsets": starting,
             "maxBytesPerBatch": str(self._options.log_bytes_per_batch_max),
             "failOnDataLoss": str(self._options.fails_on_loss).lower(),
+            "columns": ",".join(EVENT_COLUMNS),
         }
 
-    def _rows(self, source: DataFrame) -> DataFrame:
-        # An address may change; a name stays.
-        return source.withColumn(BROKER, F.col(BROKER_NAME)).select(*TRANSACTIONS.columns)
-
-    def _write(self, owner: Claim, rows: DataFrame, batch: int) -> list[WrittenFile]:
-        files = written_by(rows, WriteRows(Target.of(self._lake, TRANSACTIONS)))
-        is_new = self._lake.commit(TRANSACTIONS, files, owner.entitled(batch))
+    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
+        task = WriteEvents(Target.of(self._lake, TRANSACTIONS))
+        files = written_by(self._spark, batch, task)
+        is_new = self._lake.commit(TRANSACTIONS, files, owner.entitled(batch.number))
         return files if is_new else []
 
     def _take_over(self, _place: Place) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable, Transaction
 
 from escrowmq.pipeline.archive_claim import Claim, Place
 from escrowmq.pipeline.archive_stream import ArchiveStream
-from escrowmq.pipeline.archive_tasks import MESSAGE_COLUMNS, Target, WriteMessages, written_by
+from escrowmq.pipeline.archive_tasks import (
+    MESSAGE_COLUMNS,
+    Batch,
+    Target,
+    WriteMessages,
+    written_by,
+)
 from escrowmq.pipeline.lake import Entitlement, told
 from escrowmq.pipeline.lake_files import WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 class MessageStream(ArchiveStream):
@@ -34,19 +36,17 @@ class MessageStream(ArchiveStream):
             "retryMs": str(self._options.patience_ms),
         }
 
-    def _rows(self, source: DataFrame) -> DataFrame:
-        return source
-
-    def _write(self, owner: Claim, rows: DataFrame, batch: int) -> list[WrittenFile]:
+    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
         self._lake.open(QUARANTINE)
         messages, quarantine = (Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE))
-        files = written_by(rows, WriteMessages(messages, quarantine, owner.archive_id, batch))
+        task = WriteMessages(messages, quarantine, owner.archive_id, batch.number)
+        files = written_by(self._spark, batch, task)
         poison = [file for file in files if file.table == QUARANTINE.name]
         # First: once the messages are there, nobody comes back to this batch.
         if poison:
-            self._lake.commit(QUARANTINE, poison, _once(owner, batch))
+            self._lake.commit(QUARANTINE, poison, _once(owner, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
-        is_new = self._lake.commit(MESSAGES, good, owner.entitled(batch))
+        is_new = self._lake.commit(MESSAGES, good, owner.entitled(batch.number))
         return files if is_new else []
 
     def _take_over(self, place: Place) -> str:

@@ -1,7 +1,8 @@
 """A stream of the archive: a query of Spark's that appends to one table of the lake.
 
-A batch is read, written to files by the tasks, and committed by the driver: whoever is killed in
-between leaves files that belong to nobody, and the batch is run again.
+Spark keeps the offsets, plans the batches and repeats them.  A batch is read and written to files
+by the tasks, and committed by the driver: whoever is killed in between leaves files that belong to
+nobody, and the batch is run again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError, Unavailable
 from escrowmq.pipeline.archive_claim import NO_BATCH, Claim, Place, claim
+from escrowmq.pipeline.archive_tasks import Batch
 from escrowmq.pipeline.data_source import EscrowSource
 from escrowmq.pipeline.lake import Lake
 from escrowmq.pipeline.lake_files import WrittenFile
@@ -23,7 +25,7 @@ from escrowmq.pipeline.lake_tables import LakeTable
 from escrowmq.pipeline.storage import absolute, for_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -101,11 +103,7 @@ class ArchiveStream(ABC):
         """How the source is read."""
 
     @abstractmethod
-    def _rows(self, source: DataFrame) -> DataFrame:
-        """What the tasks get."""
-
-    @abstractmethod
-    def _write(self, owner: Claim, rows: DataFrame, batch: int) -> list[WrittenFile]:
+    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
         """Write and commit a batch that is not committed yet; what it committed."""
 
     @abstractmethod
@@ -127,8 +125,8 @@ class ArchiveStream(ABC):
         self._position = self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
         source = self._spark.readStream.format("escrowmq").options(**options).load()
         self._query = (
-            self._rows(source)
-            .writeStream.foreachBatch(lambda rows, batch: self._run(owner, rows, batch))
+            # The rows as Spark would read them are never asked for.
+            source.writeStream.foreachBatch(lambda _rows, batch: self._run(owner, batch))
             .option("checkpointLocation", for_spark(self._checkpoint))
             .queryName(f"archive_{self.table.name}")
             .trigger(**trigger)
@@ -190,12 +188,12 @@ class ArchiveStream(ABC):
         cause = str(self._error or ended)[:CAUSE_CHARACTERS_MAX]
         raise Unavailable("archive_failed", "see cause", table=self.table.name, cause=cause)
 
-    def _run(self, owner: Claim, rows: DataFrame, batch: int) -> None:
+    def _run(self, owner: Claim, batch: int) -> None:
         """One batch; called by Spark, in a thread of its own."""
         try:
             entitled = owner.entitled(batch)
             is_new = entitled(self._lake.open(self.table)) is not None
-            files = self._write(owner, rows, batch) if is_new else []
+            files = self._write(owner, self._planned(owner, batch)) if is_new else []
         except Exception as error:
             self._error = error
             raise
@@ -203,6 +201,11 @@ class ArchiveStream(ABC):
             self._committed.add(files)
             self._position = owner.planned(batch)
             self._news.notify_all()
+
+    def _planned(self, owner: Claim, batch: int) -> Batch:
+        assert self._reader is not None
+        start = owner.planned(batch - 1) if batch else self._reader.initialOffset()
+        return Batch(batch, self._reader, self._reader.partitions(start, owner.planned(batch)))
 
 
 def covers(position: Mapping[str, Any], target: Mapping[str, Any]) -> bool:

@@ -1,23 +1,30 @@
-"""What the archive's tasks do: rows in, files out; in tasks, with nothing that is not pickled.
+"""What the archive's tasks do: they read parts of a batch, and write files.
+
+One process does both: rows that went through Java on their way cost three times the processor, and
+the broker may be on the same machine.
 
 A message with a ``problem`` goes to the quarantine, whatever it is: it never stops a stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
+from escrowmq.pipeline.facts import BROKER, BROKER_NAME
 from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_files import FILE_DDL, TableFiles, WrittenFile, as_batch
-from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE, LakeTable
+from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
+from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 QUARANTINED_BYTES_MAX = 256 * 1024
 """Of a body that is kept in the quarantine."""
@@ -42,17 +49,32 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRows:
-    """Writes every row to one table."""
+class Batch:
+    """What a stream takes at a time."""
 
-    target: Target
+    number: int
+    reader: DataSourceStreamReader
+    parts: Sequence[InputPartition]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows in, what the driver must know of the files out."""
-        files = self.target.files()
+
+#: In a task: rows in, what the driver must know of the files out.
+Task: TypeAlias = Callable[[Iterable[pa.RecordBatch]], list[WrittenFile]]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEvents:
+    """Writes what happened to transactions."""
+
+    events: Target
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        """In a task."""
+        files = self.events.files()
         for batch in batches:
-            files.add(batch)
-        yield as_batch(files.finish())
+            # An address may change; a name stays.
+            names = [BROKER if name == BROKER_NAME else name for name in batch.schema.names]
+            files.add(batch.rename_columns(names))
+        return files.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +86,8 @@ class WriteMessages:
     archive_id: int
     batch: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows in, what the driver must know of the files out."""
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        """In a task."""
         messages, quarantine = self.messages.files(), self.quarantine.files()
         for batch in batches:
             problems = batch.column("problem")
@@ -74,7 +96,7 @@ class WriteMessages:
                 continue
             messages.add(batch.filter(pc.is_null(problems)))
             quarantine.add(self._kept(batch.filter(pc.is_valid(problems))))
-        yield as_batch([*messages.finish(), *quarantine.finish()])
+        return [*messages.finish(), *quarantine.finish()]
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of the quarantine: no more of a body than its bound."""
@@ -90,15 +112,27 @@ class WriteMessages:
         return pa.record_batch(columns)
 
 
-def written_by(frame: DataFrame, task: WriteRows | WriteMessages) -> list[WrittenFile]:
-    """Run the tasks; on the driver, which gets a row for each file, and none of theirs."""
+def written_by(spark: SparkSession, batch: Batch, task: Task) -> list[WrittenFile]:
+    """Run the tasks; on the driver, which gets a line for each file, and no row."""
+    if not batch.parts:
+        return []
+    context = spark.sparkContext
     # Not more tasks than can run at a time: each writes files of its own.
-    parallel = frame.sparkSession.sparkContext.defaultParallelism
-    files = frame.coalesce(parallel).mapInArrow(task, FILE_DDL)
-    return [WrittenFile(*row) for row in files.collect()]
+    count = min(len(batch.parts), context.defaultParallelism)
+    parts = context.parallelize(batch.parts, count)
+    return parts.mapPartitions(partial(_work, batch.reader, task)).collect()
+
+
+def _work(
+    reader: DataSourceStreamReader, task: Task, parts: Iterable[InputPartition]
+) -> list[WrittenFile]:
+    return task(chain.from_iterable(map(reader.read, parts)))
 
 
 MESSAGE_COLUMNS = (*(name for name in MESSAGES.columns), "sys_flag", "problem")
 """Those of the source that the tasks need."""
 
 assert set(QUARANTINE.columns) <= {*MESSAGE_COLUMNS, "body_bytes", "archive_id", "batch"}
+
+EVENT_COLUMNS = tuple(BROKER_NAME if name == BROKER else name for name in TRANSACTIONS.columns)
+"""The same for events."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from itertools import pairwise
@@ -57,21 +57,6 @@ class WrittenFile(NamedTuple):
     #: The oldest and the newest instant that the table is dated by.
     oldest_at_ms: int
     newest_at_ms: int
-
-
-FILE_DDL = (
-    "table string, path string, size_bytes bigint, row_count bigint, modified_at_ms bigint, "
-    "partition string, stats string, oldest_at_ms bigint, newest_at_ms bigint"
-)
-"""Spark's words for a ``WrittenFile``."""
-
-
-def as_batch(files: Iterable[WrittenFile]) -> pa.RecordBatch:
-    """Written files as the rows that a task returns."""
-    rows = [file._asdict() for file in files]
-    number = {"size_bytes", "row_count", "modified_at_ms", "oldest_at_ms", "newest_at_ms"}
-    types = [(name, pa.int64() if name in number else pa.string()) for name in WrittenFile._fields]
-    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(types))
 
 
 class TableFiles:

@@ -10,7 +10,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from escrowmq.pipeline import lake_files
-from escrowmq.pipeline.lake_files import TableFiles, WrittenFile, as_batch
+from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
@@ -115,12 +115,3 @@ def test_a_large_file_is_closed_and_another_begun(
     files.add(rows_of(MESSAGES, message("T", 0)))
     files.add(rows_of(MESSAGES, message("T", 1)))
     assert [offsets(tmp_path, file) for file in files.finish()] == [[0], [1]]
-
-
-def test_what_a_task_returns_tells_the_driver_all_of_it(tmp_path: Path) -> None:
-    files = TableFiles(MESSAGES, str(tmp_path), {})
-    files.add(rows_of(MESSAGES, message("T", 0), message("U", 0)))
-    written = files.finish()
-    rows = as_batch(written).to_pylist()
-    assert [WrittenFile(**row) for row in rows] == written
-    assert as_batch([]).num_rows == 0
