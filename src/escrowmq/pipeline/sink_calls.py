@@ -33,6 +33,7 @@ from escrowmq.protocol.own_rows import (
     SoughtAttemptRow,
     TopicRow,
 )
+from escrowmq.transaction.batches import Batches, Verdict
 
 FIRST_WAIT_S = 0.05
 WAIT_MAX_S = 2.0
@@ -183,14 +184,15 @@ class SinkCalls:
             ask = lambda rows=rows: self._calls.call(OwnCode.FIND_ATTEMPTS, header, rows)  # noqa: E731
             yield from self._patiently(ask).rows
 
-    def is_done(self, run: SinkRun, batch: int | str) -> bool:
-        """Whether this query has decided the batch before."""
+    def judge(self, run: SinkRun, batch: int | str) -> Verdict:
+        """What the broker would say of this batch: new, done by this query, or another one's."""
         listing = ListBatchesHeader(app_id=run.app_id)
         rows = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_BATCHES, listing)))
-        mine = [row for row in rows if row.query_id == run.query_id]
-        if isinstance(batch, str):
-            return any(row.batch_name == batch for row in mine)
-        return any(row.batch_number is not None and row.batch_number >= batch for row in mine)
+        known = Batches()
+        for row in rows:
+            decided = row.batch_number if row.batch_name is None else row.batch_name
+            known.apply(row.app_id, row.query_id, decided, row.log_offset or 0)
+        return known.judge(run.app_id, run.query_id, batch)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._timeout_s

@@ -32,12 +32,14 @@ def decide(
     """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
     parts = _by_broker(written)
     refused = check(parts, timeout_ms)
-    if refused is None:
-        outcome = home.decide(run, batch, written)
-    elif home.is_done(run, batch):
+    judged = "new" if refused is None else home.judge(run, batch)
+    if judged == "done":
         # Settle has seen it before us, and has begun to roll back what nobody needs.
         home.roll_back(written)
         outcome = "already_done"
+    elif refused is None or judged == "taken":
+        # What is another query's stays so: home refuses it, and says why.
+        outcome = home.decide(run, batch, written)
     else:
         raise refused
     carry(home, written)

@@ -11,7 +11,9 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink_brokers import Known, home_of
 from escrowmq.pipeline.sink_calls import SinkBroker
 from escrowmq.pipeline.sink_placing import Placing
+from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
+from tests.unit.pipeline.losing import LosingProxy
 from tests.unit.pipeline.several import brokers, commit, keyed, new_attempt, rows, several, write
 
 A, B, C = SinkBroker("a", "a:1"), SinkBroker("b", "b:1"), SinkBroker("c", "c:1")
@@ -76,8 +78,20 @@ def test_without_an_app_id_the_first_broker_decides_whatever_others_know() -> No
             assert several(order, app_id=None).home.address == order[0].broker_address
 
 
-def test_one_broker_is_not_asked() -> None:
-    assert several(["127.0.0.1:1"]).all == (SinkBroker("", "127.0.0.1:1"),)
+def test_one_broker_is_asked_for_nothing_but_topics_rows_and_the_decision() -> None:
+    with (
+        brokers("a") as (a,),
+        LosingProxy(a.broker_address, lambda _code, _number: False) as way,
+    ):
+        to = several([way.address])
+        assert to.all == (SinkBroker("", way.address),)
+        written = write(to, new_attempt(), iter([keyed(*"abc"), rows("d")]), rows_max=2)
+        assert commit(to, written) == "decided"
+        assert way.brought == {
+            OwnCode.LIST_TOPICS: 1,
+            OwnCode.HOLD_HALVES: 3,
+            OwnCode.DECIDE_BATCH: 1,
+        }
 
 
 def test_two_brokers_with_one_name_are_refused() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.sink_attempt import OPENING_TOPIC, SinkRun, parse_part
+from escrowmq.model.sink_attempt import OPENING_TOPIC, SinkAttempt, SinkRun, parse_part
 from escrowmq.pipeline import sink_deciding
 from escrowmq.pipeline.sink_calls import SinkCalls
 from escrowmq.pipeline.sink_writing import opening
@@ -35,6 +36,10 @@ from tests.unit.pipeline.several import (
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+
+
+QUERY = "0b9a6a52-5f6f-4b0e-8f0c-2f0c5c0d9d11"
+OTHER_QUERY = "0b9a6a52-5f6f-4b0e-8f0c-000000000000"
 
 
 @pytest.fixture
@@ -166,15 +171,34 @@ def test_a_batch_that_is_done_is_so_also_if_settle_was_faster(served: Brokers) -
     assert all_bodies(served) == DIGITS
 
 
-def test_a_number_is_done_if_its_query_has_come_so_far(served: Brokers) -> None:
-    query = "0b9a6a52-5f6f-4b0e-8f0c-2f0c5c0d9d11"
-    run = SinkRun(app_id="app", query_id=query, run="0a0b0c0d", opened_at_ms=1)
-    other = SinkRun(app_id="app", query_id="other", run="0a0b0c0d", opened_at_ms=1)
+def stream_run(query_id: str) -> SinkRun:
+    return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at_ms=1)
+
+
+def test_what_home_would_say_of_a_batch_is_known_without_deciding_it(served: Brokers) -> None:
+    run, other = stream_run(QUERY), stream_run(OTHER_QUERY)
     with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
+        assert home.judge(run, 0) == "new"
         home.decide(run, 7, [])
-        assert [home.is_done(run, batch) for batch in (6, 7, 8)] == [True, True, False]
-        assert not home.is_done(other, 7)
-        assert not home.is_done(run, "7")
+        home.decide(run, "name", [])
+        assert [home.judge(run, batch) for batch in (6, 7, 8)] == ["done", "done", "new"]
+        assert [home.judge(other, batch) for batch in (7, 8)] == ["taken", "new"]
+        assert [home.judge(run, batch) for batch in ("name", "7")] == ["done", "new"]
+
+
+def test_a_query_whose_checkpoint_was_deleted_hears_so_also_if_settle_was_faster(
+    served: Brokers,
+) -> None:
+    run, to = stream_run(OTHER_QUERY), several(served)
+    with SinkCalls(to.home.address, TIMEOUT_MS) as home:
+        home.decide(stream_run(QUERY), 7, [])
+        attempt = SinkAttempt(run=run, batch=7, partition=0, attempt=uuid.uuid4().hex)
+        written = write(to, attempt, iter([keyed(*DIGITS)]))
+        home.roll_back([written])
+        assert settle(served) == {"rolled_back": 2}
+        with pytest.raises(RequestRefused, match="batch_decided_by_another_query"):
+            sink_deciding.decide(home, run, 7, [written], TIMEOUT_MS)
+    assert all_bodies(served) == []
 
 
 def test_an_abort_rolls_back_everywhere_and_leaves_what_was_committed(served: Brokers) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
-from escrowmq.pipeline import sink_deciding, sink_writing
+from escrowmq.pipeline import sink_writing
 from escrowmq.pipeline.sink_calls import SinkCalls, Written
 from escrowmq.pipeline.sink_writing import AttemptWriting
 from escrowmq.protocol.own import OwnCode
@@ -78,20 +78,6 @@ def test_a_new_topic_is_asked_for_while_rows_are_on_their_way(broker: InProcessB
     assert (written.rows, written.last_number) == (100, 99)
     assert decide(broker.broker_address, written) == "decided"
     assert all(len(broker.messages(name)) == 1 for name in names)
-
-
-def test_one_broker_is_asked_for_nothing_but_topics_rows_and_the_decision(
-    broker: InProcessBroker,
-) -> None:
-    with LosingProxy(broker.broker_address, lambda _code, _number: False) as way:
-        written = write(way.address, rows("a", "b", "c"), rows("d"))
-        with SinkCalls(way.address, TIMEOUT_MS) as home:
-            assert sink_deciding.decide(home, RUN, "b", [written], TIMEOUT_MS) == "decided"
-        assert way.brought == {
-            OwnCode.LIST_TOPICS: 1,
-            OwnCode.HOLD_HALVES: 3,
-            OwnCode.DECIDE_BATCH: 1,
-        }
 
 
 def test_an_attempt_can_be_told_from_its_names_and_waits_a_day(broker: InProcessBroker) -> None:
