@@ -18,6 +18,9 @@ from tests.spark.streams import Stream
 def main(master: str, folder: Path, broker_address: str, fault: str) -> None:
     spark = cluster_session(master, folder / f"driver-{os.getpid()}")
     stream = Stream(spark, folder, broker_address)
+    if "," in broker_address:
+        # So that there are rows for each.
+        stream.columns = ("value", "value AS key")
     faults = {"fault": fault, "victims": str(os.getsid(0))} if fault else {}
     stream.run(**faults)
     spark.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from escrowmq.testing import InProcessBroker
-from tests.cluster.cluster import HOSTS, PYTHON_PATH, ROOT, Cluster
-from tests.interop.child import Child
+from tests.cluster.cluster import HOSTS, Cluster
+from tests.cluster.drivers import Drivers
 from tests.spark.faulty_sink import FORMAT, FaultySink
 from tests.spark.settled import rolled_back
 from tests.spark.streams import TOPIC, Stream
@@ -24,7 +23,6 @@ from tests.spark.streams import TOPIC, Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DRIVER_S_MAX = 300.0
 #: Where a driver is killed, in the order of a batch.
 STEPS = [
     "open:kill",
@@ -119,32 +117,6 @@ def test_a_host_dies_in_the_middle_and_a_stage_is_run_again(
     rolled_back(spark, broker.broker_address)
     assert broker.undecided() == []
     assert bodies(broker) == each_once(400)
-
-
-class Drivers:
-    """Runs drivers, one after the other, until each has ended."""
-
-    def __init__(self, cluster: Cluster, stream: Stream, folder: Path) -> None:
-        self._cluster = cluster
-        self._stream = stream
-        self._folder = folder
-        self._count = 0
-
-    def run(self, fault: str = "") -> int:
-        """Run the stream; the exit status."""
-        self._count += 1
-        arguments = (self._cluster.url, self._folder, self._stream.broker_address, fault)
-        driver = Child(
-            "driver",
-            [sys.executable, "-m", "tests.cluster.driver", *arguments],
-            log=self._folder / f"driver-{self._count}.log",
-            environment={"PYTHONPATH": PYTHON_PATH},
-            directory=ROOT,
-        )
-        try:
-            return driver.wait(DRIVER_S_MAX)
-        finally:
-            driver.kill()
 
 
 def stream_of(spark: SparkSession, broker: InProcessBroker, folder: Path) -> Stream:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 
-from escrowmq.pipeline import sink, stream_sink
+from escrowmq.pipeline import sink, sink_deciding, stream_sink
+from escrowmq.pipeline.sink_calls import SinkCalls
 from tests.spark.sessions import kill_session
 
 if TYPE_CHECKING:
@@ -31,9 +34,11 @@ class Faults:
     ``fault`` is a step and a deed, as in ``commit.after:raise``, or several with commas between
     them.  The steps are ``open``,
     ``write.rows`` (after the first rows were held), ``write.after``, ``commit.before``,
-    ``commit.after`` and ``abort.before``; the deeds ``raise``, ``hang`` until there is a file
-    ``until``, and ``kill``, which kills the sessions in ``victims``.  ``once`` is a file that is
-    made when it happens, and then never again.
+    ``check.after`` (of the parts at other brokers), ``decide.after``, ``carry.one`` (when the
+    decision has come to one of them), ``commit.after`` and ``abort.before``; the deeds ``raise``,
+    ``hang`` until there is a file ``until``, and ``kill``, which kills the sessions in ``victims``.
+    ``once`` is a file that is made when it happens, and then never again.  An abort may also be
+    left out, as ``abort:skip``: then it is as if the driver were dead.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -63,6 +68,10 @@ class Faults:
         # Tasks of a dead driver may still go on.
         raise RuntimeError(f"killed at {step}")
 
+    @property
+    def has_abort(self) -> bool:
+        return self._deeds.get("abort") != "skip"
+
     def between(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The same rows; the fault comes when the first of them must have been held."""
         for number, batch in enumerate(batches):
@@ -71,6 +80,43 @@ class Faults:
                 self.at("write.rows")
             yield batch
         self.at("write.rows")
+
+    @contextmanager
+    def within_commit(self) -> Iterator[None]:
+        """Between the steps of a commit, each of which is done as it is."""
+        steps = check, decide, carry_to = (
+            sink_deciding.check,
+            SinkCalls.decide,
+            sink_deciding.carry_to,
+        )
+        turns = count()
+
+        def checked(*given: Any) -> Any:  # noqa: ANN401 - as it comes
+            found = check(*given)
+            self.at("check.after")
+            return found
+
+        def decided(*given: Any) -> str:  # noqa: ANN401
+            outcome = decide(*given)
+            self.at("decide.after")
+            return outcome
+
+        def carried(*given: Any) -> None:  # noqa: ANN401
+            if next(turns):
+                self.at("carry.one")
+            carry_to(*given)
+
+        _set_steps(checked, decided, carried)
+        try:
+            yield
+        finally:
+            _set_steps(*steps)
+
+
+def _set_steps(check: Any, decide: Any, carry_to: Any) -> None:  # noqa: ANN401
+    sink_deciding.check = check
+    SinkCalls.decide = decide  # type: ignore[method-assign]  # it calls the one that was there
+    sink_deciding.carry_to = carry_to
 
 
 class FaultyPlain(sink.PlainWriter):
@@ -87,12 +133,14 @@ class FaultyPlain(sink.PlainWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._faults.at("commit.before")
-        super().commit(messages)
+        with self._faults.within_commit():
+            super().commit(messages)
         self._faults.at("commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._faults.at("abort.before")
-        super().abort(messages)
+        if self._faults.has_abort:
+            super().abort(messages)
 
 
 class FaultyStream(stream_sink.StreamWriter):
@@ -109,12 +157,14 @@ class FaultyStream(stream_sink.StreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._faults.at("commit.before")
-        super().commit(messages, batchId)
+        with self._faults.within_commit():
+            super().commit(messages, batchId)
         self._faults.at("commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._faults.at("abort.before")
-        super().abort(messages, batchId)
+        if self._faults.has_abort:
+            super().abort(messages, batchId)
 
 
 class FaultySink(DataSource):

@@ -23,6 +23,8 @@ class Stream:
         self._files.mkdir(parents=True, exist_ok=True)
         self.checkpoint = folder / "checkpoint"
         self.broker_address = broker_address
+        #: Of what is read, which is a column ``value``.
+        self.columns: tuple[str, ...] = ("value",)
 
     def add(self, *bodies: object) -> None:
         """One more batch."""
@@ -39,6 +41,7 @@ class Stream:
         lines = self._spark.readStream.format("text").option("maxFilesPerTrigger", 1)
         writer = (
             lines.load(str(self._files))
+            .selectExpr(*self.columns)
             .writeStream.format(FORMAT if "fault" in options else "escrowmq")
             .option("checkpointLocation", str(self.checkpoint))
             .options(broker=self.broker_address, topic=TOPIC, appId=app_id, **options)

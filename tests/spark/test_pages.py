@@ -1,4 +1,4 @@
-"""What the pages on Spark show is run, each page with a broker of its own."""
+"""What the pages on Spark show is run, each page with brokers of its own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ PAGES = [page for page in pages() if page in SPARK_PAGES or any(map(needs_spark,
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_a_page_shows_what_is_true(page: Path, spark: SparkSession) -> None:
-    with InProcessBroker() as broker:
+    with InProcessBroker() as broker, InProcessBroker(name="broker-b") as other:
         broker.create_topic("order-paid")
-        known = {"spark": spark, "broker": broker.broker_address}
+        brokers = f"{broker.broker_address},{other.broker_address}"
+        known = {"spark": spark, "broker": broker.broker_address, "brokers": brokers}
         for block in blocks(page):
             if needs_spark(block) or (block.kind == "python" and page in SPARK_PAGES):
                 exec(compile(block.body, str(block), "exec"), known)

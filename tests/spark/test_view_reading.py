@@ -12,12 +12,12 @@ import pytest
 from escrowmq.broker import own_records
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, Unavailable
-from escrowmq.pipeline import facts, views
+from escrowmq.pipeline import facts, log_events, views
 from escrowmq.pipeline.view_options import VIEWS, batch_options
 from escrowmq.pipeline.view_ranges import pages, plan
 from escrowmq.pipeline.view_rows import read_range
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_rows import HalfRow
+from escrowmq.protocol.own_rows import HalfRow, LogEventRow
 from escrowmq.store import log_sweep
 from escrowmq.testing import InProcessBroker
 from tests.spark import day
@@ -39,6 +39,8 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page of the log has a few bytes of it."""
     monkeypatch.setattr(own_records, "PAGE_S_MAX", 0)
     monkeypatch.setattr(log_sweep, "BLOCK_BYTES", 400)
+    for name in ("LOG_BYTES", "LOG_BYTES_BESIDE"):
+        monkeypatch.setattr(own_records, name, 400)
 
 
 def test_names_of_columns_are_those_of_the_rows() -> None:
@@ -123,6 +125,58 @@ def test_damage_is_an_error_unless_it_was_allowed_and_events_tell_of_it(tmp_path
         events = rows(given(broker, "events"))
         told = [row["log_offset"] for row in events if row["event"] == "unreadable"]
         assert told == [victim]
+
+
+@pytest.mark.parametrize("frame_bytes_max", [0, 4096])
+def test_events_are_those_that_the_broker_would_list(
+    frame_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_events, "FRAME_BYTES_MAX", frame_bytes_max)
+    with InProcessBroker() as broker:
+        with OwnCalls(broker.broker_address) as calls:
+            for number in range(50):
+                half = day.hold(calls, f"plain-{number}", ledger="uuid" * (number % 2))
+                resolution = "rollback" if number % 5 == 0 else "commit"
+                day.decide(calls, resolution, half)
+                if number % 20 == 0:
+                    day.live(broker.broker_address, named=f"other-{number}")
+            listed = list(calls.rows(OwnCode.LIST_EVENTS))
+        expected = [
+            {name: getattr(row, name) for name in LogEventRow.__struct_fields__} for row in listed
+        ]
+        ours = {facts.BROKER, facts.BROKER_NAME, facts.AS_OF_MS}
+
+        def told(**options: str) -> list[dict[str, Any]]:
+            found = rows(given(broker, "events", **options))
+            return [{k: v for k, v in row.items() if k not in ours} for row in found]
+
+        assert told() == expected
+        # Ranges that begin anywhere.
+        assert told(rangeBytes="1000") == expected
+        small_pages(monkeypatch)
+        asked = count_lists(monkeypatch)
+        assert told() == expected
+        assert told(columns="event,topic") == [
+            {"event": row["event"], "topic": row["topic"]} for row in expected
+        ]
+        # What is plain was not asked for, unless the frames are too large.
+        is_asked_for_all = frame_bytes_max == 0
+        assert (sum(asked) > len(expected)) == is_asked_for_all
+        assert sum(asked) > 0
+
+
+def count_lists(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each page that brokers list from now on."""
+    listed: list[int] = []
+    call_arrow = OwnCalls.call_arrow
+
+    def counting(calls: OwnCalls, *arguments: Any) -> Any:  # noqa: ANN401 -- passed on
+        answer = call_arrow(calls, *arguments)
+        listed.append(answer.batch.num_rows)
+        return answer
+
+    monkeypatch.setattr(OwnCalls, "call_arrow", counting)
+    return listed
 
 
 def test_rows_come_in_batches_that_spark_likes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.messages import Messages
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.own_admin import OwnAdmin
+from escrowmq.broker.own_attempts import OwnAttempts
 from escrowmq.broker.own_facts import OwnFacts
 from escrowmq.broker.own_reading import OwnReading
 from escrowmq.broker.own_records import OwnRecords
@@ -111,6 +112,7 @@ class Broker:
             OwnWriting(self),
             OwnVerdicts(self),
             OwnFacts(self),
+            OwnAttempts(self),
             self.awaiting,
             OwnRecords(self),
             OwnReading(self),

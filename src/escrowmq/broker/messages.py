@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.broker.topics import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from escrowmq.broker.topics import DEFAULT_TOPIC, DLQ_PREFIX, OWN_PREFIXES
 from escrowmq.model.message import Message
 from escrowmq.protocol.properties import (
     CLUSTER,
@@ -73,7 +73,7 @@ class Messages:
         Whoever may send the same again says which turn it is, to get the same queue.
         """
         topics = self._topics
-        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if name.startswith(OWN_PREFIXES):
             topics.for_group(name, 1, now_ms)
         topic = topics.to_send(
             name, queue_id, template=template, queue_count=queue_count, now_ms=now_ms

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.protocol.delay_levels import DelayLevels
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
@@ -26,6 +27,8 @@ DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+#: Topics that the broker makes when they are first needed, whoever may make others.
+OWN_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, GROUP_PREFIX)
 
 #: Bits of a topic's permission.
 READ = 4
@@ -158,7 +161,7 @@ class Topics:
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
         """Refuse a message that is not of its topic's type, if that is asked for."""
-        if not self._config.enforce_type or topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if not self._config.enforce_type or topic.name.startswith(OWN_PREFIXES):
             return
         if topic.message_type not in (sent, MessageType.MIXED, MessageType.UNSPECIFIED):
             raise RequestRefused(

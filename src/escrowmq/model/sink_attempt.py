@@ -3,6 +3,10 @@
 An attempt is what one call of a task's ``write`` holds.  Its producer group tells the app id, its
 transaction id all the rest, so that whoever lists transactions can tell which of them nobody will
 ever commit.
+
+Over several brokers an attempt has a part at each.  One of them is the app id's home, where the
+attempt is named as if it were the only one.  The names of every other part tell that broker and
+the half message there: what becomes of the one becomes of the other.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ from escrowmq.model.errors import RequestRefused
 GROUP_PREFIX = "%SINK%"
 PLAIN_QUERY = "write"
 """The query id of writes that are no stream: their batches have names, not numbers."""
+
+HOME_MARK = "@"
+"""Stands before what the names of a part tell of its home; an app id has none."""
+
+OPENING_TOPIC = f"{GROUP_PREFIX}opened"
+"""Where an attempt is opened at home that has no message for it yet: nobody reads it."""
 
 AGE_MS_MAX = 24 * 3_600_000
 """Before that, only evidence ends an attempt: a job may take so long."""
@@ -31,6 +41,14 @@ TRANSACTION_PATTERN = (
     r"/([0-9]{1,9})/([0-9a-f]{32})$"
 )
 """Query, batch, when its run began, run, partition, attempt.  Java's and Python's alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAs:
+    """What half messages of the sink are called at a broker."""
+
+    producer_group: str
+    transaction_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +86,43 @@ class SinkAttempt:
         run = self.run
         where = f"{run.query_id}/{self.batch}/{run.opened_at_ms}/{run.run}"
         return f"{where}/{self.partition}/{self.attempt}"
+
+    @property
+    def at_home(self) -> HeldAs:
+        """Its names where it is decided."""
+        return HeldAs(self.run.producer_group, self.transaction_id)
+
+    def elsewhere(self, home: str, half_offset: int) -> HeldAs:
+        """Its names at another broker, given its first half message at this home."""
+        return HeldAs(
+            f"{self.run.producer_group}{HOME_MARK}{home}",
+            f"{self.transaction_id}{HOME_MARK}{half_offset}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HomePart:
+    """Where it is decided what becomes of a part."""
+
+    #: The broker's name.
+    broker: str
+    half_offset: int
+    held_as: HeldAs
+
+
+def is_part(producer_group: str) -> bool:
+    """Whether what this group holds is decided at another broker."""
+    return producer_group.startswith(GROUP_PREFIX) and HOME_MARK in producer_group
+
+
+def parse_part(producer_group: str, transaction_id: str) -> HomePart | None:
+    """Where this part is decided; None if these names do not tell."""
+    group, mark, home = producer_group.partition(HOME_MARK)
+    attempt, _, half_offset = transaction_id.rpartition(HOME_MARK)
+    is_numbered = re.fullmatch("[0-9]{1,18}", half_offset) is not None
+    if not mark or not home or not is_numbered or parse_attempt(group, attempt) is None:
+        return None
+    return HomePart(home, int(half_offset), HeldAs(group, attempt))
 
 
 def parse_attempt(producer_group: str, transaction_id: str) -> SinkAttempt | None:

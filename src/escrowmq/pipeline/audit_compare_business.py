@@ -10,6 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.pipeline.audit_business import (
     KEY,
     MESSAGES,
@@ -37,8 +38,8 @@ from escrowmq.protocol.own_headers import FindMessagesHeader, ReadMessagesHeader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Retries and dead letters are copies of messages.
-_COPIES = ("%RETRY%", "%DLQ%")
+#: Retries and dead letters are copies of messages; what opens an attempt of the sink is none.
+_NO_MESSAGES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
 _SPANS = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint"
 _PENDING = f"{KEY} string, pending bigint"
 
@@ -79,7 +80,7 @@ def _topics(work: Work) -> list[str]:
     if work.request.topics:
         return list(work.request.topics)
     topics = {queue.topic for pin in work.pins for queue in pin.queues if queue.end}
-    return sorted(topic for topic in topics if not topic.startswith(_COPIES))
+    return sorted(topic for topic in topics if not topic.startswith(_NO_MESSAGES))
 
 
 def _messages(work: Work, table: BusinessTable, topics: Sequence[str]) -> DataFrame:

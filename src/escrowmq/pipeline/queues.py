@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.pipeline.offsets import QueueKey, Span
 from escrowmq.protocol.limits import GROUP_TOPIC_PREFIXES
 from escrowmq.protocol.own import OwnCode
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.1
 WAIT_S_MAX = 2.0
+#: Topics that brokers make: for groups, and for attempts of the sink.
+_NOT_OF_USERS = (*GROUP_TOPIC_PREFIXES, GROUP_PREFIX)
 
 T = TypeVar("T")
 
@@ -36,9 +39,7 @@ class Topics(NamedTuple):
             return set(self.names).intersection(there)
         matches = re.compile(self.pattern).fullmatch
         plain = (
-            name
-            for name in there
-            if "%" in self.pattern or not name.startswith(GROUP_TOPIC_PREFIXES)
+            name for name in there if "%" in self.pattern or not name.startswith(_NOT_OF_USERS)
         )
         return set(filter(matches, plain))
 

@@ -1,4 +1,7 @@
-"""Attempts of Spark sinks that nobody will ever commit are rolled back, by evidence alone."""
+"""Attempts of Spark sinks that nobody will ever commit are rolled back, by evidence alone.
+
+Evidence is for what a broker decides itself.  A part whose home is elsewhere ends as that one did.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.pipeline.facts import BROKER
+from escrowmq.model.sink_attempt import is_part
+from escrowmq.pipeline.facts import BROKER, PRODUCER_GROUP
 from escrowmq.pipeline.settle import told
 from escrowmq.pipeline.settle_brokers import decided_batches
+from escrowmq.pipeline.settle_parts import settle_parts
 from escrowmq.pipeline.settle_rows import Kind
 from escrowmq.pipeline.settle_tasks import TellTask
 from escrowmq.pipeline.sink_orphans import orphaned
@@ -19,16 +24,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def settle_attempts(
-    spark: SparkSession, attempts: pa.Table
-) -> tuple[list[dict[str, Any]], Mapping[str, EscrowError]]:
-    """Roll back those with evidence against them.
+Done = tuple[list[dict[str, Any]], Mapping[str, EscrowError]]
+"""The reports of what was done, and the brokers that could not be asked: what hangs on them is
+left alone."""
 
-    The reports of what was done, and brokers that could not be asked for their evidence: what is
-    held there is left alone.
+
+def settle_attempts(spark: SparkSession, attempts: pa.Table, homes: Mapping[str, str]) -> Done:
+    """Roll back those with evidence against them, then end parts as their homes did.
+
+    `homes` are the addresses of brokers, by name.
     """
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+    is_part_of = pa.array([is_part(group) for group in attempts.column(PRODUCER_GROUP).to_pylist()])
+    at_home = attempts.filter(pc.invert(is_part_of))
+    # First: what is rolled back at home is so elsewhere in the same round.
+    done, away = _settle_at_home(spark, at_home) if at_home.num_rows else ([], {})
+    parts = attempts.filter(is_part_of)
+    if parts.num_rows:
+        more, also_away = settle_parts(parts, homes)
+        done, away = done + more, {**away, **also_away}
+    return done, away
+
+
+def _settle_at_home(spark: SparkSession, attempts: pa.Table) -> Done:
+    """Roll back those with evidence against them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
     away: dict[str, EscrowError] = {}
     decided: list[pa.Table] = []

@@ -26,6 +26,8 @@ class Standing:
     """One broker that answers."""
 
     address: str
+    #: What it calls itself.
+    name: str
     #: Transactions that are neither decided nor parked.
     undecided: int
     #: Whether a rule may want something done about any of them now.
@@ -60,6 +62,7 @@ def _look_at(address: str) -> Standing | EscrowError:
     policy = CheckPolicy(**{name: getattr(told, name) for name in _OF_POLICY})
     return Standing(
         address=address,
+        name=told.broker,
         undecided=due.undecided,
         has_work=due.due > 0 or due.sink_attempts > 0,
         policy=policy,

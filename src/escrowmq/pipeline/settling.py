@@ -156,6 +156,8 @@ class _Round:
     started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     began_s: float = field(default_factory=time.monotonic)
     brokers: int = 0
+    #: By name, the addresses of those that answer; two with one name cannot be told apart.
+    homes: Mapping[str, str] = field(default_factory=dict)
     attempts: int = 0
     away: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -195,7 +197,7 @@ class _Round:
         if self.attempts:
             from escrowmq.pipeline.settle_attempts import settle_attempts
 
-            done, away = settle_attempts(self.plan.spark, attempts)
+            done, away = settle_attempts(self.plan.spark, attempts, self.homes)
             self._note(done)
             self._lose(away)
 
@@ -203,6 +205,8 @@ class _Round:
         standing, away = look_at(addresses)
         self._lose(away)
         self.brokers = len(standing)
+        named = Counter(broker.name for broker in standing)
+        self.homes = {one.name: one.address for one in standing if named[one.name] == 1}
         return standing
 
     def _lose(self, away: Mapping[str, EscrowError]) -> None:

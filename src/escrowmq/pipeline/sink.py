@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,10 @@ from escrowmq.model.sink_attempt import (
     check_batch_name,
 )
 from escrowmq.pipeline.options import Options, bad_option
-from escrowmq.pipeline.sink_calls import SinkCalls, Written
+from escrowmq.pipeline.sink_brokers import BROKERS_MAX, SinkBrokers, find_brokers
+from escrowmq.pipeline.sink_calls import SinkBroker, SinkCalls, Written
 from escrowmq.pipeline.sink_columns import check_columns
+from escrowmq.pipeline.sink_deciding import decide, give_up
 from escrowmq.pipeline.sink_writing import REQUEST_ROWS_MAX, AttemptWriting
 
 if TYPE_CHECKING:
@@ -46,10 +49,12 @@ PLAIN_APP = "spark"
 class SinkOptions:
     """What both writers are told."""
 
-    address: str
+    addresses: tuple[str, ...]
     #: Of all rows; empty if a column says it.
     topic: str
     app_id: str
+    #: Whether the user chose it: then what was written under it counts.
+    has_app_id: bool
     batch_name: str
     timeout_ms: int
 
@@ -58,8 +63,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Check the options."""
     options = Options(given, OPTIONS)
     addresses = options.brokers()
-    if len(addresses) != 1:
-        raise bad_option("broker", "one host:port: a write goes to one broker", ",".join(addresses))
+    if len(addresses) > BROKERS_MAX:
+        raise bad_option("broker", f"at most {BROKERS_MAX} of them", str(len(addresses)))
     app_id = options.text("appId", None if is_stream else "")
     batch_name = options.text("batchId", "")
     if is_stream and batch_name:
@@ -67,9 +72,10 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     if batch_name and not app_id:
         raise bad_option("appId", "it must be given with batchId: others use such names, too")
     return SinkOptions(
-        address=addresses[0],
+        addresses=addresses,
         topic=options.text("topic", ""),
         app_id=check_app_id(app_id or PLAIN_APP),
+        has_app_id=bool(app_id),
         batch_name=check_batch_name(batch_name or uuid.uuid4().hex),
         timeout_ms=options.whole("timeoutMs", TIMEOUT_MS, low=1, high=3_600_000),
     )
@@ -98,6 +104,7 @@ class PlainWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._brokers = brokers_of(options)
         self._run = SinkRun(
             app_id=options.app_id,
             query_id=PLAIN_QUERY,
@@ -108,15 +115,16 @@ class PlainWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Hold the rows of one partition; in a task, once for each of its tries."""
         attempt = new_attempt(self._run, self._options.batch_name)
-        return write_attempt(self._options, attempt, iterator, self.rows_max)
+        return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the batch visible; beside the driver, once all tasks are done."""
-        commit(self._options, self._run, self._options.batch_name, written_of(messages))
+        batch, written = self._options.batch_name, written_of(messages)
+        commit(self._options, self._brokers.home, self._run, batch, written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back what was not committed; beside the driver, also after a failed commit."""
-        roll_back(self._options, written_of(messages))
+        roll_back(self._options, self._brokers.home, written_of(messages))
 
 
 # What plain writes and streams have in common.
@@ -136,29 +144,50 @@ def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:
     )
 
 
+def brokers_of(options: SinkOptions) -> SinkBrokers:
+    """Where it is written to, and who decides; on the driver."""
+    app_id = options.app_id if options.has_app_id else None
+    return find_brokers(options.addresses, app_id, options.topic, options.timeout_ms)
+
+
 def write_attempt(
-    options: SinkOptions, attempt: SinkAttempt, batches: Iterator[Any], rows_max: int
+    options: SinkOptions,
+    brokers: SinkBrokers,
+    attempt: SinkAttempt,
+    batches: Iterator[Any],
+    rows_max: int,
 ) -> Written:
     """Hold these rows; in a task."""
-    with SinkCalls(options.address, options.timeout_ms) as calls:
-        return AttemptWriting(calls, attempt, options.topic, rows_max).write(batches)
+    with ExitStack() as opened:
+        home, *others = (
+            (broker, opened.enter_context(SinkCalls(broker.address, options.timeout_ms)))
+            for broker in brokers.all
+        )
+        writing = AttemptWriting(
+            home[1], attempt, options.topic, rows_max, home=home[0].name, others=others
+        )
+        return writing.write(batches)
 
 
 def commit(
-    options: SinkOptions, run: SinkRun, batch: int | str, written: Sequence[Written]
+    options: SinkOptions,
+    home: SinkBroker,
+    run: SinkRun,
+    batch: int | str,
+    written: Sequence[Written],
 ) -> None:
     """Decide the batch, once; that it is done already is as good."""
-    with SinkCalls(options.address, options.timeout_ms) as calls:
-        outcome = calls.decide(run, batch, written)
+    with SinkCalls(home.address, options.timeout_ms) as calls:
+        outcome = decide(calls, run, batch, written, options.timeout_ms)
     facts = {"app_id": run.app_id, "batch": batch, "rows": sum(one.rows for one in written)}
     log.info("batch_committed", extra={**facts, "outcome": outcome})
 
 
-def roll_back(options: SinkOptions, written: Sequence[Written]) -> None:
+def roll_back(options: SinkOptions, home: SinkBroker, written: Sequence[Written]) -> None:
     """Give up these attempts; if that fails, they are found later."""
     try:
-        with SinkCalls(options.address, options.timeout_ms) as calls:
-            calls.roll_back(written)
+        with SinkCalls(home.address, options.timeout_ms) as calls:
+            give_up(calls, written)
     except EscrowError as error:
         # Raised, it would hide why the write was aborted.
         log.warning("attempts_left_behind", extra={"attempts": len(written), "why": str(error)})

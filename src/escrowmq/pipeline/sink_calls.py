@@ -1,4 +1,4 @@
-"""What the sink asks of its broker: each request may be repeated, and is, for a bounded time.
+"""What the sink asks of a broker: each request may be repeated, and is, for a bounded time.
 
 Half messages are numbered, a batch is decided once, and what is committed cannot be rolled back.
 So an answer that was lost is simply asked for again.
@@ -7,23 +7,33 @@ So an answer that was lost is simply asked for again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, Self, TypeVar
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from escrowmq.client.own_calls import ANSWER_S, OwnCalls
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.model.sink_attempt import AGE_MS_MAX, SinkAttempt, SinkRun
+from escrowmq.model.sink_attempt import AGE_MS_MAX, HeldAs, SinkAttempt, SinkRun
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_headers import (
     ByHeader,
     DecideBatchHeader,
+    FindAttemptsHeader,
     HoldHeader,
+    ListBatchesHeader,
     ListTransactionsHeader,
 )
-from escrowmq.protocol.own_rows import AttemptRow, DecisionRow, TopicRow
+from escrowmq.protocol.own_rows import (
+    AttemptRow,
+    DecisionRow,
+    FoundAttemptRow,
+    SoughtAttemptRow,
+    TopicRow,
+)
+from escrowmq.transaction.batches import Batches, Verdict
 
 FIRST_WAIT_S = 0.05
 WAIT_MAX_S = 2.0
@@ -32,22 +42,48 @@ NOTHING_HELD = -1
 T = TypeVar("T")
 
 
+class SinkBroker(NamedTuple):
+    """One of the brokers that a write goes to."""
+
+    #: As it calls itself; empty if it is the only one, which nobody asks.
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of an attempt another broker holds."""
+
+    broker: SinkBroker
+    held_as: HeldAs
+    head: int
+    last_number: int
+    rows: int
+
+
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
     """What a task tells the driver: all that is needed to decide, on whichever object does."""
 
     attempt: SinkAttempt
-    #: The attempt's first half message; ``NOTHING_HELD`` if it had no rows.
+    #: The attempt's first half message at home; ``NOTHING_HELD`` if it had no rows.
     head: int
-    #: The number of its last request.
+    #: The number of its last request there.
     last_number: int
+    #: Half messages there; one of them may be there only to open the attempt.
     rows: int
+    elsewhere: tuple[Part, ...] = ()
 
 
 class SinkCalls:
-    """A connection to the broker; one thread uses it at a time."""
+    """A connection to a broker.
+
+    Threads take turns: a task asks for topics while its rows are on their way.
+    """
 
     def __init__(self, address: str, timeout_ms: int) -> None:
+        self.address = address
+        self._turn = Lock()
         self._timeout_s = timeout_ms / 1_000
         self._calls = OwnCalls(address, answer_s=min(ANSWER_S, self._timeout_s))
 
@@ -57,15 +93,20 @@ class SinkCalls:
     def __exit__(self, *_: object) -> None:
         self._calls.close()
 
+    def name(self) -> str:
+        """What the broker calls itself."""
+        name: str = self._patiently(lambda: self._calls.call(OwnCode.STATUS)).header.broker
+        return name
+
     def topics(self) -> list[TopicRow]:
         """All topics."""
         return self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TOPICS)))
 
-    def hold(self, attempt: SinkAttempt, number: int, batch: Any) -> int:  # noqa: ANN401 - an Arrow batch
+    def hold(self, held_as: HeldAs, number: int, batch: Any) -> int:  # noqa: ANN401 - an Arrow batch
         """Hold half messages, durably; the first one's half offset."""
         header = HoldHeader(
-            producer_group=attempt.run.producer_group,
-            transaction_id=attempt.transaction_id,
+            producer_group=held_as.producer_group,
+            transaction_id=held_as.transaction_id,
             number=number,
             is_bulk=True,
             check_after_ms=AGE_MS_MAX,
@@ -112,29 +153,54 @@ class SinkCalls:
         # Asked first: to contradict a decision would raise an alert.
         listed = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_TRANSACTIONS, listing)))
         undecided = [held[row.half_offset] for row in listed if row.half_offset in held]
-        rows_max = OWN_REQUESTS[OwnCode.DECIDE_MANY].rows_max
-        for start in range(0, len(undecided), rows_max):
-            self._roll_back(undecided[start : start + rows_max])
+        self.decide_each(
+            [decision(one.head, "rollback", one.attempt.run.producer_group) for one in undecided],
+            by(written[0].attempt.run),
+        )
 
-    def _roll_back(self, undecided: Sequence[Written]) -> None:
-        rows = [
-            DecisionRow(
-                half_offset=one.head,
-                resolution="rollback",
-                producer_group=one.attempt.run.producer_group,
-                log_offset=None,
-            )
-            for one in undecided
-        ]
-        header = ByHeader(by=by(undecided[0].attempt.run))
-        self._patiently(lambda: self._calls.call(OwnCode.DECIDE_MANY, header, rows))
+    def decide_each(self, decisions: Sequence[DecisionRow], who: str) -> None:
+        """Decide transactions, each on its own; those that are decided stay as they are."""
+        header, rows_max = ByHeader(by=who), OWN_REQUESTS[OwnCode.DECIDE_MANY].rows_max
+        for start in range(0, len(decisions), rows_max):
+            rows = decisions[start : start + rows_max]
+            self._patiently(lambda rows=rows: self._calls.call(OwnCode.DECIDE_MANY, header, rows))  # type: ignore[misc]  # mypy cannot tell the type
+
+    # Over several brokers.
+
+    def standing(self, producer_group: str) -> tuple[bool, frozenset[str]]:
+        """Whether a group is known here, and which other brokers decide for its app id."""
+        header = FindAttemptsHeader(producer_group=producer_group)
+        told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
+        return told.is_known, frozenset(told.homes.split(",")) - {""}
+
+    def find(
+        self, producer_group: str, sought: Sequence[SoughtAttemptRow]
+    ) -> Iterable[FoundAttemptRow]:
+        """How it stands with attempts of one group, in their order."""
+        header = FindAttemptsHeader(producer_group=producer_group)
+        rows_max = OWN_REQUESTS[OwnCode.FIND_ATTEMPTS].rows_max
+        for start in range(0, len(sought), rows_max):
+            rows = sought[start : start + rows_max]
+            ask = lambda rows=rows: self._calls.call(OwnCode.FIND_ATTEMPTS, header, rows)  # noqa: E731
+            yield from self._patiently(ask).rows
+
+    def judge(self, run: SinkRun, batch: int | str) -> Verdict:
+        """What the broker would say of this batch: new, done by this query, or another one's."""
+        listing = ListBatchesHeader(app_id=run.app_id)
+        rows = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_BATCHES, listing)))
+        known = Batches()
+        for row in rows:
+            decided = row.batch_number if row.batch_name is None else row.batch_name
+            known.apply(row.app_id, row.query_id, decided, row.log_offset or 0)
+        return known.judge(run.app_id, run.query_id, batch)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._timeout_s
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                return ask()
+                with self._turn:
+                    return ask()
             except (Unavailable, OutcomeUnknown):
                 if time.monotonic() + wait_s >= until:
                     raise
@@ -145,3 +211,13 @@ class SinkCalls:
 def by(run: SinkRun) -> str:
     """Who decides, for the record."""
     return f"sink {run.app_id} {run.run}"
+
+
+def decision(half_offset: int, resolution: str, producer_group: str) -> DecisionRow:
+    """A decision about one transaction."""
+    return DecisionRow(
+        half_offset=half_offset,
+        resolution=resolution,
+        producer_group=producer_group,
+        log_offset=None,
+    )

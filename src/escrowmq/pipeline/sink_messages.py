@@ -6,7 +6,8 @@ What cannot be sent is refused before anything of its request leaves, with its r
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -24,27 +25,35 @@ if TYPE_CHECKING:
 
 ANY_QUEUE = -1
 
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
 
 class MessageMaker:
     """Makes the rows of HOLD_HALVES; one for each attempt."""
 
-    def __init__(self, topics: SinkTopics, topic: str, id_prefix: str) -> None:
-        self._topics = topics
+    def __init__(
+        self, topics: SinkTopics, topic: str, id_prefix: str, others: Sequence[SinkTopics] = ()
+    ) -> None:
+        #: By broker: what is not at all of them is refused, wherever a row would go.
+        self._topics = (topics, *others)
         #: Of all rows; empty if a column says it.
         self._topic = topic
         self._id_prefix = id_prefix
         #: Rows so far.
         self.made = 0
 
-    def messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """These rows as messages; what is wrong with one of them is raised."""
+    def messages(self, batch: pa.RecordBatch, places: Numbers | None = None) -> pa.RecordBatch:
+        """These rows as messages; what is wrong with one of them is raised.
+
+        ``places`` says which of several brokers each is for.
+        """
         rows = Rows(batch, self.made)
         topics = self._topics_of(rows)
         zeros = pa.repeat(pa.scalar(0, pa.int32()), rows.count)
         messages = pa.record_batch(
             {
                 "topic": topics,
-                "queue_id": self._queues(rows, topics),
+                "queue_id": self._queues(rows, topics, places),
                 "body": _bodies(rows),
                 "properties": property_strings(rows, self._id_prefix),
                 "flag": zeros,
@@ -60,20 +69,22 @@ class MessageMaker:
         rows.refuse_where(pc.is_null(topics), "topic_illegal", "a message has a topic", TOPIC)
         for name in pc.unique(topics).to_pylist():
             try:
-                self._topics.queue_count(name)
+                for there in self._topics:
+                    there.queue_count(name)
             except RequestRefused as refused:
                 row = rows.first + pc.index(topics, name).as_py()
                 facts = {**refused.fields, "column": TOPIC, "row": row}
                 raise RequestRefused(refused.code, refused.message, **facts) from None
         return topics
 
-    def _queues(self, rows: Rows, topics: pa.Array) -> pa.Array:
+    def _queues(self, rows: Rows, topics: pa.Array, places: Numbers | None) -> pa.Array:
         queues = pa.repeat(pa.scalar(ANY_QUEUE, pa.int64()), rows.count)
         if KEY not in rows and QUEUE_ID not in rows:
             return queues.cast(pa.int32())
         named = pc.dictionary_encode(topics)
-        counts = np.array([self._topics.queue_count(name) for name in named.dictionary.to_pylist()])
-        queue_counts = pa.array(counts[named.indices.to_numpy()])
+        names = named.dictionary.to_pylist()
+        counts = np.array([[there.queue_count(name) for name in names] for there in self._topics])
+        queue_counts = pa.array(counts[0 if places is None else places, named.indices.to_numpy()])
         if KEY in rows:
             queues = pc.coalesce(_queues_by_key(rows.texts(KEY), queue_counts), queues)
         if QUEUE_ID in rows:

@@ -21,8 +21,10 @@ _TEMPLATE = "TBW102"
 class SinkTopics:
     """How many queues a broker's topics have: asked when one is first written to."""
 
-    def __init__(self, ask: Callable[[], list[TopicRow]]) -> None:
+    def __init__(self, ask: Callable[[], list[TopicRow]], broker: str = "") -> None:
         self._ask = ask
+        #: Which of several, for refusals.
+        self._facts = {"broker": broker} if broker else {}
         self._queue_counts: dict[str, int] = {}
 
     def queue_count(self, name: str) -> int:
@@ -39,9 +41,12 @@ class SinkTopics:
             # Writing makes it, of the template.
             topic = topics.get(_TEMPLATE)
             if topic is None or not topic.perm & _INHERIT:
-                raise RequestRefused("topic_unknown", "create the topic first", topic=name)
+                raise self._refused("topic_unknown", "create the topic first", name)
         elif topic.is_system:
-            raise RequestRefused("topic_of_system", "write to a topic of your own", topic=name)
+            raise self._refused("topic_of_system", "write to a topic of your own", name)
         if not topic.perm & _WRITE:
-            raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
+            raise self._refused("topic_not_writable", "its owner forbids it", name)
         return max(topic.write_queue_count, 1)
+
+    def _refused(self, code: str, text: str, name: str) -> RequestRefused:
+        return RequestRefused(code, text, topic=name, **self._facts)

@@ -17,6 +17,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import RUN_CHARS, SinkRun
 from escrowmq.pipeline.sink import (
     SinkOptions,
+    brokers_of,
     check,
     commit,
     new_attempt,
@@ -53,6 +54,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._brokers = brokers_of(options)
         self._opened_at_ms = now_ms()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -64,7 +66,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             opened_at_ms=self._opened_at_ms,
         )
         attempt = new_attempt(run, int(told_by_spark(BATCH_ID)))
-        return write_attempt(self._options, attempt, iterator, self.rows_max)
+        return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Make the batch visible; beside the driver, once all tasks are done."""
@@ -74,11 +76,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return
         first = written[0].attempt
         assert first.batch == batchId, (first.batch, batchId)
-        commit(self._options, first.run, batchId, written)
+        commit(self._options, self._brokers.home, first.run, batchId, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Roll back what was not committed; beside the driver, also after a failed commit."""
-        roll_back(self._options, written_of(messages))
+        roll_back(self._options, self._brokers.home, written_of(messages))
 
 
 def told_by_spark(name: str) -> str:

@@ -38,6 +38,7 @@ class OwnCode(IntEnum):
     LIST_BATCHES = 30_009
     LIST_EVENTS = 30_010
     READ_STORED = 30_011
+    FIND_ATTEMPTS = 30_012
     READ_LOG = 30_013
     LIST_NAMES = 30_014
 
@@ -182,6 +183,16 @@ _TABLE = (
             "half message is as it was held: its queue offset and its visible time are the row's, "
             "and its transaction bits mean committed. Whoever reads a record compares its checksums"
         ),
+    ),
+    OwnRequest(
+        code=OwnCode.FIND_ATTEMPTS,
+        about="What became of attempts of a Spark sink, and whether its app id is known here.",
+        header=headers.FindAttemptsHeader,
+        rows=rows.SoughtAttemptRow,
+        rows_max=1_000,
+        answer=headers.FindAttemptsAnswer,
+        answer_rows=rows.FoundAttemptRow,
+        answer_rows_max=1_000,
     ),
     OwnRequest(
         code=OwnCode.READ_LOG,

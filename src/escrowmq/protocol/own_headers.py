@@ -237,6 +237,23 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
     app_id: str = ""
 
 
+class FindAttemptsHeader(OwnHeader, frozen=True, kw_only=True):
+    """FIND_ATTEMPTS."""
+
+    #: Of all of them.
+    producer_group: str
+
+
+class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """FIND_ATTEMPTS."""
+
+    #: Whether this group ever held anything here, or a batch of its app id was decided here.
+    is_known: bool
+    #: If no attempt was asked for: names of the other brokers that decide, or ever decided, what
+    #: this app id holds here, with commas between them.
+    homes: str
+
+
 class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     """READ_STORED."""
 

@@ -319,6 +319,25 @@ class AttemptRow(Row, frozen=True):
     messages: Int64
 
 
+class SoughtAttemptRow(Row, frozen=True):
+    """An attempt of a Spark sink that somebody asks about."""
+
+    #: Its first half message.
+    half_offset: Int64
+    transaction_id: str
+
+
+class FoundAttemptRow(Row, frozen=True):
+    """What became of an attempt, in the order of the request."""
+
+    half_offset: Int64
+    #: The name of its state; null if there is no such attempt, or the log has it no more.
+    state: str | None
+    #: While it is undecided: the number of its last request, and how many messages it has.
+    last_number: Int32 | None
+    messages: Int64 | None
+
+
 class VerdictRow(Row, frozen=True):
     """The pipeline's word on one transaction."""
 

@@ -57,7 +57,8 @@ class InProcessBroker:
 
     ``data`` is a folder to keep; ``ledgers`` are those that ``run_checks`` reads, as the pipeline
     would: transactions of other ledgers, and of none, are asked about at their producers.
-    ``policy``, ``store``, ``queue_count`` and ``name`` are what an operator would set.
+    ``policy``, ``store``, ``queue_count``, ``auto_create`` and ``name`` are what an operator would
+    set.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class InProcessBroker:
         policy: CheckPolicy | None = None,
         store: StoreConfig | None = None,
         queue_count: int = 8,
+        auto_create: bool = True,
         name: str = "broker-a",
     ) -> None:
         # Clients' clocks are real: it begins where they are.
@@ -79,7 +81,7 @@ class InProcessBroker:
         self._policy = policy or CheckPolicy()
         # A test's machine keeps its power, and flushes are slow.
         self._store = replace(store or StoreConfig(), durability="os")
-        self._topics = TopicsConfig(queue_count=queue_count)
+        self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
         self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._thread: Background | None = None

@@ -8,6 +8,7 @@ import errno
 import pytest
 
 from escrowmq.broker import bulk
+from escrowmq.broker import writer as writer_module
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.writer import Writer
@@ -93,6 +94,25 @@ async def test_a_question_is_answered_between_two_batches() -> None:
     assert seen == [(0, True), (1, True)]
     with pytest.raises(Unavailable, match="writer_closed"):
         writer.between(look)
+
+
+async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "QUESTION_REST", 2**40)
+    writer = Writer(opened(FaultyDisk()), ManualClock())
+    seen: list[str] = []
+    writer.between(lambda: seen.append("before"))
+    writer.put(prepare(0), lambda _end: None)
+    writer.between(lambda: seen.append("beside"))
+    for number in range(3):
+        await held(writer, number)
+    # The batches did not wait for it.
+    assert seen == ["before"]
+    # Nobody sends any more, as far as the writer knows.
+    monkeypatch.setattr(writer_module, "IN_USE_S", 0)
+    writer.between(lambda: seen.append("after"))
+    writer._turn_to_questions()
+    await writer.close()
+    assert seen == ["before", "beside", "after"]
 
 
 async def test_questions_are_not_forgotten_when_the_store_fails() -> None:

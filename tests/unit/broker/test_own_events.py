@@ -14,12 +14,15 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
+from escrowmq.protocol.own_frames import BlocksAnswer, encode_call, read_blocks_answer
 from escrowmq.protocol.own_headers import (
     DecideBatchHeader,
     ListTransactionsHeader,
     LogRangeHeader,
+    PagedHeader,
+    ReadLogHeader,
 )
-from escrowmq.protocol.own_rows import AttemptRow, LogEventRow
+from escrowmq.protocol.own_rows import AttemptRow, LogEventRow, NameRow
 from escrowmq.store import log_sweep
 from escrowmq.store.log_scan import LogScan
 from escrowmq.testing import ManualClock
@@ -264,3 +267,43 @@ async def test_a_column_that_is_none_is_refused(tmp_path: Path) -> None:
         header = LogRangeHeader(form=Form.ARROW, columns="event,body")
         with pytest.raises(RequestRefused, match=r"column_unknown.*checks_sent"):
             await ask(peer, LIST, header)
+
+
+async def test_the_log_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        store = server.broker.store
+        whole = (tmp_path / "store/commitlog" / f"{0:020d}").read_bytes()[: store.settled]
+
+        async def read(start: int, end: int) -> BlocksAnswer:
+            peer.write(encode_call(OwnCode.READ_LOG, 99, ReadLogHeader(start=start, end=end)))
+            frame = await peer.until(lambda one: one.is_response and one.opaque == 99)
+            return read_blocks_answer(OwnCode.READ_LOG, frame)
+
+        answer = await read(-1, 2**40)
+        assert bytes(answer.data) == whole
+        assert answer.columns["log_offset"].tolist() == [0]
+        assert answer.columns["size"].tolist() == [len(whole)]
+        assert answer.header.seed == store.seed
+        assert (answer.header.log_start, answer.header.log_end) == (0, store.settled)
+        # A frame that starts it is whole; behind the end there is nothing.
+        first = next(LogScan(store).frames(0))
+        assert bytes((await read(0, 1)).data) == whole[: first.end]
+        assert (await read(store.settled, 2**40)).columns["size"].tolist() == [0]
+        # Beside somebody who sends it is less.
+        monkeypatch.setattr(own_records, "LOG_BYTES_BESIDE", 1)
+        monkeypatch.setattr(own_records, "LOG_BYTES", 1)
+        assert bytes((await read(0, 2**40)).data) == whole[: first.end]
+
+
+async def test_numbers_in_records_have_names(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await a_day(server)
+        names = await all_rows(peer, OwnCode.LIST_NAMES, PagedHeader(limit=1))
+        assert NameRow("queue", 0, "orders", 1, None) in names
+        assert NameRow("origin", 0, "pay", None, "uuid") in names
+        assert names == await all_rows(peer, OwnCode.LIST_NAMES, PagedHeader())
+        core = server.broker.store.core
+        assert len(names) == len(core.names.queues) + len(core.names.origins)

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from escrowmq.broker import own_reading
+from escrowmq.broker import own_calls, own_reading, writer
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import BlocksAnswer, encode_call, read_blocks_answer
-from escrowmq.protocol.own_headers import ListQueuesHeader, ReadStoredHeader
+from escrowmq.protocol.own_headers import ListQueuesHeader, PagedHeader, ReadStoredHeader
 from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import SYS_PREPARED, StoredMessage, decode_many, record_crc
 from escrowmq.testing import ManualClock
@@ -76,11 +76,27 @@ async def test_a_range_is_read_in_answers_of_limited_size(tmp_path: Path) -> Non
 async def test_nobody_can_ask_for_too_many_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_reading, "READ_BYTES_MAX", 10)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         await ask(peer, OwnCode.SEND_MANY, rows=[sent(b"1"), sent(b"2")])
+        monkeypatch.setattr(writer, "IN_USE_S", 0)
+        assert len(stored(await read(peer, bytes_max=2**31 - 1))) == 2
+        monkeypatch.setattr(own_reading, "READ_BYTES_MAX", 10)
         assert len(stored(await read(peer, bytes_max=2**31 - 1))) == 1
+
+
+async def test_beside_somebody_who_sends_answers_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IN_USE_S", 3_600)
+    monkeypatch.setattr(own_reading, "STORED_BYTES_BESIDE", 10)
+    monkeypatch.setattr(own_calls, "PAGE_ROWS_BESIDE", 3)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert len((await ask(peer, OwnCode.LIST_TOPICS, PagedHeader())).rows) > 3
+        await ask(peer, OwnCode.SEND_MANY, rows=[sent(b"1"), sent(b"2")])
+        assert len(stored(await read(peer))) == 1
+        assert len((await ask(peer, OwnCode.LIST_TOPICS, PagedHeader())).rows) == 3
 
 
 async def test_tags_are_filtered_by_their_codes(tmp_path: Path) -> None:

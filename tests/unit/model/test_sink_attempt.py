@@ -11,7 +11,9 @@ from escrowmq.model.sink_attempt import (
     SinkRun,
     check_app_id,
     check_batch_name,
+    is_part,
     parse_attempt,
+    parse_part,
 )
 
 STREAM = SinkRun(
@@ -69,3 +71,42 @@ def test_a_batch_name_that_no_id_could_have_is_refused(name: str) -> None:
 def test_names_that_are_in_order_are_given_back() -> None:
     assert check_app_id("Orders_to-mail-2") == "Orders_to-mail-2"
     assert check_batch_name("2026-11-16T10:00:00+01:00") == "2026-11-16T10:00:00+01:00"
+
+
+# Parts at other brokers.
+
+ATTEMPT = SinkAttempt(run=STREAM, batch=7, partition=3, attempt=UUID)
+
+
+@pytest.mark.parametrize("home", ["broker-a", "a.b:1", "a@b"])
+def test_a_part_s_names_tell_its_home_and_what_it_is_there(home: str) -> None:
+    held_as = ATTEMPT.elsewhere(home, 42)
+    assert is_part(held_as.producer_group)
+    part = parse_part(held_as.producer_group, held_as.transaction_id)
+    assert part is not None
+    assert (part.broker, part.half_offset, part.held_as) == (home, 42, ATTEMPT.at_home)
+    # Evidence is for attempts: nobody takes a part for one.
+    assert parse_attempt(held_as.producer_group, held_as.transaction_id) is None
+
+
+def test_what_is_decided_at_home_is_no_part() -> None:
+    at_home = ATTEMPT.at_home
+    assert not is_part(at_home.producer_group)
+    assert not is_part("somebody@home")
+    assert parse_part(at_home.producer_group, at_home.transaction_id) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "transaction_id"),
+    [
+        ("%SINK%app@", f"write/b/1/00000000/0/{UUID}@1"),
+        ("%SINK%app@a", f"write/b/1/00000000/0/{UUID}"),
+        ("%SINK%app@a", f"write/b/1/00000000/0/{UUID}@"),
+        ("%SINK%app@a", f"write/b/1/00000000/0/{UUID}@-1"),
+        ("%SINK%app@a", f"write/b/1/00000000/0/{UUID}@{10**18}"),
+        ("%SINK%app@a", "somebody's@1"),
+        ("app@a", f"write/b/1/00000000/0/{UUID}@1"),
+    ],
+)
+def test_names_that_tell_no_home_are_not_guessed(group: str, transaction_id: str) -> None:
+    assert parse_part(group, transaction_id) is None

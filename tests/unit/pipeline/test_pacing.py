@@ -70,8 +70,8 @@ def test_news_start_a_round_after_a_short_rest() -> None:
     pace.note(said(due=1))
     round_at(pace, 1_000, 1_100)
     pace.note(news(due=1))
-    # It took 100, so two thirds of the time are others'.
-    assert pace.settle_at_ms() == 1_300
+    # It took 100, so nine tenths of the time are others'.
+    assert pace.settle_at_ms() == 2_000
 
 
 def test_news_stay_news_until_a_round_has_looked_at_them() -> None:
@@ -80,10 +80,10 @@ def test_news_stay_news_until_a_round_has_looked_at_them() -> None:
     round_at(pace, 1_000, 1_100)
     pace.note(news(due=1))
     pace.note(said(due=1))
-    assert pace.settle_at_ms() == 1_300
-    round_at(pace, 1_300, 1_400)
+    assert pace.settle_at_ms() == 2_000
+    round_at(pace, 2_000, 2_100)
     pace.note(said(due=1))
-    assert pace.settle_at_ms() == 6_300
+    assert pace.settle_at_ms() == 7_000
 
 
 def test_a_long_round_rests_no_longer_than_the_interval() -> None:
@@ -146,7 +146,7 @@ def test_after_failures_in_a_row_the_wait_doubles_up_to_a_minute() -> None:
     assert waits == [5_000, 10_000, 20_000, 40_000, FAILED_MS_MAX, FAILED_MS_MAX]
     round_at(pace, 1_000, 1_100)
     pace.note(news(due=1))
-    assert pace.settle_at_ms() == 1_300
+    assert pace.settle_at_ms() == 2_000
 
 
 def test_the_log_is_archived_when_it_has_grown_and_the_interval_has_passed() -> None:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.sink_attempt import OPENING_TOPIC
 from escrowmq.pipeline.offsets import QueueKey, Span
 from escrowmq.pipeline.queues import Topics, known, patiently
 from escrowmq.testing import InProcessBroker
@@ -26,7 +27,8 @@ from tests.spark.topics import row, send
     ],
 )
 def test_topics_are_chosen_by_name_or_pattern(topics: Topics, expected: set[str]) -> None:
-    assert topics.chosen(["orders", "orders-2", "%RETRY%shop", "%DLQ%shop"]) == expected
+    there = ["orders", "orders-2", "%RETRY%shop", "%DLQ%shop", OPENING_TOPIC]
+    assert topics.chosen(there) == expected
 
 
 def test_a_broker_that_comes_back_is_waited_for() -> None:

@@ -69,6 +69,17 @@ def test_all_of_a_batch_can_be_seen_however_many_requests_it_took(
     assert bodies(broker) == list("abcdefghijklmnopqrstuvwxyz")
 
 
+def test_a_new_topic_is_asked_for_while_rows_are_on_their_way(broker: InProcessBroker) -> None:
+    """Both on one connection: they must not take each other's answers."""
+    names = [f"topic-{number}" for number in range(100)]
+    batches = (pa.record_batch({"body": ["a"], "topic": [name]}) for name in names)
+    with SinkCalls(broker.broker_address, TIMEOUT_MS) as calls:
+        written = AttemptWriting(calls, new_attempt(), "").write(batches)
+    assert (written.rows, written.last_number) == (100, 99)
+    assert decide(broker.broker_address, written) == "decided"
+    assert all(len(broker.messages(name)) == 1 for name in names)
+
+
 def test_an_attempt_can_be_told_from_its_names_and_waits_a_day(broker: InProcessBroker) -> None:
     written = write(broker.broker_address, rows("a"))
     (undecided,) = broker.undecided()

@@ -9,7 +9,7 @@ import pytest
 from escrowmq.store import log_sweep
 from escrowmq.store.frames import HEAD_BYTES, MAGIC, are_vouched, each_vouched, stated_heads
 from escrowmq.store.log_scan import LogScan
-from escrowmq.store.log_sweep import LogSweep, Lone, Swept, Wanted
+from escrowmq.store.log_sweep import LogSweep, Lone, Swept, Wanted, lone_stretch
 from escrowmq.transaction.commands import CheckSent, Park
 from escrowmq.transaction.records import (
     Asked,
@@ -311,3 +311,41 @@ def test_no_flipped_bit_hides_what_was_asked_for(wanted: Wanted) -> None:
                 told = [one for one in said([whole]) if one[0] < len(data)]  # type: ignore[operator]
                 assert part.unreadable or said([part]) == told, (at - start, bit)
             segment.file.write_at(at, data[at : at + 1])
+
+
+def stretches(driver: Driver, end: int = EVERY) -> list[Swept]:
+    """What is lone at each frame's start, and all that follows it up to something else."""
+    store = driver.store
+    scan = LogScan(store)
+    return [
+        lone_stretch(bytes(scan.block(at, EVERY)), at, end, store.seed) for at, _ in frames(driver)
+    ]
+
+
+def test_a_stretch_of_lone_records_needs_no_store() -> None:
+    driver = day()
+    ends = dict(frames(driver))
+    told = {one[0]: one for one in said(swept(driver))}
+    others = {one.log_offset for part in swept(driver) for one in part.others}
+    segments = {one.start for one in driver.store.log.segments}
+    for (at, _), stretch in zip(ends.items(), stretches(driver), strict=True):
+        stop = next((one for one in ends if one >= at and one in others), driver.store.settled)
+        # A block is of one segment.
+        stop = min([stop, *(one for one in segments if one > at)])
+        assert stretch.end == stop
+        assert stretch.frames == sum(at <= one < stop for one in ends)
+        assert said([stretch]) == [one for start, one in told.items() if at <= start < stop]
+
+
+def test_a_stretch_ends_where_it_shall_and_before_what_is_damaged() -> None:
+    driver = day()
+    starts = [at for at, _ in frames(driver)]
+    whole = stretches(driver)
+    number = next(at for at, one in enumerate(whole) if one.frames > 1)
+    # A frame that starts before the end belongs to it.
+    cut = stretches(driver, starts[number + 1] + 1)[number]
+    assert cut.frames == min(2, whole[number].frames)
+    spoil(driver, starts[number + 1])
+    assert stretches(driver)[number].frames == 1
+    assert stretches(driver)[number + 1].frames == 0
+    assert lone_stretch(b"no frame", 0, EVERY, driver.store.seed) == Swept(0)

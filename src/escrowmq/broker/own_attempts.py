@@ -1,0 +1,90 @@
+"""What became of attempts of Spark sinks: asked by the driver, and by settle for other brokers.
+
+An attempt is found by its half offset: that answer is there as long as the log has the attempt,
+decided or not.  The id that is asked for must be the one that the log has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from escrowmq.broker.own_calls import Call, own_questions
+from escrowmq.model.sink_attempt import GROUP_PREFIX, HOME_MARK
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_rows import SoughtAttemptRow
+from escrowmq.store.identities import identities
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_headers import FindAttemptsHeader
+    from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Half
+
+
+class OwnAttempts:
+    """Handles FIND_ATTEMPTS."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_questions(self._broker, {OwnCode.FIND_ATTEMPTS: self.find})
+
+    def find(self, call: Call[FindAttemptsHeader]) -> None:
+        """Tell how it stands with each."""
+        core, group = self._broker.store.core, call.header.producer_group
+        sought = call.rows(SoughtAttemptRow)
+        halves = [self._half(row, group) for row in sought]
+        found = [half for half in halves if half is not None]
+        ids, _ = identities(
+            self._broker.store,
+            np.array([half.half_offset for half in found], dtype=np.int64),
+            np.array([half.location for half in found], dtype=np.int64),
+        )
+        id_of = {half.half_offset: found_id for half, found_id in zip(found, ids, strict=True)}
+        call.answer_rows(
+            [
+                _told(core, row, half)
+                if half is not None and id_of[row.half_offset] == row.transaction_id.encode()
+                else (row.half_offset, None, None, None)
+                for row, half in zip(sought, halves, strict=True)
+            ],
+            is_known=is_known(core, group),
+            # It takes a look at all groups: for the driver, which asks it once for a batch.
+            homes="" if sought else ",".join(homes_of(core, group)),
+        )
+
+    def _half(self, row: SoughtAttemptRow, group: str) -> Half | None:
+        core = self._broker.store.core
+        half = core.half(row.half_offset)
+        # Once it is decided nobody knows its head, but then all its requests are alike.
+        if half is None or core.head_of(half.first) != row.half_offset:
+            return None
+        return half if core.names.origins[half.origin].group == group else None
+
+
+def is_known(core: Transactions, group: str) -> bool:
+    """Whether the group held anything, or its app id decided anything, at any time."""
+    is_origin = (group, "", 0) in core.names.origin_ids
+    return is_origin or group.removeprefix(GROUP_PREFIX) in core.batches.apps
+
+
+def homes_of(core: Transactions, group: str) -> list[str]:
+    """The brokers that decide for what others of this app id hold here."""
+    prefix = group + HOME_MARK
+    groups = {name for name, _, _ in core.names.origin_ids if name.startswith(prefix)}
+    return sorted(name.removeprefix(prefix) for name in groups)
+
+
+def _told(core: Transactions, row: SoughtAttemptRow, half: Half) -> Sequence[object]:
+    if half.state in (State.COMMITTED, State.ROLLED_BACK):
+        return row.half_offset, half.state.label, None, None
+    held = core.ranges_of(row.half_offset)
+    return row.half_offset, half.state.label, len(held) - 1, sum(count for _, count in held)
