@@ -28,8 +28,8 @@ MEASURED_S = 15
 ROUNDS = 3
 #: Of a thousand transactions: those that the pipeline has to settle.
 UNDECIDED = 10
-#: The pipeline works off what has gathered.
-WARM_UP_S = 20
+#: The pipeline works off what has gathered, and Java comes to speed.
+WARM_UP_S = 40
 READY = re.compile(r"^ready .*http=(\S+)$", re.MULTILINE)
 
 
@@ -43,9 +43,9 @@ def main(arguments: list[str]) -> None:
         rate = top * PART
         pairs = []
         runs: dict[str, list[int]] = {"settle": [], "archive": []}
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             alone = load(broker, MEASURED_S, rate)
-            with pipeline(path / f"pipeline-{number}", broker, cache) as places:
+            with pipeline(path / "pipeline", broker, cache) as places:
                 load(broker, WARM_UP_S, rate)
                 before = status(places)
                 pairs.append((alone, load(broker, MEASURED_S, rate)))
@@ -82,7 +82,7 @@ def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str,
     command = [sys.executable, "-m", "escrowmq.cli.main", "pipeline", "--brokers", broker.address]
     command += ["--data-dir", str(directory), "--http-port", "0"]
     command += ["--set", f"pipeline.cache_dir={cache}"]
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     log = directory / "log"
     with (
         log.open("w", encoding="utf-8") as errors,

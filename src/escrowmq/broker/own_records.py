@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_headers import (
         LogRangeHeader,
         PagedHeader,
-        ReadLogHeader,
         TransactionHeader,
     )
+    from escrowmq.protocol.own_log import ReadLogHeader
     from escrowmq.transaction.names import Names
 
 FRAMES_MAX = 10_000

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.flush_times import FlushTimes
 from escrowmq.broker.inbox import Depths, Inbox, Tell, Waiting, size_of
+from escrowmq.broker.questions import Questions
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.transaction.commands import Command, Decision
 
@@ -41,9 +42,6 @@ their senders go on, while the others are written."""
 
 IN_USE_S = 0.1
 """So long after a message somebody is taken to be sending."""
-
-QUESTION_REST = 9
-"""While somebody is sending, the next question waits so many times as long as the last one took."""
 
 
 class Writer:
@@ -63,11 +61,8 @@ class Writer:
         self._slowed_messages: deque[asyncio.Future[None]] = deque()
         self._slowed_decisions: deque[asyncio.Future[None]] = deque()
         self._alone: deque[Callable[[], None]] = deque()
-        self._questions: deque[Callable[[], None]] = deque()
+        self._questions = Questions(self._loop, self._schedule)
         self._sent_at = -IN_USE_S
-        #: Not before is the next question's turn, if somebody is sending.
-        self._question_at = 0.0
-        self._is_question_timed = False
         self._is_scheduled = False
         self._is_flushing = False
         self._checkpoint: asyncio.Future[None] | None = None
@@ -123,10 +118,6 @@ class Writer:
         self._schedule()
 
     @property
-    def _has_questions(self) -> bool:
-        return bool(self._questions) and not self._is_question_timed
-
-    @property
     def is_in_use(self) -> bool:
         """Whether clients are sending: whoever asks for much gets it in small pieces then."""
         return self._loop.time() - self._sent_at < IN_USE_S
@@ -136,7 +127,7 @@ class Writer:
         self._refuse_if_closed()
         if len(self._questions) >= self._config.inbox_max:
             raise Unavailable("inbox_full", "the broker is asked more than it can answer")
-        self._questions.append(work)
+        self._questions.put(work)
         self._schedule()
 
     def _look_for_space(self, size: int | None) -> None:
@@ -245,8 +236,9 @@ class Writer:
             return
         if self._alone and self._checkpoint is None:
             self._alone.popleft()()
-        if self._has_questions:
-            self._answer_one()
+        if self._questions.are_ready:
+            # One each time, so that batches go on in between.
+            self._questions.answer_one(is_beside_senders=self.is_in_use)
         batch = self._inbox.take()
         self._let_in()
         if not batch:
@@ -270,20 +262,6 @@ class Writer:
             _tell(batch, error)
             raise
         self._answer(batch, decisions)
-
-    def _answer_one(self) -> None:
-        """Answer a question: one each time, so that batches go on in between."""
-        if self.is_in_use and self._loop.time() < self._question_at:
-            self._is_question_timed = True
-            self._loop.call_at(self._question_at, self._turn_to_questions)
-            return
-        began = perf_counter()
-        self._questions.popleft()()
-        self._question_at = self._loop.time() + QUESTION_REST * (perf_counter() - began)
-
-    def _turn_to_questions(self) -> None:
-        self._is_question_timed = False
-        self._schedule()
 
     def _flush_aside(self, batch: list[Waiting], decisions: list[Decision]) -> None:
         self._is_flushing = True
@@ -328,7 +306,7 @@ class Writer:
         elif store.checkpoint_due and self._checkpoint is None and not self._alone:
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
             self._begin_checkpoint()
-        if self._inbox or self._alone or self._has_questions or not store.dispatcher.is_idle:
+        if self._inbox or self._alone or self._questions.are_ready or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
 
@@ -361,9 +339,8 @@ class Writer:
             self._store.failure = error
         for waiting in self._inbox.clear():
             waiting.tell(self._store.finished())
-        while self._questions:
-            # Whoever asks sees that the store has failed.
-            self._questions.popleft()()
+        # Whoever asks sees that the store has failed.
+        self._questions.answer_all()
         for slowed in (self._slowed_messages, self._slowed_decisions):
             while slowed:
                 _wake(slowed.popleft())

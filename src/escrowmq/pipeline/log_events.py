@@ -18,13 +18,14 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from escrowmq.pipeline.queues import patiently
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import ArrowAnswer
-from escrowmq.protocol.own_headers import LogRangeHeader, ReadLogHeader
+from escrowmq.protocol.own_headers import LogRangeHeader
+from escrowmq.protocol.own_log import ReadLogHeader
 from escrowmq.store.log_sweep import lone_stretch
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.protocol.own_rows import NameRow
+    from escrowmq.protocol.own_log import NameRow
     from escrowmq.store.log_sweep import Swept
 
 FRAME_BYTES_MAX = 4096

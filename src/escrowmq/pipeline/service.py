@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 EXIT_SPARK_DIED = 7
 
 PROGRESS = "progress"
+#: The same before a run, which writes down how far consumers are: what is known then is no news.
+BASELINE = "baseline"
 TIDY = "tidy"
 
 #: Whether Spark lives is looked at so often.
@@ -170,6 +172,7 @@ class Service:
             self._pace.archive_began(now_ms)
             rounds = tuple(self._rounds)
             self._rounds.clear()
+            self._lanes[ARCHIVE].do(BASELINE, self._jobs.progress)
             self._begin(ARCHIVE, self.telemetry.archive, lambda: self._jobs.archive(rounds))
         elif self._config.archive and self._progress_at_ms <= now_ms:
             self._progress_at_ms = now_ms + PROGRESS_MS
@@ -226,8 +229,9 @@ class Service:
             self.telemetry.upkeep.end(done, self._clock.now_ms())
         elif is_failed:
             log.warning("side_work_failed", extra={"work": done.name, "why": repr(done.error)})
-        elif done.name == PROGRESS and done.result != self._progress:
+        elif done.name == BASELINE:
             self._progress = done.result
+        elif done.name == PROGRESS and done.result != self._progress:
             self._pace.note_progress()
 
 

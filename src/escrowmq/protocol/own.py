@@ -13,6 +13,7 @@ import msgspec
 
 from escrowmq.protocol import own_hand_headers as hand_headers
 from escrowmq.protocol import own_headers as headers
+from escrowmq.protocol import own_log
 from escrowmq.protocol import own_rows as rows
 from escrowmq.protocol.own_forms import Row
 
@@ -197,9 +198,9 @@ _TABLE = (
     OwnRequest(
         code=OwnCode.READ_LOG,
         about="A stretch of the log, as it was written.",
-        header=headers.ReadLogHeader,
-        answer=headers.ReadLogAnswer,
-        answer_rows=rows.LogBlockRow,
+        header=own_log.ReadLogHeader,
+        answer=own_log.ReadLogAnswer,
+        answer_rows=own_log.LogBlockRow,
         answer_rows_max=1,
         answer_bytes="frames of the log, the last of which may be cut off; the store's own layout",
     ),
@@ -208,7 +209,7 @@ _TABLE = (
         about="What the numbers in the log's records stand for. There are only ever more of them.",
         header=headers.PagedHeader,
         answer=headers.PagedAnswer,
-        answer_rows=rows.NameRow,
+        answer_rows=own_log.NameRow,
         answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(

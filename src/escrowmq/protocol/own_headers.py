@@ -281,24 +281,6 @@ class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):
     queue_end: Int64
 
 
-class ReadLogHeader(OwnHeader, frozen=True, kw_only=True):
-    """READ_LOG."""
-
-    #: Log offsets: from, and up to.  As much is answered as is good for the broker's other clients.
-    start: Int64
-    end: Int64
-
-
-class ReadLogAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """READ_LOG."""
-
-    #: What of the log could be read: from, and up to.
-    log_start: Int64
-    log_end: Int64
-    #: What the checksums of this log's frames begin with.
-    seed: Int64
-
-
 # Writing.
 
 

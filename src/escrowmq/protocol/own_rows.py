@@ -199,28 +199,6 @@ class StoredEntryRow(Row, frozen=True):
     size: Int32
 
 
-class LogBlockRow(Row, frozen=True):
-    """A stretch of the log."""
-
-    log_offset: Int64
-    #: Bytes of it.
-    size: Int32
-
-
-class NameRow(Row, frozen=True):
-    """What a number stands for."""
-
-    #: `queue`, or `origin`: where half messages come from.
-    kind: str
-    number: Int32
-    #: The topic, or the producer group.
-    name: str
-    #: Of a queue.
-    queue_id: Int32 | None
-    #: Of an origin.
-    ledger: str | None
-
-
 class SentRow(Row, frozen=True):
     """A message to be stored."""
 

@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from escrowmq.broker import bulk
+from escrowmq.broker import bulk, questions
 from escrowmq.broker import writer as writer_module
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.config import WriterConfig
@@ -97,7 +97,7 @@ async def test_a_question_is_answered_between_two_batches() -> None:
 
 
 async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "QUESTION_REST", 2**40)
+    monkeypatch.setattr(questions, "REST", 2**40)
     writer = Writer(opened(FaultyDisk()), ManualClock())
     seen: list[str] = []
     writer.between(lambda: seen.append("before"))
@@ -110,7 +110,7 @@ async def test_beside_somebody_who_sends_questions_rest(monkeypatch: pytest.Monk
     # Nobody sends any more, as far as the writer knows.
     monkeypatch.setattr(writer_module, "IN_USE_S", 0)
     writer.between(lambda: seen.append("after"))
-    writer._turn_to_questions()
+    writer._questions._end_rest()
     await writer.close()
     assert seen == ["before", "beside", "after"]
 

@@ -20,9 +20,9 @@ from escrowmq.protocol.own_headers import (
     ListTransactionsHeader,
     LogRangeHeader,
     PagedHeader,
-    ReadLogHeader,
 )
-from escrowmq.protocol.own_rows import AttemptRow, LogEventRow, NameRow
+from escrowmq.protocol.own_log import NameRow, ReadLogHeader
+from escrowmq.protocol.own_rows import AttemptRow, LogEventRow
 from escrowmq.store import log_sweep
 from escrowmq.store.log_scan import LogScan
 from escrowmq.testing import ManualClock

@@ -29,6 +29,7 @@ class Stand:
         self.may_settle.set()
         self.rounds: list[Facts] = []
         self.read = 0
+        self.looks = 0
         self.may_keep_up = threading.Event()
         self.may_keep_up.set()
         self.upkeep_failure: Exception | None = None
@@ -56,6 +57,7 @@ class Stand:
         return {"files_merged": 8, "took_ms": 5}
 
     def progress(self) -> object:
+        self.looks += 1
         return self.read
 
     def cancel_settle(self) -> None:

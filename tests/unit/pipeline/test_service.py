@@ -141,6 +141,17 @@ def test_consumers_that_go_on_are_archived(
         assert one.jobs.next() == "archive"
 
 
+async def test_consumers_that_stay_where_they_are_are_no_news(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "PROGRESS_MS", 10)
+    with running(broker, settle_ms=100, archive=True) as one:
+        assert [one.jobs.next(), one.jobs.next()] == ["archive", "upkeep"]
+        looks = one.jobs.looks
+        await eventually(lambda: one.jobs.looks > looks + 2)
+        assert one.jobs.done.empty()
+
+
 def test_memory_is_given_back_when_there_is_nothing_to_do(
     broker: InProcessBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
