@@ -35,7 +35,7 @@ interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a
 cluster: $(VENV)/spark.stamp ## A real Spark cluster of processes: the pipeline on two hosts, one of which dies
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-package: $(VENV)/dev.stamp ## Build sdist and wheel, install the wheel into empty environments and use it
+package: $(VENV)/spark.stamp ## Build sdist and wheel, install the wheel into empty environments and use it; the whole demo
 	$(BIN)/python -m pytest tests/package $(ARGS)
 
 check: $(VENV)/spark.stamp ## Lint, format, spelling and types

@@ -99,6 +99,21 @@ def test_queues_side_by_side_are_read_from_the_log_once(monkeypatch: pytest.Monk
     assert sum(read_bytes) > log.end
 
 
+@pytest.mark.parametrize("blocks_max", [1, 3, 64])
+def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch, blocks_max: int) -> None:
+    monkeypatch.setattr(log_blocks, "BLOCK_BYTES", 1_024)
+    monkeypatch.setattr(log_blocks, "MARGIN_BYTES", 1_024)
+    driver = Driver(segment_bytes_max=10**6)
+    for _ in range(30):
+        driver.append(*(message(bytes(200), queue_id=queue_id) for queue_id in range(QUEUES)))
+    blocks = LogBlocks(driver.store.log, blocks_max=blocks_max)
+    for queue_id in range(QUEUES):
+        offsets, sizes = places(driver, queue_id)
+        assert bytes(blocks.gather(offsets, sizes)) == expected(driver, offsets, sizes)
+    # The last two may still grow.
+    assert len(blocks._held) == min(blocks_max, driver.store.log.end // 1_024 - 1)
+
+
 def test_a_log_that_is_too_short_says_so() -> None:
     driver = filled()
     offsets, sizes = places(driver, 0)
