@@ -105,7 +105,7 @@ def try_command(block: Block, command: str, shown: str, folder: Path) -> None:
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= make_targets(), f"{block}: {command}"
     elif words[:2] == ["escrowmq", "demo"]:
-        return  # Two minutes of Spark: tests/package/test_demo.py holds it against a run of its own.
+        return  # Two minutes of Spark: tests/package/test_demo.py holds it against a run.
     elif words[0] == "escrowmq":
         words += ["--help"] if words[1] in LASTING else []
         done = run([sys.executable, "-m", "escrowmq.cli.main", *words[1:]], folder, environ)
