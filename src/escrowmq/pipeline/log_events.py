@@ -8,8 +8,8 @@ cannot be read of it, the broker is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_log import NameRow
     from escrowmq.store.log_sweep import Swept
 
+#: One for each event of a kind; none if the kind has none.
+Values: TypeAlias = Any
+
 FRAME_BYTES_MAX = 4096
 """Of larger frames, on average, too much would be sent that nobody wants."""
 
@@ -37,7 +40,7 @@ def event_pages(
 ) -> Iterator[tuple[int, ArrowAnswer]]:
     """Pages of a range, in the order of the log, each with the log offset that was asked for."""
     at, columns, is_raw = header.start, header.columns.split(","), True
-    names = Names(calls)
+    names = Names(calls, patience_s)
     cursor = ""
     while at < header.end:
         if is_raw and "/" not in cursor:
@@ -62,17 +65,21 @@ def event_pages(
 class Names:
     """What the numbers in records stand for; asked for when one is not known."""
 
-    def __init__(self, calls: OwnCalls) -> None:
+    def __init__(self, calls: OwnCalls, patience_s: float) -> None:
         self._calls = calls
+        self._patience_s = patience_s
         self._known: dict[tuple[str, int], NameRow] = {}
 
     def of(self, kind: str, numbers: np.ndarray[Any, Any]) -> list[NameRow]:
         """The names of these numbers."""
         wanted = [(kind, number) for number in numbers.tolist()]
         if any(key not in self._known for key in wanted):
-            rows = self._calls.rows(OwnCode.LIST_NAMES)
+            rows = patiently(self._listed, self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
         return [self._known[key] for key in wanted]
+
+    def _listed(self) -> list[NameRow]:
+        return list(self._calls.rows(OwnCode.LIST_NAMES))
 
 
 def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
@@ -88,53 +95,52 @@ def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
     rows = np.concatenate((halves.records["row"], decisions.records["row"], shown["row"]))
     times = np.concatenate((halves.at_ms, decisions.at_ms, decisions.at_ms[is_shown]))
     is_committed = decisions.records["state"] == int(State.COMMITTED)
-    groups, ledgers = _origins(names, halves.records["origin"])
-    topics, queue_ids = _queues(names, shown["queue"])
+    origin = cache(lambda: _origins(names, halves.records["origin"]))
+    queue = cache(lambda: _queues(names, shown["queue"]))
     found = {
         "log_offset": lambda: made.whole(offsets),
         "at_ms": lambda: made.whole(times),
-        "event": lambda: made.texts(
-            pa.repeat("held", counts[0]),
-            pa.array(np.where(is_committed, "committed", "rolled_back"), pa.string()),
-            pa.repeat("visible", counts[2]),
+        "event": lambda: made.of(
+            pa.string(),
+            held=pa.repeat("held", counts[0]),
+            decided=np.where(is_committed, "committed", "rolled_back"),
+            visible=pa.repeat("visible", counts[2]),
         ),
         "head": lambda: made.whole(rows),
         "first": lambda: made.whole(rows),
         "message_count": lambda: made.whole(np.ones(sum(counts), dtype=np.int64)),
-        "transaction_id": lambda: made.texts(pa.array(halves.texts, pa.string()), None, None),
-        "producer_group": lambda: made.texts(groups, None, None),
-        "ledger": lambda: made.texts(ledgers, None, None),
-        "number": lambda: made.numbers(halves.records["number"], None, None, pa.int64()),
-        "checks_sent": lambda: made.numbers(None, None, None, pa.int32()),
-        "by": lambda: made.texts(None, pa.array(decisions.texts, pa.string()), None),
-        "detail": lambda: made.texts(None, None, None),
-        "topic": lambda: made.texts(None, None, topics),
-        "queue_id": lambda: made.numbers(None, None, queue_ids, pa.int32()),
-        "queue_offset": lambda: made.numbers(None, None, shown["queue_offset"], pa.int64()),
-        "app_id": lambda: made.texts(None, None, None),
-        "batch_id": lambda: made.texts(None, None, None),
+        "transaction_id": lambda: made.of(pa.string(), held=halves.texts),
+        "producer_group": lambda: made.of(pa.string(), held=origin()[0]),
+        "ledger": lambda: made.of(pa.string(), held=origin()[1]),
+        "number": lambda: made.of(pa.int64(), held=halves.records["number"]),
+        "checks_sent": lambda: made.of(pa.int32()),
+        "by": lambda: made.of(pa.string(), decided=decisions.texts),
+        "detail": lambda: made.of(pa.string()),
+        "topic": lambda: made.of(pa.string(), visible=queue()[0]),
+        "queue_id": lambda: made.of(pa.int32(), visible=queue()[1]),
+        "queue_offset": lambda: made.of(pa.int64(), visible=shown["queue_offset"]),
+        "app_id": lambda: made.of(pa.string()),
+        "batch_id": lambda: made.of(pa.string()),
     }
     return pa.record_batch({name: found[name]() for name in columns})
 
 
 def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+    """Producer groups and ledgers."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("origin", seen)
-    return (
-        pa.array([row.name for row in rows], pa.string()).take(pa.array(places)),
-        pa.array([row.ledger for row in rows], pa.string()).take(pa.array(places)),
-    )
+    groups = pa.array([row.name for row in rows], pa.string())
+    ledgers = pa.array([row.ledger for row in rows], pa.string())
+    return groups.take(pa.array(places)), ledgers.take(pa.array(places))
 
 
-def _queues(
-    names: Names, numbers: np.ndarray[Any, Any]
-) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int32]]]:
+def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+    """Topics and queue ids."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("queue", seen)
-    queue_ids = np.array([row.queue_id for row in rows], dtype=np.int32)
-    return pa.array([row.name for row in rows], pa.string()).take(pa.array(places)), queue_ids[
-        places
-    ]
+    topics = pa.array([row.name for row in rows], pa.string())
+    queue_ids = pa.array([row.queue_id for row in rows], pa.int32())
+    return topics.take(pa.array(places)), queue_ids.take(pa.array(places))
 
 
 class _Columns:
@@ -142,38 +148,23 @@ class _Columns:
 
     def __init__(self, counts: tuple[int, int, int], order: np.ndarray[Any, Any]) -> None:
         self._counts = counts
-        self._order = pa.array(order)
-        self._places = order
+        self._order = order
 
     def whole(self, numbers: np.ndarray[Any, Any]) -> pa.Array:
         """Numbers that every event has."""
-        return pa.array(numbers[self._places].astype(np.int64))
+        return pa.array(numbers[self._order].astype(np.int64))
 
-    def texts(self, *parts: pa.Array | None) -> pa.Array:
-        """Texts that some kinds of events have."""
-        return self._in_order(parts, pa.string())
-
-    def numbers(
+    def of(
         self,
-        held: np.ndarray[Any, Any] | None,
-        decided: np.ndarray[Any, Any] | None,
-        visible: np.ndarray[Any, Any] | None,
         type_: pa.DataType,
+        *,
+        held: Values = None,
+        decided: Values = None,
+        visible: Values = None,
     ) -> pa.Array:
-        """Numbers that some kinds of events have."""
+        """What some kinds of events have."""
         parts = [
-            None if part is None else pa.array(np.ascontiguousarray(part), type_)
-            for part in (held, decided, visible)
+            pa.nulls(count, type_) if values is None else pa.array(values, type_)
+            for count, values in zip(self._counts, (held, decided, visible), strict=True)
         ]
-        return self._in_order(parts, type_)
-
-    def _in_order(self, parts: tuple[pa.Array | None, ...] | list[Any], type_: pa.DataType) -> Any:  # noqa: ANN401 - it brings no types
-        if not any(part is not None for part in parts):
-            return pa.nulls(sum(self._counts), type_)
-        whole = pa.concat_arrays(
-            [
-                pa.nulls(count, type_) if part is None else part
-                for count, part in zip(self._counts, parts, strict=True)
-            ]
-        )
-        return whole.take(self._order)
+        return pa.concat_arrays(parts).take(pa.array(self._order))
