@@ -25,7 +25,7 @@ from tests.fuzz.served import Served, served
 PART = 0.3
 TOP_S = 5
 MEASURED_S = 15
-ROUNDS = 3
+ROUNDS = 5
 #: Of a thousand transactions: those that the pipeline has to settle.
 UNDECIDED = 10
 #: The pipeline works off what has gathered, and Java comes to speed.
@@ -86,9 +86,9 @@ def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str,
     log = directory / "log"
     with (
         log.open("w", encoding="utf-8") as errors,
-        # As `escrowmq up` starts it.
+        # A group of its own, as under `escrowmq up`.
         subprocess.Popen(  # noqa: S603 - ours
-            command, stdout=errors, stderr=errors, start_new_session=True
+            command, stdout=errors, stderr=errors, process_group=0
         ) as process,
     ):
         try:

@@ -2,7 +2,8 @@
 
 While one flush runs, the next batch gathers.  A batch is decided and applied in memory, written
 and flushed together, and only then answered.  A command that is alone is flushed at once, on the
-loop's own thread, because handing it over would take longer than the flush.
+loop's own thread, and so is everything on a quick disk: handing it over would take longer than the
+flush, and two threads get into each other's way.
 
 New messages wait before decisions do: when the inbox fills, half messages are slowed first, so
 that what is already held can be settled.  A batch is fair to those who sent it
@@ -254,7 +255,7 @@ class Writer:
                 return
             store.write()
             if self._is_fsync:
-                if len(batch) > 1 or self._inbox:
+                if (len(batch) > 1 or self._inbox) and not self.flush_times.are_quick:
                     self._flush_aside(batch, decisions)
                     return
                 self.flush_times.add(self._flush())

@@ -123,8 +123,7 @@ class Supervisor:
             text=True,
             encoding="utf-8",
             errors="replace",
-            # A session is a group as well, and the scheduler may treat it as one.
-            start_new_session=True,
+            process_group=0,
         )
         child.process, child.is_ready = process, False
         child.started_at_s = time.monotonic()

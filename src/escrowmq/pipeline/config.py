@@ -10,6 +10,7 @@ from pathlib import Path
 
 from escrowmq.model.bounds import check_bounds
 from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.priority import LEFT_OVER
 
 OFF = -1
 DAY_MS = 24 * 3_600_000
@@ -59,8 +60,8 @@ class PipelineConfig:
     #: Further settings of Spark, `name=value` with blanks between them; they win over all others.
     spark_options: str = ""
     #: How far the pipeline steps back on a machine that it shares with the broker: 0 not at all, 19
-    #: as far as it can.  In a cluster it is of no account.
-    niceness: int = 10
+    #: a lot, 20 to what others leave.  In a cluster it is of no account.
+    niceness: int = LEFT_OVER
     #: Where `/status` and `/metrics` are; port 0 means any, -1 means off.
     http_host: str = "127.0.0.1"
     http_port: int = OFF
@@ -98,7 +99,7 @@ _BOUNDS = (
     ("executor_memory_mb", 256, 1_048_576),
     ("executor_cores", 0, 1_024),
     ("shuffle_partitions", 1, 10_000),
-    ("niceness", 0, 19),
+    ("niceness", 0, LEFT_OVER),
     ("http_port", OFF, 65_535),
 )
 

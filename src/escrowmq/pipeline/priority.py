@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from pathlib import Path
 
-#: Linux may share the processor between sessions first, and only then between processes.
-AUTOGROUP = Path("/proc/self/autogroup")
+#: Further back than any niceness: the processor only when nobody else wants it.
+LEFT_OVER = 20
 
 
 def step_back(niceness: int) -> None:
     """Let others go first; Java and the workers, which are started later, do so too.
 
-    Of dozens of threads each counts by itself, so together they would still take much.  Where we
-    are a session of our own, as under ``escrowmq up``, all of them are made to count as one.
+    A processor that runs a nice process is busy all the same: whoever wakes up then waits for
+    another processor.  One that runs what is left over counts as free, and is given up at once.
     """
     os.nice(niceness)
-    if os.getsid(0) == os.getpid():
-        # Not every system has it, and not everybody may.
-        with suppress(OSError):
-            AUTOGROUP.write_text(str(niceness), encoding="ascii")
+    if niceness >= LEFT_OVER and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

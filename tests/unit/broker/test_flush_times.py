@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from escrowmq.broker.flush_times import KEPT, FlushTimes
+from escrowmq.broker.flush_times import KEPT, QUICK_S, TAKEN_INTO_ACCOUNT, FlushTimes
 
 
 def test_with_no_flush_there_is_no_time() -> None:
@@ -21,3 +21,23 @@ def test_old_ones_are_counted_and_otherwise_forgotten() -> None:
         times.add(0.001)
     assert times.quantile_ms(1.0) == 1.0
     assert sum(times.counts) == KEPT + 1
+
+
+def test_a_disk_is_quick_once_it_was_for_a_while() -> None:
+    times = FlushTimes()
+    assert not times.are_quick
+    for _ in range(TAKEN_INTO_ACCOUNT):
+        times.add(QUICK_S / 2)
+    assert not times.are_quick
+    for _ in range(9 * TAKEN_INTO_ACCOUNT):
+        times.add(QUICK_S / 2)
+    assert times.are_quick
+
+
+def test_one_stall_is_enough_for_a_disk_to_be_slow() -> None:
+    times = FlushTimes()
+    for _ in range(1_000):
+        times.add(0.0)
+    assert times.are_quick
+    times.add(0.05)
+    assert not times.are_quick

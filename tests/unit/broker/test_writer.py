@@ -126,14 +126,6 @@ async def test_while_one_flush_runs_the_next_batch_gathers() -> None:
     await writer.close()
 
 
-async def test_a_command_that_is_alone_is_flushed_without_another_thread() -> None:
-    writer = Writer(opened(FaultyDisk()), ManualClock())
-    for number in range(3):
-        await held(writer, number)
-    assert not [t for t in threading.enumerate() if t.name.startswith("flush")]
-    await writer.close()
-
-
 async def test_with_durability_os_nothing_is_flushed_before_the_answer() -> None:
     disk = FaultyDisk()
     writer = Writer(opened(disk, durability="os"), ManualClock())

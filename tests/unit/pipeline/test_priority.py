@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from escrowmq.pipeline.priority import AUTOGROUP
+from escrowmq.pipeline.priority import LEFT_OVER
 
 PROGRAM = """
-import os
-from escrowmq.pipeline import priority
-priority.AUTOGROUP = type(priority.AUTOGROUP)({place!r})
-priority.step_back(7)
-print(os.nice(0))
+import os, subprocess, sys
+from escrowmq.pipeline.priority import step_back
+before = os.nice(0)
+if {is_elsewhere}:
+    del os.SCHED_IDLE
+step_back({niceness})
+print(before, flush=True)
+subprocess.run([sys.executable, "-c", "import os; print(os.nice(0), os.sched_getscheduler(0))"])
 """
 
 
-def stepped_back(place: str, *, is_session: bool) -> int:
-    """The niceness of a process that stepped back by seven."""
-    before = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.nice(0))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+def stepped_back(niceness: int, *, is_elsewhere: bool = False) -> tuple[int, int]:
+    """How much nicer a child of a process is that stepped back, and how Linux schedules it."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(place=place)],
+        [sys.executable, "-c", PROGRAM.format(niceness=niceness, is_elsewhere=is_elsewhere)],
         check=True,
         capture_output=True,
         text=True,
-        start_new_session=is_session,
     )
-    return int(done.stdout) - int(before.stdout)
+    before, after, policy = map(int, done.stdout.split())
+    return after - before, policy
 
 
-def test_a_session_of_its_own_counts_as_one(tmp_path: Path) -> None:
-    place = tmp_path / "autogroup"
-    assert stepped_back(str(place), is_session=True) == 7
-    assert place.read_text(encoding="ascii") == "7"
+@pytest.mark.parametrize("niceness", [0, 7])
+def test_a_niceness_is_passed_on(niceness: int) -> None:
+    assert stepped_back(niceness) == (niceness, os.SCHED_OTHER)
 
 
-def test_part_of_another_session_leaves_that_alone(tmp_path: Path) -> None:
-    place = tmp_path / "autogroup"
-    assert stepped_back(str(place), is_session=False) == 7
-    assert not place.exists()
+def test_what_is_left_over_is_a_policy_of_its_own() -> None:
+    assert stepped_back(LEFT_OVER) == (19, os.SCHED_IDLE)
 
 
-@pytest.mark.parametrize("place", ["/nowhere/autogroup", str(AUTOGROUP)])
-def test_a_system_with_or_without_groups_will_do(place: str) -> None:
-    assert stepped_back(place, is_session=True) == 7
+def test_a_system_without_that_policy_gets_the_most_niceness() -> None:
+    assert stepped_back(LEFT_OVER, is_elsewhere=True) == (19, os.SCHED_OTHER)
