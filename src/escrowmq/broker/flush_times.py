@@ -11,7 +11,9 @@ KEPT = 1_000
 QUICK_S = 0.000_3
 """A flush that is over so soon is not worth another thread."""
 
-BEFORE_THE_FIRST_S = 0.01
+SLOW_S = 0.001
+"""A flush that takes longer counts as if it took so long: one that stalls does not tell much."""
+
 TAKEN_INTO_ACCOUNT = 16
 
 
@@ -22,13 +24,13 @@ class FlushTimes(Histogram):
         super().__init__(FLUSH_BOUNDS)
         self._last: deque[float] = deque(maxlen=KEPT)
         #: A moving average.
-        self._usual_s = BEFORE_THE_FIRST_S
+        self._usual_s = SLOW_S
 
     def add(self, value: float, count: int = 1) -> None:
         """Note how long a flush took."""
         super().add(value, count)
         self._last.append(value)
-        self._usual_s += (value - self._usual_s) / TAKEN_INTO_ACCOUNT
+        self._usual_s += (min(value, SLOW_S) - self._usual_s) / TAKEN_INTO_ACCOUNT
 
     @property
     def are_quick(self) -> bool:
