@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.bulk import Bulk, Ends
@@ -48,6 +49,10 @@ ASKED_MAX = 4_096
 SLICE_MAX = 32
 SLICE_BYTES_MAX = 1024 * 1024
 """Back-checks, and bytes of them, that are sent in one turn of the loop."""
+SLICE_BESIDE = 4
+REST_BESIDE = 4
+"""While clients send, so many, and then a rest of so many times as long as sending them took: their
+answers come all at once, too."""
 TRIES_MAX = 3
 """Producers that a back-check is sent to until a socket takes it."""
 COUNT_AGAIN_S = 0.01
@@ -170,8 +175,10 @@ class Checking:
             self._loop.call_soon(self._send_slice)
 
     def _send_slice(self) -> None:
+        is_beside_senders = self._broker.writer.is_in_use
+        began = perf_counter()
         room_bytes = SLICE_BYTES_MAX
-        for _ in range(SLICE_MAX):
+        for _ in range(SLICE_BESIDE if is_beside_senders else SLICE_MAX):
             if not self._line or room_bytes <= 0:
                 break
             ask = self._line.popleft()
@@ -182,7 +189,8 @@ class Checking:
                 self._end(ask, VerdictOutcome.REFUSED)
         self._is_scheduled = bool(self._line)
         if self._is_scheduled:
-            self._loop.call_soon(self._send_slice)
+            rest_s = REST_BESIDE * (perf_counter() - began) if is_beside_senders else 0
+            self._loop.call_later(rest_s, self._send_slice)
 
     def _send(self, ask: _Ask) -> int:
         """Send a back-check to the next producer that can take it; how many bytes that were."""

@@ -67,8 +67,7 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     chunks: dict[int, Rows]
     survivors: list[Survivor] | None
     dropped: list[int]
-    ops: list[int]
-    #: How many of the columns.
+    #: How many of the table's columns of decisions are in it.
     op_columns: int
 
 

@@ -9,6 +9,7 @@ map, and decided rows are read from the file when somebody asks.
 from __future__ import annotations
 
 import heapq
+from array import array
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -67,8 +68,10 @@ class StateTable:
         self.survivors = Survivors()
         #: First row of a request -> op offset, for decisions the file does not have yet.
         self.ops: dict[int, int] = {}
-        #: How many rows each of these has, where it is not one.
-        self._op_rows: dict[int, int] = {}
+        #: Those of them that a checkpoint is writing.
+        self._ops_in_writing: dict[int, int] = {}
+        #: The others, one after the other: first row, number of rows, op offset.
+        self._new_ops = array("q")
         #: The same of requests of one row that were decided by the thousand: rows in their order,
         #: and op offsets.
         self.op_columns: list[tuple[Rows, Rows]] = []
@@ -108,7 +111,7 @@ class StateTable:
             state=STATES[chunk.state[at]],
             checks_sent=chunk.checks_sent[at],
             next_at_ms=chunk.next_at_ms[at],
-            op_offset=self.ops.get(first, -1),
+            op_offset=self._unfiled_op(first),
         )
 
     def columns(self, rows: Rows) -> HalfColumns:
@@ -190,6 +193,11 @@ class StateTable:
                     return int(op_offsets[at])
         return self.files.op_offset(half.half_offset)
 
+    def _unfiled_op(self, first: int) -> int:
+        """Which frame decided a request, if only memory knows; otherwise -1."""
+        op_offset = self.ops.get(first, -1)
+        return self._ops_in_writing.get(first, -1) if op_offset < 0 else op_offset
+
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
         at = first % self.chunk_rows
@@ -245,7 +253,7 @@ class StateTable:
     @property
     def unfiled_ops(self) -> int:
         """How many decisions only memory knows."""
-        return len(self.ops) + self._op_column_rows
+        return len(self.ops) + len(self._ops_in_writing) + self._op_column_rows
 
     @property
     def needed(self) -> int:
@@ -312,8 +320,7 @@ class StateTable:
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
         self.ops[first] = op_offset
-        if count > 1:
-            self._op_rows[first] = count
+        self._new_ops.extend((first, count, op_offset))
         chunk, at = self.place(first) if count == 1 else (None, 0)
         if chunk is not None and not self.survivors.rows:
             chunk.set_state(at, at + 1, state, settled=True)
@@ -384,7 +391,7 @@ class StateTable:
         placed = moved.placed
         # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
-        op_offset = self.ops.get(first_row(row.half_offset, row.part), -1)
+        op_offset = self._unfiled_op(first_row(row.half_offset, row.part))
         if op_offset < 0 and known is not None:
             op_offset = self.op_offset(known)
         half = Half(
@@ -413,7 +420,10 @@ class StateTable:
         """What the files must be told for a checkpoint, and which chunks may then be dropped."""
         changed = {}
         dropped = []
+        assert not self._ops_in_writing, "the last snapshot was not installed"
         ops = self._op_columns()
+        # Not taken out one by one later: that would hold everybody up.
+        self._ops_in_writing, self.ops, self._new_ops = self.ops, {}, array("q")
         for base, chunk in self.chunks.items():
             if chunk.is_dirty:
                 changed[base] = chunk.to_rows(ops)
@@ -430,20 +440,16 @@ class StateTable:
             chunks=changed,
             survivors=self.survivors.to_save(),
             dropped=dropped,
-            ops=list(self.ops),
             op_columns=len(self.op_columns),
         )
 
     def _op_columns(self) -> tuple[Rows, Rows, Rows]:
         """First rows, numbers of rows and op offsets of what was decided since the last time."""
-        firsts = np.fromiter(self.ops, dtype=np.int64, count=len(self.ops))
-        offsets = np.fromiter(self.ops.values(), dtype=np.int64, count=len(self.ops))
+        firsts, counts, offsets = np.array(self._new_ops, dtype=np.int64).reshape(-1, 3).T
         rows = np.concatenate([firsts, *(rows for rows, _ in self.op_columns)])
-        counts = np.ones(len(rows), dtype=np.int64)
-        if self._op_rows:
-            count_of = self._op_rows.get
-            counts[: len(firsts)] = [count_of(first, 1) for first in self.ops]
-        return rows, counts, np.concatenate([offsets, *(more for _, more in self.op_columns)])
+        ones = np.ones(len(rows) - len(firsts), dtype=np.int64)
+        offsets = np.concatenate([offsets, *(more for _, more in self.op_columns)])
+        return rows, np.concatenate([counts, ones]), offsets
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
@@ -458,11 +464,8 @@ class StateTable:
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
-        for first in snapshot.ops:
-            # Decided rows of the map keep their op offset themselves.
-            self.ops.pop(first, None)
-            if self._op_rows:
-                self._op_rows.pop(first, None)
+        # Decided rows of the map keep their op offset themselves.
+        self._ops_in_writing = {}
         filed = self.op_columns[: snapshot.op_columns]
         self._op_column_rows -= sum(len(rows) for rows, _ in filed)
         del self.op_columns[: snapshot.op_columns]

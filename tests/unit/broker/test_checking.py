@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.broker import checking, taking
+from escrowmq.broker import checking, taking, writer
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.send_headers import (
     CheckTransactionHeader,
@@ -222,3 +222,20 @@ async def test_there_is_a_limit_to_how_many_are_asked_about_at_a_time(
         assert outcomes == ["asked"] * 40 + ["busy"] * 10
         asked = [(await check(peer))[0].half_offset for _ in range(40)]
         assert asked == list(range(40))
+
+
+async def test_while_clients_send_only_some_are_asked_before_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IN_USE_S", 60)
+    monkeypatch.setattr(checking, "REST_BESIDE", 1e9)
+    async with serving(tmp_path) as server:
+        peer = await producer(server, "p")
+        for number in range(10):
+            await peer.ask(SEND, half(f"t{number}"), b"x")
+        told = [begin(server, verdict(ASK, number)) for number in range(10)]
+        asked = [(await check(peer))[0].half_offset for _ in range(checking.SLICE_BESIDE)]
+        assert asked == list(range(checking.SLICE_BESIDE))
+        assert not await was_asked(peer)
+    outcomes = [(await one).value for one in told]
+    assert outcomes == ["asked"] * len(asked) + ["busy"] * (10 - len(asked))

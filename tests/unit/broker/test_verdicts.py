@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.broker import checking
+from escrowmq.broker import checking, writer
 from escrowmq.broker.server import Server
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.codes import ResponseCode
@@ -81,13 +81,14 @@ async def test_an_answer_decides_and_unknown_is_kept_for_the_record(tmp_path: Pa
 async def test_a_commit_that_comes_before_the_check_is_sent_makes_it_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "SLICE_MAX", 0)
+    monkeypatch.setattr(writer, "IN_USE_S", 60)
+    monkeypatch.setattr(checking, "SLICE_BESIDE", 0)
     async with serving(tmp_path) as server:
         peer = await producer(server, "p")
         sent = await peer.ask(SEND, half("t1"), b"x")
         told = begin(server, verdict(ASK))
         assert (await peer.ask(END, ending(sent, COMMIT))).code == ResponseCode.SUCCESS
-        monkeypatch.setattr(checking, "SLICE_MAX", 1)
+        monkeypatch.setattr(checking, "SLICE_BESIDE", 1)
         assert (await told).value == "stale"
         assert not await was_asked(peer)
 

@@ -54,6 +54,8 @@ def test_decisions_made_while_a_checkpoint_is_written_are_kept() -> None:
     job = driver.store.begin_checkpoint()
     driver.obey(*((row, "commit") for row in later), by="round 8")
     assert driver.store.table.unfiled_ops == 23
+    # Those that are being written are still known.
+    assert driver.store.table.decided_by(driver.half(0))[0] == "round 7"
     job.write()
     driver.store.end_checkpoint(job)
     assert driver.store.table.unfiled_ops == 3

@@ -41,7 +41,7 @@ def rows_from(first: int, count: int, op_offsets: dict[int, int] | None = None) 
 def snapshot(
     chunks: dict[int, Rows] | None = None, survivors: list[Survivor] | None = None
 ) -> StateSnapshot:
-    return StateSnapshot(chunks=chunks or {}, survivors=survivors, dropped=[], ops=[], op_columns=0)
+    return StateSnapshot(chunks=chunks or {}, survivors=survivors, dropped=[], op_columns=0)
 
 
 def survivor(row: int, **fields: object) -> Survivor:
