@@ -70,6 +70,37 @@ class Checks(msgspec.Struct, kw_only=True, gc=False):
     sink_attempts: int = 0
 
 
+class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of a chunk at some moment; another thread may have them."""
+
+    base: int
+    columns: dict[str, Rows]
+    locations: dict[int, int]
+
+    def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
+        """All rows as a file holds them, except for op offsets that only the last file knows.
+
+        ``ops`` are the new ones: first rows, numbers of rows, op offsets.
+        """
+        count = len(self.columns["log_offset"])
+        rows = np.zeros(count, dtype=STATE_ROW)
+        for name, column in self.columns.items():
+            rows[name] = column
+        rows["location"] = rows["log_offset"]
+        rows["op_offset"] = -1
+        for row, location in self.locations.items():
+            rows["location"][row - self.base] = location
+        op_offsets = rows["op_offset"]
+        firsts, counts, values = ops
+        here = (firsts + counts > self.base) & (firsts < self.base + count)
+        alone = here & (counts == 1)
+        op_offsets[firsts[alone] - self.base] = values[alone]
+        for index in np.flatnonzero(here & (counts > 1)).tolist():
+            first = int(firsts[index]) - self.base
+            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
+        return rows
+
+
 class Chunk:
     """Rows ``[base, base + count)``; those before ``base + skipped`` are not here."""
 
@@ -337,27 +368,10 @@ class Chunk:
             )
         return self.checks
 
-    def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows.
-
-        ``ops`` are the new ones: first rows, numbers of rows, op offsets.
-        """
-        rows = np.zeros(self.count, dtype=STATE_ROW)
-        for name, _ in COLUMNS:
-            rows[name] = self.view(name)
-        rows["location"] = rows["log_offset"]
-        rows["op_offset"] = -1
-        for row, location in self.locations.items():
-            rows["location"][row - self.base] = location
-        op_offsets = rows["op_offset"]
-        firsts, counts, values = ops
-        here = (firsts + counts > self.base) & (firsts < self.base + self.count)
-        alone = here & (counts == 1)
-        op_offsets[firsts[alone] - self.base] = values[alone]
-        for index in np.flatnonzero(here & (counts > 1)).tolist():
-            first = int(firsts[index]) - self.base
-            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
-        return rows
+    def frozen(self) -> FrozenChunk:
+        """All rows as they are now."""
+        columns = {name: self.view(name).copy() for name, _ in COLUMNS}
+        return FrozenChunk(base=self.base, columns=columns, locations=dict(self.locations))
 
     def load(self, rows: Rows) -> None:
         """Take all rows from the file."""

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store.chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
@@ -64,9 +65,11 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint writes, and what memory may forget afterwards."""
 
     #: By base.
-    chunks: dict[int, Rows]
+    chunks: dict[int, FrozenChunk]
     survivors: list[Survivor] | None
     dropped: list[int]
+    #: First rows, numbers of rows and op offsets of what was decided since the last one.
+    ops: tuple[Rows, Rows, Rows]
     #: How many of the table's columns of decisions are in it.
     op_columns: int
 
@@ -168,8 +171,9 @@ class StateFiles:
 
     def write(self, snapshot: StateSnapshot) -> None:
         """Write a checkpoint's rows to new files and flush them."""
-        by_base = {chunk.base: chunk for chunk in self.chunks}
-        for base, rows in snapshot.chunks.items():
+        by_base = {file.base: file for file in self.chunks}
+        for base, chunk in snapshot.chunks.items():
+            rows = chunk.to_rows(snapshot.ops)
             old = by_base.get(base)
             if old is not None:
                 self._keep_ops(rows, old)

@@ -426,7 +426,7 @@ class StateTable:
         self._ops_in_writing, self.ops, self._new_ops = self.ops, {}, array("q")
         for base, chunk in self.chunks.items():
             if chunk.is_dirty:
-                changed[base] = chunk.to_rows(ops)
+                changed[base] = chunk.frozen()
                 chunk.is_dirty = False
             if (
                 chunk.count == self.chunk_rows
@@ -440,6 +440,7 @@ class StateTable:
             chunks=changed,
             survivors=self.survivors.to_save(),
             dropped=dropped,
+            ops=ops,
             op_columns=len(self.op_columns),
         )
 
@@ -470,9 +471,8 @@ class StateTable:
         self._op_column_rows -= sum(len(rows) for rows, _ in filed)
         del self.op_columns[: snapshot.op_columns]
         for base in snapshot.dropped:
+            # The filter of ids forgets them when it is built anew.
             del self.chunks[base]
-        if snapshot.dropped:
-            self.rebuild_filter()
 
     def rebuild_filter(self) -> None:
         """Build the filter of ids anew from the rows that are in memory."""

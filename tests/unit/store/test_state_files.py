@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store.chunk import COLUMNS, FrozenChunk
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import (
     DIRECTORY,
@@ -41,7 +42,25 @@ def rows_from(first: int, count: int, op_offsets: dict[int, int] | None = None) 
 def snapshot(
     chunks: dict[int, Rows] | None = None, survivors: list[Survivor] | None = None
 ) -> StateSnapshot:
-    return StateSnapshot(chunks=chunks or {}, survivors=survivors, dropped=[], op_columns=0)
+    frozen = {
+        base: FrozenChunk(
+            base=base, columns={name: rows[name] for name, _ in COLUMNS}, locations={}
+        )
+        for base, rows in (chunks or {}).items()
+    }
+    decided = [
+        (base + int(at), 1, int(rows["op_offset"][at]))
+        for base, rows in (chunks or {}).items()
+        for at in np.flatnonzero(rows["op_offset"] >= 0)
+    ]
+    firsts, counts, op_offsets = np.array(decided, dtype=np.int64).reshape(-1, 3).T
+    return StateSnapshot(
+        chunks=frozen,
+        survivors=survivors,
+        dropped=[],
+        ops=(firsts, counts, op_offsets),
+        op_columns=0,
+    )
 
 
 def survivor(row: int, **fields: object) -> Survivor:
