@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 DIRECTORY = "statetable"
 ROW_BYTES = STATE_ROW.itemsize
+PIECE_BYTES = 256 * 1024
+"""So much is flushed at a time: the log's flush may have to wait for all that is not."""
 _NAME = re.compile(r"(\d{20}|survivors)\.\d+")
 _FIELDS = tuple(name for name in STATE_ROW.names or () if name not in ("check", "id_hash"))
 
@@ -209,8 +211,10 @@ class StateFiles:
         try:
             # A crash may have left an unnamed file here, longer than this one.
             file.truncate(0)
-            file.write_at(0, data)
-            file.flush()
+            view = memoryview(data)
+            for at in range(0, len(view), PIECE_BYTES):
+                file.write_at(at, view[at : at + PIECE_BYTES])
+                file.flush()
         finally:
             file.close()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.store import state_files
 from escrowmq.store.chunk import COLUMNS, FrozenChunk
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import (
@@ -273,3 +274,12 @@ def test_only_our_own_names_are_ours(disk: FaultyDisk, files: StateFiles) -> Non
             files.refuse_foreign()
         assert refused.value.fields == {"path": f"{DIRECTORY}/{name}"}
         disk.remove(f"{DIRECTORY}/{name}")
+
+
+def test_a_file_that_is_written_in_pieces_is_whole(
+    disk: FaultyDisk, files: StateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_files, "PIECE_BYTES", 3 * ROW_BYTES - 1)
+    files.write(snapshot({0: rows_from(0, 8)}))
+    again = opened(disk.crash(nothing_survives), files)
+    assert again.rows(0, 0, 8)["log_offset"].tolist() == [100 * row for row in range(8)]
