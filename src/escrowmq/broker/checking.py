@@ -51,8 +51,8 @@ SLICE_BYTES_MAX = 1024 * 1024
 """Back-checks, and bytes of them, that are sent in one turn of the loop."""
 SLICE_BESIDE = 4
 REST_BESIDE = 4
-"""While clients send, so many, and then a rest of so many times as long as sending them took: their
-answers come all at once, too."""
+"""While clients send, so many, and then a rest of so many times as long as sending them took, or
+their answers would come all at once."""
 TRIES_MAX = 3
 """Producers that a back-check is sent to until a socket takes it."""
 COUNT_AGAIN_S = 0.01

@@ -22,6 +22,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
+    from escrowmq.store.unfiled_ops import OpColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -77,11 +78,8 @@ class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
     columns: dict[str, Rows]
     locations: dict[int, int]
 
-    def to_rows(self, ops: tuple[Rows, Rows, Rows]) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows.
-
-        ``ops`` are the new ones: first rows, numbers of rows, op offsets.
-        """
+    def to_rows(self, ops: OpColumns) -> Rows:
+        """All rows as a file holds them, except for op offsets that only the last file knows."""
         count = len(self.columns["log_offset"])
         rows = np.zeros(count, dtype=STATE_ROW)
         for name, column in self.columns.items():

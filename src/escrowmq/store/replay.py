@@ -174,7 +174,7 @@ def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:
     for base, here in table.by_chunk(rows):
         table.chunks[base].decide_rows(rows[here] - base, states[here])
         is_live[here] = True
-    table.keep_ops(rows[is_live], op_offsets[is_live])
+    table.ops.add_many(rows[is_live], op_offsets[is_live])
     for index in np.flatnonzero(~is_live).tolist():
         table.decide(int(rows[index]), 1, State(int(states[index])), int(op_offsets[index]))
     for known in (core.parts, core.delays, core.resumed_at_ms, core.moved_at_ms):

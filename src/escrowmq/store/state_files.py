@@ -17,6 +17,7 @@ import numpy as np
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
+from escrowmq.store.unfiled_ops import OpColumns
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
@@ -70,10 +71,8 @@ class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     chunks: dict[int, FrozenChunk]
     survivors: list[Survivor] | None
     dropped: list[int]
-    #: First rows, numbers of rows and op offsets of what was decided since the last one.
-    ops: tuple[Rows, Rows, Rows]
-    #: How many of the table's columns of decisions are in it.
-    op_columns: int
+    #: What was decided since the last one.
+    ops: OpColumns
 
 
 def to_half(row: int, rows: Rows) -> Half:

@@ -9,7 +9,6 @@ map, and decided rows are read from the file when somebody asks.
 from __future__ import annotations
 
 import heapq
-from array import array
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -21,6 +20,7 @@ from escrowmq.store.id_filter import IdFilter
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
+from escrowmq.store.unfiled_ops import UnfiledOps
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfColumns, NewRows, first_row
@@ -66,16 +66,7 @@ class StateTable:
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
         self.survivors = Survivors()
-        #: First row of a request -> op offset, for decisions the file does not have yet.
-        self.ops: dict[int, int] = {}
-        #: Those of them that a checkpoint is writing.
-        self._ops_in_writing: dict[int, int] = {}
-        #: The others, one after the other: first row, number of rows, op offset.
-        self._new_ops = array("q")
-        #: The same of requests of one row that were decided by the thousand: rows in their order,
-        #: and op offsets.
-        self.op_columns: list[tuple[Rows, Rows]] = []
-        self._op_column_rows = 0
+        self.ops = UnfiledOps()
         self.ids = IdFilter()
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
@@ -111,7 +102,7 @@ class StateTable:
             state=STATES[chunk.state[at]],
             checks_sent=chunk.checks_sent[at],
             next_at_ms=chunk.next_at_ms[at],
-            op_offset=self._unfiled_op(first),
+            op_offset=self.ops.of_request(first),
         )
 
     def columns(self, rows: Rows) -> HalfColumns:
@@ -186,17 +177,8 @@ class StateTable:
         if half.op_offset >= 0:
             return half.op_offset
         # In memory until a file has it; of a row that was carried forward there may be no file.
-        for rows, op_offsets in reversed(self.op_columns):
-            if rows[0] <= half.half_offset <= rows[-1]:
-                at = int(np.searchsorted(rows, half.half_offset))
-                if rows[at] == half.half_offset:
-                    return int(op_offsets[at])
-        return self.files.op_offset(half.half_offset)
-
-    def _unfiled_op(self, first: int) -> int:
-        """Which frame decided a request, if only memory knows; otherwise -1."""
-        op_offset = self.ops.get(first, -1)
-        return self._ops_in_writing.get(first, -1) if op_offset < 0 else op_offset
+        op_offset = self.ops.of_many(half.half_offset)
+        return self.files.op_offset(half.half_offset) if op_offset < 0 else op_offset
 
     def queues(self, first: int, count: int) -> Sequence[int]:
         """The queue of each of these rows."""
@@ -249,11 +231,6 @@ class StateTable:
             if chunk.needed:
                 rows.extend(chunk.needed_below(log_offset))
         return rows[:limit]
-
-    @property
-    def unfiled_ops(self) -> int:
-        """How many decisions only memory knows."""
-        return len(self.ops) + len(self._ops_in_writing) + self._op_column_rows
 
     @property
     def needed(self) -> int:
@@ -319,8 +296,7 @@ class StateTable:
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
         """Set the state of rows for good."""
-        self.ops[first] = op_offset
-        self._new_ops.extend((first, count, op_offset))
+        self.ops.add(first, count, op_offset)
         chunk, at = self.place(first) if count == 1 else (None, 0)
         if chunk is not None and not self.survivors.rows:
             chunk.set_state(at, at + 1, state, settled=True)
@@ -329,20 +305,12 @@ class StateTable:
 
     def decide_many(self, rows: Rows, state: State, op_offset: int) -> None:
         """Set the state of requests of one row each, for good; no row is named twice."""
-        self.keep_ops(rows, np.broadcast_to(np.int64(op_offset), rows.shape))
+        self.ops.add_many(rows, np.broadcast_to(np.int64(op_offset), rows.shape))
         for base, here in self.by_chunk(rows):
             self.chunks[base].decide_rows(rows[here] - base, state)
         if self.survivors.rows:
             for row in rows.tolist():
                 self.survivors.change(row, state=state, next_at_ms=NEVER, op_offset=op_offset)
-
-    def keep_ops(self, rows: Rows, op_offsets: Rows) -> None:
-        """Remember which frame decided each of these rows, until a file does."""
-        if len(rows):
-            order = np.argsort(rows, kind="stable")
-            is_one = not op_offsets.strides[0]
-            self._op_column_rows += len(rows)
-            self.op_columns.append((rows[order], op_offsets if is_one else op_offsets[order]))
 
     def mark(self, first: int, count: int, state: State) -> None:
         """Park or resume rows."""
@@ -355,7 +323,7 @@ class StateTable:
         if self.survivors.rows:
             changes: dict[str, object] = {"state": state}
             if settled:
-                changes.update(next_at_ms=NEVER, op_offset=self.ops[first])
+                changes.update(next_at_ms=NEVER, op_offset=self.ops.of_request(first))
             for row in range(first, first + count):
                 self.survivors.change(row, **changes)
 
@@ -391,7 +359,7 @@ class StateTable:
         placed = moved.placed
         # In a replayed log the decision may come before the row itself.
         known = self.survivors.rows.get(row.half_offset)
-        op_offset = self._unfiled_op(first_row(row.half_offset, row.part))
+        op_offset = self.ops.of_request(first_row(row.half_offset, row.part))
         if op_offset < 0 and known is not None:
             op_offset = self.op_offset(known)
         half = Half(
@@ -420,10 +388,6 @@ class StateTable:
         """What the files must be told for a checkpoint, and which chunks may then be dropped."""
         changed = {}
         dropped = []
-        assert not self._ops_in_writing, "the last snapshot was not installed"
-        ops = self._op_columns()
-        # Not taken out one by one later: that would hold everybody up.
-        self._ops_in_writing, self.ops, self._new_ops = self.ops, {}, array("q")
         for base, chunk in self.chunks.items():
             if chunk.is_dirty:
                 changed[base] = chunk.frozen()
@@ -440,17 +404,8 @@ class StateTable:
             chunks=changed,
             survivors=self.survivors.to_save(),
             dropped=dropped,
-            ops=ops,
-            op_columns=len(self.op_columns),
+            ops=self.ops.freeze(),
         )
-
-    def _op_columns(self) -> tuple[Rows, Rows, Rows]:
-        """First rows, numbers of rows and op offsets of what was decided since the last time."""
-        firsts, counts, offsets = np.array(self._new_ops, dtype=np.int64).reshape(-1, 3).T
-        rows = np.concatenate([firsts, *(rows for rows, _ in self.op_columns)])
-        ones = np.ones(len(rows) - len(firsts), dtype=np.int64)
-        offsets = np.concatenate([offsets, *(more for _, more in self.op_columns)])
-        return rows, np.concatenate([counts, ones]), offsets
 
     def _drop(self, base: int) -> None:
         """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
@@ -466,10 +421,7 @@ class StateTable:
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
         # Decided rows of the map keep their op offset themselves.
-        self._ops_in_writing = {}
-        filed = self.op_columns[: snapshot.op_columns]
-        self._op_column_rows -= sum(len(rows) for rows, _ in filed)
-        del self.op_columns[: snapshot.op_columns]
+        self.ops.forget_frozen()
         for base in snapshot.dropped:
             # The filter of ids forgets them when it is built anew.
             del self.chunks[base]

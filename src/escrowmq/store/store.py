@@ -301,7 +301,7 @@ class Store:
         is_due = (
             grown >= self.config.checkpoint_bytes
             or self.keys.snapshot_due()
-            or self.table.unfiled_ops >= UNFILED_OPS_MAX
+            or len(self.table.ops) >= UNFILED_OPS_MAX
         )
         return is_due and self.space.allows_files()
 

@@ -53,12 +53,12 @@ def test_decisions_made_while_a_checkpoint_is_written_are_kept() -> None:
     later = [driver.hold(f"later {number}").half_offset for number in range(3)]
     job = driver.store.begin_checkpoint()
     driver.obey(*((row, "commit") for row in later), by="round 8")
-    assert driver.store.table.unfiled_ops == 23
+    assert len(driver.store.table.ops) == 23
     # Those that are being written are still known.
     assert driver.store.table.decided_by(driver.half(0))[0] == "round 7"
     job.write()
     driver.store.end_checkpoint(job)
-    assert driver.store.table.unfiled_ops == 3
+    assert len(driver.store.table.ops) == 3
     for again in (driver, driver.crashed()):
         assert again.store.table.decided_by(again.half(later[1]))[0] == "round 8"
         assert again.store.table.decided_by(again.half(0))[0] == "round 7"

@@ -60,7 +60,6 @@ def snapshot(
         survivors=survivors,
         dropped=[],
         ops=(firsts, counts, op_offsets),
-        op_columns=0,
     )
 
 

@@ -1,0 +1,80 @@
+"""Which frame decided what, until a checkpoint has it in a file."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from escrowmq.store.rows import Rows
+
+#: First rows, numbers of rows, op offsets.
+OpColumns = tuple[Rows, Rows, Rows]
+
+
+class UnfiledOps:
+    """Decisions that only memory knows."""
+
+    def __init__(self) -> None:
+        #: First row of a request -> op offset.
+        self._new: dict[int, int] = {}
+        #: Those of them that a checkpoint is writing.
+        self._in_writing: dict[int, int] = {}
+        #: The others, one after the other: first row, number of rows, op offset.
+        self._listed = array("q")
+        #: Requests of one row that were decided by the thousand: rows in their order, op offsets.
+        self._many: list[tuple[Rows, Rows]] = []
+        self._many_rows = 0
+        #: How many of these a checkpoint is writing.
+        self._many_in_writing = 0
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._in_writing) + self._many_rows
+
+    def add(self, first: int, count: int, op_offset: int) -> None:
+        """A frame decided a request of so many rows."""
+        self._new[first] = op_offset
+        self._listed.extend((first, count, op_offset))
+
+    def add_many(self, rows: Rows, op_offsets: Rows) -> None:
+        """Frames decided requests of one row each."""
+        if len(rows):
+            order = np.argsort(rows, kind="stable")
+            is_one = not op_offsets.strides[0]
+            self._many_rows += len(rows)
+            self._many.append((rows[order], op_offsets if is_one else op_offsets[order]))
+
+    def of_request(self, first: int) -> int:
+        """Which frame decided a request alone; -1 if none is known here."""
+        op_offset = self._new.get(first, -1)
+        return self._in_writing.get(first, -1) if op_offset < 0 else op_offset
+
+    def of_many(self, row: int) -> int:
+        """Which frame decided a request among thousands; -1 if none is known here."""
+        for rows, op_offsets in reversed(self._many):
+            if rows[0] <= row <= rows[-1]:
+                at = int(np.searchsorted(rows, row))
+                if rows[at] == row:
+                    return int(op_offsets[at])
+        return -1
+
+    def freeze(self) -> OpColumns:
+        """All of them, for a checkpoint to write.
+
+        They are handed over whole: taking them out one by one later would hold everybody up.
+        """
+        assert not self._in_writing, "the last ones were not forgotten"
+        firsts, counts, offsets = np.array(self._listed, dtype=np.int64).reshape(-1, 3).T
+        rows = np.concatenate([firsts, *(rows for rows, _ in self._many)])
+        ones = np.ones(len(rows) - len(firsts), dtype=np.int64)
+        offsets = np.concatenate([offsets, *(more for _, more in self._many)])
+        self._in_writing, self._new, self._listed = self._new, {}, array("q")
+        self._many_in_writing = len(self._many)
+        return rows, np.concatenate([counts, ones]), offsets
+
+    def forget_frozen(self) -> None:
+        """The files have what was frozen."""
+        self._in_writing = {}
+        self._many_rows -= sum(len(rows) for rows, _ in self._many[: self._many_in_writing])
+        del self._many[: self._many_in_writing]
+        self._many_in_writing = 0
