@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# The locks name every package there is to install: nothing is left for pip to resolve.  Older ones, asked
+# to, take a newer release for what one package wants of another, and then refuse it for want of a hash.
+LOCKED := install --require-hashes --no-deps
 UV_VERSION := 0.13.7
 PYTEST_WORKERS ?= 2
 
@@ -87,15 +90,16 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/base.stamp: requirements/base.txt pyproject.toml | $(BIN)/python
-	$(PIP) install --require-hashes -r requirements/base.txt
+	$(PIP) $(LOCKED) -r requirements/base.txt
 	$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/base.stamp
-	$(PIP) install --require-hashes -r requirements/dev.txt
+	$(PIP) $(LOCKED) -r requirements/dev.txt
 	@touch $@
 
 # pyspark comes as source only; without isolation it is built by the setuptools of the lock.
 $(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
-	$(PIP) install --require-hashes --no-build-isolation -r requirements/spark.txt
+	$(PIP) $(LOCKED) --no-build-isolation -r requirements/spark.txt
+	$(PIP) check
 	@touch $@
