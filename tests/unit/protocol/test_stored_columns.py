@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
 
-from escrowmq.model.message import Message
-from escrowmq.model.message_columns import MessageColumns, QueueOfColumns, Slices
 from escrowmq.protocol.stored_columns import encode_columns
 from escrowmq.protocol.stored_message import SYS_PREPARED, encode_many
+from tests.unit.columns import columns_of
 from tests.unit.protocol.examples import IPV4, RETRY_TOPIC, message
 
 ADDED = {("orders", 1): b"A\x01a\x02", ("orders", 7): b"", (RETRY_TOPIC, 0): b"B\x01" + b"b" * 500}
-
-
-def columns_of(messages: list[Message]) -> MessageColumns:
-    """The same messages; some of their properties are the queue's."""
-    queues = list(ADDED)
-    return MessageColumns(
-        queues=tuple(QueueOfColumns(*queue, ADDED[queue]) for queue in queues),
-        queue_of=np.array([queues.index((one.topic, one.queue_id)) for one in messages]),
-        bodies=slices([one.body for one in messages]),
-        properties=slices([one.properties for one in messages]),
-        flags=np.array([one.flag for one in messages]),
-        sys_flags=np.array([one.sys_flag for one in messages]),
-        born_at_ms=np.array([one.born_at_ms for one in messages]),
-        born_host=messages[0].born_host,
-        unique=[],
-        keys=[],
-        keyed=[],
-        tags=[],
-        deliver_after_ms=[],
-    )
-
-
-def slices(values: list[bytes]) -> Slices:
-    """In the middle of something else."""
-    ends = np.cumsum([3, *map(len, values)])
-    return Slices(b"...%b..." % b"".join(values), ends)
 
 
 @pytest.mark.parametrize("bits", [0, SYS_PREPARED])
@@ -54,7 +26,7 @@ def test_many_messages_are_laid_out_as_one_by_one(bits: int) -> None:
         msgspec.structs.replace(one, properties=one.properties + ADDED[one.topic, one.queue_id])
         for one in sent
     ]
-    columns = columns_of(sent)
+    columns = columns_of(sent, ADDED)
     pieces, sizes, crcs, log_offsets = encode_columns(columns, 12, (4096, 1_700), IPV4, bits)
     expected = encode_many(stored, range(12, 16), (4096, 1_700), IPV4, bits)
     assert b"".join(pieces) == b"".join(expected[0])

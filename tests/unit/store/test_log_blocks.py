@@ -121,3 +121,18 @@ def test_a_log_that_is_too_short_says_so() -> None:
     segment.file.truncate(segment.size // 2)
     with pytest.raises(StoreCorrupt, match="log_too_short"):
         LogBlocks(driver.store.log).gather(offsets, sizes)
+
+
+def test_large_messages_are_read_past_the_blocks() -> None:
+    driver = Driver(segment_bytes_max=10**6)
+    for number in range(3):
+        for queue_id in range(2):
+            body = bytes(log_blocks.MARGIN_BYTES + number)
+            driver.append(message(body, queue_id=queue_id))
+    queue = driver.reader.queue("orders", 0)
+    assert queue is not None
+    blocks = LogBlocks(driver.store.log)
+    found = read_stored(
+        driver.store, queue, 0, queue.end, count_max=10, bytes_max=2**20, blocks=blocks
+    )
+    assert bytes(found.records) == expected(driver, *places(driver, 0))

@@ -10,7 +10,7 @@ from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.inspect import check
-from escrowmq.store.repair import repair, settle_lost
+from escrowmq.store.repair import fixable, repair, settle_lost
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.faulty_disk import Kind as Call
 from escrowmq.testing.survivors import everything_survives
@@ -64,8 +64,9 @@ def test_a_damaged_checkpoint_is_moved_aside(path: str) -> None:
     disk = FaultyDisk(shop.image())
     disk.flip_bit(path, 70, 1)
     content = disk.snapshot()[path]
+    announced = [one.path for one in fixable(check(disk))]
     store, aside, done = repaired(disk)
-    assert [one.path for one in done.copies] == [path]
+    assert [one.path for one in done.copies] == announced == [path]
     assert aside.durable_snapshot()[path] == content
     assert truth_of(store) == truth_of(shop.store)
 

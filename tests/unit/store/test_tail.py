@@ -342,6 +342,18 @@ def test_a_rewritten_tail_may_span_segments() -> None:
     assert after.crashed(nothing_survives).bodies()[-1] == "next"
 
 
+def test_a_segment_that_the_rewritten_one_before_covers_is_removed() -> None:
+    """A crash came between the new tail's rename and the removal of what it replaces."""
+    driver = Driver()
+    driver.append(message("one"))
+    driver.append(message("two"))
+    stray = segment_path(driver.store.log.end - 10)
+    driver.disk.open(stray, create=True).write_at(0, b"older")
+    after = driver.opened_again()
+    assert after.bodies() == ["one", "two"]
+    assert not after.disk.exists(stray)
+
+
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_crash_at_any_moment_of_a_recovery_loses_nothing(*, torn: bool) -> None:
     driver = Driver()
