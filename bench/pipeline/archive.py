@@ -25,12 +25,12 @@ from bench.figures.filled import fill
 from bench.pipeline.beside import load, pipeline
 from bench.pipeline.idle import rest
 from bench.pipeline.source import name_topic
-from escrowmq.pipeline.archive import archive_once
+from escrowmq.pipeline.archive.archiving import archive_once
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_extent import extents
-from escrowmq.pipeline.lake_tables import MESSAGES
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.extent import extents
+from escrowmq.pipeline.lake.tables import MESSAGES
+from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import served
 
 RATE = 2_000

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
-from escrowmq.pipeline.audit_pins import take_pins
-from escrowmq.pipeline.audit_records import by_ranges, gather
-from escrowmq.pipeline.audit_views import Views
+from escrowmq.pipeline.audit.pins import take_pins
+from escrowmq.pipeline.audit.records import by_ranges, gather
+from escrowmq.pipeline.audit.views import Views
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from bench.figures.common import report, scratch
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline.sink_writing import REQUEST_ROWS_MAX
+from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_headers import ByHeader, DecideBatchHeader, HoldHeader, HoldManyHeader
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow

@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
 
 def train(cache: Path) -> None:
     """Have what helps Spark to start, in this directory."""
-    command = [sys.executable, "-m", "escrowmq.pipeline.start_training", str(cache)]
+    command = [sys.executable, "-m", "escrowmq.pipeline.service.start_training", str(cache)]
     quiet = subprocess.DEVNULL
     subprocess.run(command, check=True, stdout=quiet, stderr=quiet)  # noqa: S603 - ours
 

@@ -22,15 +22,15 @@ from bench.figures.cpu import CpuTimes
 from bench.figures.settle_fill import GROUP, make_ledger, postgres
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.ledgers import Ledgers
-from escrowmq.pipeline.session import spark_session
-from escrowmq.pipeline.settling import Settling, settle_round
+from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.pipeline.settle.settling import Settling, settle_round
+from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.round_summary import RoundSummary
+    from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 COUNTS = (10_000, 100_000, 1_000_000)
 WARM_UP = 2_000

@@ -21,7 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from bench.figures.common import alternate, report, scratch
 from bench.figures.cpu import CpuTimes
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served
 
 if TYPE_CHECKING:

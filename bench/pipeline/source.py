@@ -19,7 +19,7 @@ from bench.figures.common import commit, held, message, opened, report, scratch
 from bench.figures.cpu import CpuTimes
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.spark.session import spark_session
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import SentRow
 from escrowmq.transaction.commands import Append

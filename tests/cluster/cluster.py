@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.java import java_home
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.spark.java import java_home
+from escrowmq.pipeline.spark.session import spark_session
 from tests.interop.child import Child
 from tests.spark.sessions import kill_session
 

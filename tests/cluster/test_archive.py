@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.archive import archive_once
-from escrowmq.pipeline.lake_tables import MESSAGES, TRANSACTIONS
+from escrowmq.pipeline.archive.archiving import archive_once
+from escrowmq.pipeline.lake.tables import MESSAGES, TRANSACTIONS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.audit_compare import AuditRequest
-from escrowmq.pipeline.audit_findings import Compared
-from escrowmq.pipeline.audit_job import run_audit
+from escrowmq.pipeline.audit.compare import AuditRequest
+from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import HOSTS, ROOT, Cluster, cluster_options, wait_until

@@ -12,7 +12,7 @@ import pytest
 from escrowmq import Producer, Resolution
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.messages import Received
-from escrowmq.pipeline import settling
+from escrowmq.pipeline.settle import plan, settling
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster, wait_until
@@ -31,8 +31,8 @@ PAID = IDS[::2]
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessBroker]:
     """One with work for both hosts."""
-    monkeypatch.setattr(settling, "SMALL_ROWS", 0)
-    monkeypatch.setattr(settling, "RANGE_ROWS", 250)
+    monkeypatch.setattr(plan, "SMALL_ROWS", 0)
+    monkeypatch.setattr(plan, "RANGE_ROWS", 250)
     with InProcessBroker() as broker:
         yield broker
 

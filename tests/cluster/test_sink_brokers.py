@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.ledgers import Ledgers
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.cluster.cluster import Cluster
 from tests.cluster.drivers import Drivers

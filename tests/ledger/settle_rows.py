@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
-from escrowmq.pipeline.settle_rows import SETTLE_COLUMNS
+from escrowmq.pipeline.settle.rows import SETTLE_COLUMNS
 from tests.ledger.shops import GROUP, NOW_MS
 
 BROKER = "127.0.0.1:10911"

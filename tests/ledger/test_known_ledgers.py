@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from escrowmq.pipeline import ledgers as ledgers_module
 from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.ledgers import KnownLedgers, Ledgers
+from escrowmq.pipeline.settle import ledgers as ledgers_module
+from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
 from tests.ledger.shops import Shop, eventually, sqlite_shop
 
 

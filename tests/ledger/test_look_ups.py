@@ -10,9 +10,9 @@ import pytest
 
 from escrowmq.client.ledger_sql import SQLITE
 from escrowmq.client.links import SqliteLink
-from escrowmq.pipeline import look_ups
-from escrowmq.pipeline.ledgers import KnownLedgers
-from escrowmq.pipeline.look_ups import LookUps
+from escrowmq.pipeline.settle import look_ups
+from escrowmq.pipeline.settle.ledgers import KnownLedgers
+from escrowmq.pipeline.settle.look_ups import LookUps
 from tests.ledger.settle_rows import BROKER, batch
 from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, sqlite_shop
 
@@ -139,7 +139,7 @@ def test_a_database_that_went_down_is_unknown_and_rests_for_a_while(
     with LookUps(before) as asked:
         assert asked.settle(uuid, batch([key], uuid)).unknown == down
     later_s = time.monotonic() + look_ups.REST_S
-    monkeypatch.setattr("escrowmq.pipeline.look_ups.time.monotonic", lambda: later_s)
+    monkeypatch.setattr("escrowmq.pipeline.settle.look_ups.time.monotonic", lambda: later_s)
     with LookUps(before) as asked:
         assert asked.settle(uuid, batch([key], uuid)).verdicts == ["commit"]
 

@@ -32,7 +32,7 @@ SPARK = """
 from pathlib import Path
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.spark.session import spark_session
 from escrowmq.testing import InProcessBroker
 
 place = Path("spark").absolute()

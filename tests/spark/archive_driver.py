@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from escrowmq.pipeline import archive_messages
-from escrowmq.pipeline.archive import archive_once
-from escrowmq.pipeline.archive_tasks import written_by
+from escrowmq.pipeline.archive import messages as archive_messages
+from escrowmq.pipeline.archive.archiving import archive_once
+from escrowmq.pipeline.archive.tasks import written_by
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES, LakeTable
-from escrowmq.pipeline.session import spark_session
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, LakeTable
+from escrowmq.pipeline.spark.session import spark_session
 
 #: After the files are written and before they are committed; after that and before Spark knows.
 STEPS = ("written", "committed")

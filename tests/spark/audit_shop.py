@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import Unavailable
-from escrowmq.pipeline.archive_events import EventStream
-from escrowmq.pipeline.archive_messages import MessageStream
-from escrowmq.pipeline.audit_business import BusinessTable
-from escrowmq.pipeline.audit_compare import AuditRequest
-from escrowmq.pipeline.lake import Lake
+from escrowmq.pipeline.archive.events import EventStream
+from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.audit.business import BusinessTable
+from escrowmq.pipeline.audit.compare import AuditRequest
+from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.cluster_bodies import GroupConfig
 from escrowmq.protocol.codes import RequestCode

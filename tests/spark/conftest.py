@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import environment, spark_session
+from escrowmq.pipeline.spark.session import environment, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 
-from escrowmq.pipeline import sink, sink_deciding, stream_sink
-from escrowmq.pipeline.sink_calls import SinkCalls
+from escrowmq.pipeline.sink import batch as sink
+from escrowmq.pipeline.sink import deciding as sink_deciding
+from escrowmq.pipeline.sink import stream as stream_sink
+from escrowmq.pipeline.sink.calls import SinkCalls
 from tests.spark.sessions import kill_session
 
 if TYPE_CHECKING:

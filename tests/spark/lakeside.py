@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.pipeline.archive import STREAMS, Archive, ArchiveSummary
-from escrowmq.pipeline.archive_stream import ArchiveOptions, ArchiveStream
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES, LakeTable
+from escrowmq.pipeline.archive.archiving import STREAMS, Archive, ArchiveSummary
+from escrowmq.pipeline.archive.stream import ArchiveOptions, ArchiveStream
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, LakeTable
 from tests.spark.topics import row, send
 
 if TYPE_CHECKING:

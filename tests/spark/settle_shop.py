@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.ledgers import Ledgers
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import HoldManyHeader, ListTransactionsHeader
 from escrowmq.protocol.own_rows import SentInRow, TransactionRow
@@ -22,7 +22,7 @@ from escrowmq.testing import InProcessBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.round_summary import RoundSummary
+    from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 GROUP = "orders"
 TOPIC = "order-paid"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.pipeline.ledgers import Ledgers
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.pipeline.settle.settling import settle_round
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,11 +11,11 @@ import pytest
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.pipeline import archive_messages
-from escrowmq.pipeline.archive_messages import MessageStream
-from escrowmq.pipeline.archive_tasks import written_by
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE, SETTLE_ROUNDS, LakeTable
+from escrowmq.pipeline.archive import messages as archive_messages
+from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.archive.tasks import written_by
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, SETTLE_ROUNDS, LakeTable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.spark.lakeside import Lakeside

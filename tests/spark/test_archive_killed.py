@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline import archive_events, archive_messages
-from escrowmq.pipeline.archive_tasks import written_by
-from escrowmq.pipeline.lake_tables import TRANSACTIONS
+from escrowmq.pipeline.archive import events as archive_events
+from escrowmq.pipeline.archive import messages as archive_messages
+from escrowmq.pipeline.archive.tasks import written_by
+from escrowmq.pipeline.lake.tables import TRANSACTIONS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import LogRangeHeader
 from escrowmq.testing import InProcessBroker

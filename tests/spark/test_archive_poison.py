@@ -13,12 +13,12 @@ import pytest
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.message import Message
-from escrowmq.pipeline import jobs
-from escrowmq.pipeline.archive_messages import MessageStream
-from escrowmq.pipeline.bodies import INFLATED_BYTES_MAX
-from escrowmq.pipeline.lake_tables import MESSAGES, QUARANTINE
-from escrowmq.pipeline.lanes import Done
-from escrowmq.pipeline.telemetry import Telemetry
+from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
+from escrowmq.pipeline.service import jobs
+from escrowmq.pipeline.service.lanes import Done
+from escrowmq.pipeline.service.telemetry import Telemetry
+from escrowmq.pipeline.source.bodies import INFLATED_BYTES_MAX
 from escrowmq.protocol.limits import BODY_BYTES_MAX
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk

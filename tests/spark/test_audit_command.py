@@ -10,7 +10,7 @@ import pytest
 
 from escrowmq.cli.audit_command import INCOMPLETE, VIOLATED
 from escrowmq.cli.main import main
-from escrowmq.pipeline.audit_findings import Compared
+from escrowmq.pipeline.audit.findings import Compared
 from tests.spark.audit_shop import PAID, Shop, opened_shop
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ EVIL = "<script>alert(1)</script>"
 @pytest.fixture(autouse=True)
 def _one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command would start a Spark of its own."""
-    starting = "escrowmq.pipeline.start_cache.quick_session"
+    starting = "escrowmq.pipeline.spark.start_cache.quick_session"
     monkeypatch.setattr(starting, lambda *_, **__: spark)
 
 

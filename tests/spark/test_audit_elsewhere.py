@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq.pipeline.audit_findings import Compared, Finding, Kind
-from escrowmq.pipeline.audit_job import run_audit
-from escrowmq.pipeline.lake_tables import MESSAGES, TRANSACTIONS, LakeTable
+from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.pipeline.audit.job import run_audit
+from escrowmq.pipeline.lake.tables import MESSAGES, TRANSACTIONS, LakeTable
 from tests.spark.audit_shop import Shop, opened_shop
 from tests.unit.pipeline.lake_rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.audit_report import AuditReport, Case
+    from escrowmq.pipeline.audit.report import AuditReport, Case
 
 MINUTE_MS = 60_000
 

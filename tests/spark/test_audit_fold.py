@@ -6,10 +6,10 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.pipeline import audit
-from escrowmq.pipeline.audit_findings import Finding
-from escrowmq.pipeline.audit_ranges import COUNT, FINDING, PART_OF, fold_ranges
-from escrowmq.pipeline.audit_records import within_horizon
+from escrowmq.pipeline.audit import joins as audit
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.ranges import COUNT, FINDING, PART_OF, fold_ranges
+from escrowmq.pipeline.audit.records import within_horizon
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

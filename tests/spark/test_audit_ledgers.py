@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.pipeline.audit_compare_ledgers import find_ledgers
-from escrowmq.pipeline.audit_ledger import ROWS, judged, without_swept
+from escrowmq.pipeline.audit.compare_ledgers import find_ledgers
+from escrowmq.pipeline.audit.ledger import ROWS, judged, without_swept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

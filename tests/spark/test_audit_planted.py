@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline.audit_compare import AuditRequest
-from escrowmq.pipeline.audit_findings import Finding, Kind
-from escrowmq.pipeline.audit_job import run_audit
+from escrowmq.pipeline.audit.compare import AuditRequest
+from escrowmq.pipeline.audit.findings import Finding, Kind
+from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import HOUR_MS, CheckPolicy
@@ -23,7 +23,7 @@ from tests.spark.plants import StoppedStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.audit_report import AuditReport
+    from escrowmq.pipeline.audit.report import AuditReport
     from escrowmq.store.rows import Rows
 
 #: The lie, and what is found by it: the finding, its kind, and the transaction.

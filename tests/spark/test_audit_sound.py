@@ -14,11 +14,11 @@ import pytest
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.model.message import Message
-from escrowmq.pipeline.audit_compare import Work
-from escrowmq.pipeline.audit_compare_business import compare_business
-from escrowmq.pipeline.audit_findings import Compared
-from escrowmq.pipeline.audit_job import run_audit
-from escrowmq.pipeline.audit_pins import take_pins
+from escrowmq.pipeline.audit.compare import Work
+from escrowmq.pipeline.audit.compare_business import compare_business
+from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.job import run_audit
+from escrowmq.pipeline.audit.pins import take_pins
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.recovery import open_store
@@ -31,7 +31,7 @@ from tests.spark.audit_shop import Shop, opened_shop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.audit_report import AuditReport
+    from escrowmq.pipeline.audit.report import AuditReport
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.pipeline.audit_compare import AuditRequest
-from escrowmq.pipeline.audit_job import run_audit
+from escrowmq.pipeline.audit.compare import AuditRequest
+from escrowmq.pipeline.audit.job import run_audit
 from escrowmq.testing import InProcessBroker
 from tests.unit.cli.test_backup import SMALL, Load, visible
 from tests.unit.cli.test_serve import serving

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from escrowmq.model.errors import Unavailable
-from escrowmq.pipeline.java import VECTOR_FLAG, java_home
+from escrowmq.pipeline.spark.java import VECTOR_FLAG, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

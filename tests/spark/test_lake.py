@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS, TABLES
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS, TABLES
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 if TYPE_CHECKING:

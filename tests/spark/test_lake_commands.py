@@ -11,11 +11,11 @@ import pytest
 
 from escrowmq.cli.main import main
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline import lake_replay
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_query import plain
-from escrowmq.pipeline.lake_tables import MESSAGES
-from escrowmq.pipeline.sink_properties import _RESERVED
+from escrowmq.pipeline.lake import replay as lake_replay
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.query import plain
+from escrowmq.pipeline.lake.tables import MESSAGES
+from escrowmq.pipeline.sink.properties import _RESERVED
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ReadMessagesHeader
 from escrowmq.protocol.properties import parse_properties
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _one_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands would start a Spark of their own."""
-    starting = "escrowmq.pipeline.start_cache.quick_session"
+    starting = "escrowmq.pipeline.spark.start_cache.quick_session"
     monkeypatch.setattr(starting, lambda *_, **__: spark)
 
 

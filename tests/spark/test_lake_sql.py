@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_sql import SUMMARY, SUMMARY_SQL, register
-from escrowmq.pipeline.lake_tables import PROGRESS, TABLES, TRANSACTIONS
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.sql import SUMMARY, SUMMARY_SQL, register
+from escrowmq.pipeline.lake.tables import PROGRESS, TABLES, TRANSACTIONS
 from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, rows_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from escrowmq.client.consumer import Consumer
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer import Producer
-from escrowmq.pipeline.lake_query import query
+from escrowmq.pipeline.lake.query import query
 from escrowmq.testing import InProcessBroker
 from tests.spark.lakeside import Lakeside
 from tests.unit.pipeline.conducted import DEADLINE_S

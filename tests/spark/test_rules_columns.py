@@ -11,7 +11,7 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-from escrowmq.pipeline.rules import check_wait_column, due_column, label_column
+from escrowmq.pipeline.settle.rules import check_wait_column, due_column, label_column
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.rules import (
     DUES_UNANSWERED,

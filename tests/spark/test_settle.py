@@ -12,8 +12,8 @@ import pytest
 from escrowmq import Producer, Resolution
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import ProtocolViolation
-from escrowmq.pipeline import settle as stages
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle import stages
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy

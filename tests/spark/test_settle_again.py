@@ -13,9 +13,9 @@ from pyspark import TaskContext
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import Unavailable
-from escrowmq.pipeline import settling
-from escrowmq.pipeline.settle_tasks import SettleTask
-from escrowmq.pipeline.verdicts import Verdicts
+from escrowmq.pipeline.settle import plan, settling
+from escrowmq.pipeline.settle.tasks import SettleTask
+from escrowmq.pipeline.settle.verdicts import Verdicts
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import SettleHeader
 from escrowmq.testing import InProcessBroker
@@ -49,8 +49,8 @@ def broker(database: Database) -> Iterator[InProcessBroker]:
 @pytest.fixture
 def many_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two tasks, or a few more."""
-    monkeypatch.setattr(settling, "RANGE_ROWS", COUNT // 2)
-    monkeypatch.setattr(settling, "SMALL_ROWS", 0)
+    monkeypatch.setattr(plan, "RANGE_ROWS", COUNT // 2)
+    monkeypatch.setattr(plan, "SMALL_ROWS", 0)
 
 
 def is_settled(broker: InProcessBroker) -> bool:
@@ -123,7 +123,7 @@ def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
 ) -> None:
     """Its record version is not the one that the verdict names; the first decision stays."""
     monkeypatch.setattr(
-        "escrowmq.pipeline.settle_tasks.SettleTask",
+        "escrowmq.pipeline.settle.tasks.SettleTask",
         lambda known: Overtaken(SettleTask(known), broker.broker_address, THERE[0], resolution),
     )
     done = settle(spark, broker, database)
@@ -159,7 +159,7 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
 ) -> None:
     with monkeypatch.context() as planted:
         planted.setattr(
-            "escrowmq.pipeline.settle_tasks.SettleTask",
+            "escrowmq.pipeline.settle.tasks.SettleTask",
             lambda known: Dying(SettleTask(known), requests, attempts=99),
         )
         with pytest.raises(Unavailable, match=r"round_failed.*RuntimeError: planted"):
@@ -179,7 +179,7 @@ def test_a_task_that_is_tried_again_decides_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "escrowmq.pipeline.settle_tasks.SettleTask",
+        "escrowmq.pipeline.settle.tasks.SettleTask",
         lambda known: Dying(SettleTask(known), 1, attempts=1),
     )
     done = settle(spark, broker, database)

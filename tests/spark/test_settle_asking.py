@@ -11,7 +11,7 @@ import pytest
 
 from escrowmq import Producer
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import StatusAnswer
 from escrowmq.testing import InProcessBroker, ManualClock

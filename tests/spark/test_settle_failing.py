@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
 

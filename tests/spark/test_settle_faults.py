@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.ledger.conftest import postgres_server
 from tests.ledger.shops import Shop
@@ -21,8 +21,8 @@ from tests.spark.settle_shop import GROUP, LATE_S, hold, ledgers, states, visibl
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.ledgers import Ledgers
-    from escrowmq.pipeline.round_summary import RoundSummary
+    from escrowmq.pipeline.settle.ledgers import Ledgers
+    from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 PREPARED, COMMITTED, ROLLED_BACK = range(3)
 ODD = ("COMMITTED", "committed ", "commit", "", "rolled back", "1")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.model.clock import SystemClock
-from escrowmq.pipeline.archive_rounds import append_rounds
+from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.config import PipelineConfig, Places
-from escrowmq.pipeline.jobs import SETTLE, SparkJobs
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import SETTLE_ROUNDS
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import SETTLE_ROUNDS
 from escrowmq.pipeline.ledger_config import LedgerConfig
-from escrowmq.pipeline.service import Service
+from escrowmq.pipeline.service.jobs import SETTLE, SparkJobs
+from escrowmq.pipeline.service.service import Service
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, settle, states
 from tests.unit.broker.wire import eventually

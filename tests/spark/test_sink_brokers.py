@@ -13,10 +13,10 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
-from escrowmq.pipeline.audit_compare import AuditRequest
-from escrowmq.pipeline.audit_job import run_audit
-from escrowmq.pipeline.ledgers import Ledgers
-from escrowmq.pipeline.settling import settle_round
+from escrowmq.pipeline.audit.compare import AuditRequest
+from escrowmq.pipeline.audit.job import run_audit
+from escrowmq.pipeline.settle.ledgers import Ledgers
+from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
 from tests.spark.faulty_sink import FORMAT, FaultySink
 from tests.spark.streams import TOPIC, Stream
@@ -24,7 +24,7 @@ from tests.spark.streams import TOPIC, Stream
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from escrowmq.pipeline.round_summary import RoundSummary
+    from escrowmq.pipeline.settle.round_summary import RoundSummary
 
 NAMED = {"appId": "nightly", "batchId": "2026-11-17"}
 #: Then it is as if the driver had been killed there: nobody clears up.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
-from escrowmq.pipeline.sink_orphans import EVIDENCE, orphaned
+from escrowmq.pipeline.sink.orphans import EVIDENCE, orphaned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from escrowmq.pipeline.message_columns import TYPES
-from escrowmq.pipeline.message_options import batch_options
-from escrowmq.pipeline.source import MessageReader, schema
+from escrowmq.pipeline.source.batch import MessageReader, schema
+from escrowmq.pipeline.source.message_columns import TYPES
+from escrowmq.pipeline.source.message_options import batch_options
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import BORN_AT_MS, bodies, decide, hold, read, row, send
 

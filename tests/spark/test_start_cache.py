@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from escrowmq.pipeline.java import java_home
-from escrowmq.pipeline.session import JVM_OPTIONS
-from escrowmq.pipeline.start_cache import StartCache, start_cache, training_command
-from escrowmq.pipeline.start_training import exercise
+from escrowmq.pipeline.service.start_training import exercise
+from escrowmq.pipeline.spark.java import java_home
+from escrowmq.pipeline.spark.session import JVM_OPTIONS
+from escrowmq.pipeline.spark.start_cache import StartCache, start_cache, training_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ STARTING = """
 import sys
 from pathlib import Path
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.start_cache import quick_session
+from escrowmq.pipeline.spark.start_cache import quick_session
 
 cache, scratch = map(Path, sys.argv[1:])
 spark = quick_session(PipelineConfig(master="local[1]"), cache=cache, scratch=scratch)
@@ -88,7 +88,7 @@ def test_without_one_java_is_told_nothing_and_it_is_to_be_made(
     assert start_cache(tmp_path).options() == ()
     command = training_command(tmp_path)
     assert command is not None
-    module = "escrowmq.pipeline.start_training"
+    module = "escrowmq.pipeline.service.start_training"
     assert command[1:] == ["-m", module, str(tmp_path), str(os.getpid())]
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.pipeline.config import PipelineConfig, Places
-from escrowmq.pipeline.jobs import SparkJobs
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
-from escrowmq.pipeline.service import Service
-from escrowmq.pipeline.telemetry import Facts
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS
+from escrowmq.pipeline.service.jobs import SparkJobs
+from escrowmq.pipeline.service.service import Service
+from escrowmq.pipeline.service.telemetry import Facts
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
 from tests.unit.pipeline.lake_rows import DAY_MS, rows_of

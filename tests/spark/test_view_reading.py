@@ -12,10 +12,11 @@ import pytest
 from escrowmq.broker import own_records
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, Unavailable
-from escrowmq.pipeline import facts, log_events, views
-from escrowmq.pipeline.view_options import VIEWS, batch_options
-from escrowmq.pipeline.view_ranges import pages, plan
-from escrowmq.pipeline.view_rows import read_range
+from escrowmq.pipeline.views import facts, log_events
+from escrowmq.pipeline.views import reading as views
+from escrowmq.pipeline.views.options import VIEWS, batch_options
+from escrowmq.pipeline.views.ranges import pages, plan
+from escrowmq.pipeline.views.rows import read_range
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import HalfRow, LogEventRow
 from escrowmq.store import log_sweep
@@ -187,7 +188,7 @@ def test_rows_come_in_batches_that_spark_likes(monkeypatch: pytest.MonkeyPatch) 
         read, schema = batch_options(options), views.schema(options)
         (part,) = plan(read)
         (whole,) = read_range(read, schema, part)
-        monkeypatch.setattr("escrowmq.pipeline.view_rows.BATCH_ROWS", 5)
+        monkeypatch.setattr("escrowmq.pipeline.views.rows.BATCH_ROWS", 5)
         several = list(read_range(read, schema, part))
         assert len(several) > 2
         assert sum(batch.num_rows for batch in several) == whole.num_rows

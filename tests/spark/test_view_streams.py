@@ -12,8 +12,8 @@ import pytest
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
-from escrowmq.pipeline import views
-from escrowmq.pipeline.view_stream import ViewStreamReader
+from escrowmq.pipeline.views import reading as views
+from escrowmq.pipeline.views.stream import ViewStreamReader
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk

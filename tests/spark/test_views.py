@@ -9,9 +9,9 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.pipeline import facts
-from escrowmq.pipeline.rules import due_column
-from escrowmq.pipeline.view_options import VIEWS
+from escrowmq.pipeline.settle.rules import due_column
+from escrowmq.pipeline.views import facts
+from escrowmq.pipeline.views.options import VIEWS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy

@@ -6,7 +6,7 @@ import json
 import re
 
 from escrowmq.broker.metric_table import METRICS
-from escrowmq.pipeline.telemetry import Telemetry
+from escrowmq.pipeline.service.telemetry import Telemetry
 from tests.unit.repository import ROOT
 
 TEXT = (ROOT / "examples/prometheus/alerts.yml").read_text(encoding="utf-8")

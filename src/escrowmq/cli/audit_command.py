@@ -21,9 +21,9 @@ from escrowmq.pipeline.config import PipelineConfig, addresses_of, user_cache
 from escrowmq.pipeline.ledger_config import LedgerConfig, expand
 
 if TYPE_CHECKING:
-    from escrowmq.pipeline.audit_business import BusinessTable
-    from escrowmq.pipeline.audit_compare import AuditRequest
-    from escrowmq.pipeline.audit_report import AuditReport
+    from escrowmq.pipeline.audit.business import BusinessTable
+    from escrowmq.pipeline.audit.compare import AuditRequest
+    from escrowmq.pipeline.audit.report import AuditReport
 
 VIOLATED = 1
 INCOMPLETE = 8
@@ -92,7 +92,7 @@ class _Business:
         self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]
     ) -> BusinessTable | None:
         """The table, if there is one."""
-        from escrowmq.pipeline.audit_business import BusinessTable
+        from escrowmq.pipeline.audit.business import BusinessTable
 
         options = {
             "--key": self.key,
@@ -167,7 +167,7 @@ def audit(
     in_data = str(data / "lake") if data else settings.lake_uri
     lake = "" if without_lake else lake_uri or in_data
     business = _Business(business_table, key, where, business_url, message_key)
-    from escrowmq.pipeline.audit_compare import AuditRequest
+    from escrowmq.pipeline.audit.compare import AuditRequest
 
     request = AuditRequest(
         brokers=_addresses(brokers) or settings.broker_addresses,
@@ -222,9 +222,9 @@ def _settings(config: PipelineConfig, master: str | None, lake: str) -> Pipeline
 
 
 def _run(request: AuditRequest, config: PipelineConfig, data: Path | None) -> AuditReport:
-    from escrowmq.pipeline.audit_job import run_audit
-    from escrowmq.pipeline.scratch import scratch_in
-    from escrowmq.pipeline.start_cache import quick_session
+    from escrowmq.pipeline.audit.job import run_audit
+    from escrowmq.pipeline.spark.scratch import scratch_in
+    from escrowmq.pipeline.spark.start_cache import quick_session
 
     cache = data / "pipeline" / "cache" if data else user_cache()
     cache = Path(config.cache_dir) if config.cache_dir else cache
@@ -242,8 +242,8 @@ def _make(folder: Path) -> None:
 
 
 def _write(done: AuditReport, folder: Path) -> None:
-    from escrowmq.pipeline.audit_html import as_html
-    from escrowmq.pipeline.audit_report import as_json
+    from escrowmq.pipeline.audit.html import as_html
+    from escrowmq.pipeline.audit.report import as_json
 
     (folder / DATA).write_bytes(as_json(done))
     (folder / PAGE).write_text(as_html(done), encoding="utf-8")

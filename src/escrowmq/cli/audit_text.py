@@ -9,10 +9,10 @@ import typer
 
 from escrowmq.cli.asking import at, duration
 from escrowmq.cli.output import Output, show_rows
-from escrowmq.pipeline.audit_report import AuditReport, Case, ComparisonReport, as_json
+from escrowmq.pipeline.audit.report import AuditReport, Case, ComparisonReport, as_json
 
 if TYPE_CHECKING:
-    from escrowmq.pipeline.audit_report import FoundReport
+    from escrowmq.pipeline.audit.report import FoundReport
 
 CASES_SHOWN = 3
 _CSV = ("what", "name", "which", "result", "count", "detail")

@@ -43,7 +43,7 @@ def java_findings() -> Iterator[Finding]:
     """Whether Spark would find a Java, if there is a Spark."""
     if _version("pyspark") is None:
         return
-    from escrowmq.pipeline.java import java_home, java_version
+    from escrowmq.pipeline.spark.java import java_home, java_version
 
     try:
         home = java_home()

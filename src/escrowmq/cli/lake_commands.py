@@ -24,8 +24,8 @@ from escrowmq.pipeline.config import PipelineConfig, Places, places_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.lake import Lake
-    from escrowmq.pipeline.lake_tables import LakeTable
+    from escrowmq.pipeline.lake.delta import Lake
+    from escrowmq.pipeline.lake.tables import LakeTable
 
 app = typer.Typer(help="Ask the lake, and keep it in order.", no_args_is_help=True)
 
@@ -60,7 +60,7 @@ def query(
     There are the tables messages, transactions, progress, settle_rounds and quarantine, and the
     view transaction_summary.
     """
-    from escrowmq.pipeline import lake_query
+    from escrowmq.pipeline.lake import query as lake_query
 
     places = _places(data, lake_uri, file)
     with _spark(places) as spark:
@@ -78,7 +78,7 @@ def tables(
     file: FileOption = None,
 ) -> None:
     """Say what is in the lake."""
-    from escrowmq.pipeline.lake_extent import extents
+    from escrowmq.pipeline.lake.extent import extents
 
     columns = ("table", "rows", "files", "bytes", "from", "to", "version")
     rows = [
@@ -99,7 +99,7 @@ def compact(
     dry_run: DryRunOption = False,
 ) -> None:
     """Merge small files into few."""
-    from escrowmq.pipeline import lake_upkeep
+    from escrowmq.pipeline.lake import upkeep as lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
     work = lake_upkeep.to_compact if dry_run else lake_upkeep.compact
@@ -125,7 +125,7 @@ def vacuum(
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete old rows, and remove files that belong to no table any more."""
-    from escrowmq.pipeline import lake_upkeep
+    from escrowmq.pipeline.lake import upkeep as lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
     rows = []
@@ -161,7 +161,7 @@ def replay(
     All become visible at once, with their bodies, keys, tags and properties; what they were is in
     properties REPLAYED_.... Times are as in 2026-11-16T12:00:00Z, or milliseconds.
     """
-    from escrowmq.pipeline import lake_replay
+    from escrowmq.pipeline.lake import replay as lake_replay
 
     order = lake_replay.Replay(
         topic=topic,
@@ -192,13 +192,13 @@ def _places(data: Path | None, lake_uri: str | None, file: Path | None) -> Place
 
 
 def _lake(places: Places) -> Lake:
-    from escrowmq.pipeline.lake import Lake
+    from escrowmq.pipeline.lake.delta import Lake
 
     return Lake(places.lake)
 
 
 def _tables(name: str | None) -> list[LakeTable]:
-    from escrowmq.pipeline.lake_tables import TABLES, table_named
+    from escrowmq.pipeline.lake.tables import TABLES, table_named
 
     return list(TABLES.values()) if name is None else [table_named(name)]
 
@@ -206,8 +206,8 @@ def _tables(name: str | None) -> list[LakeTable]:
 @contextmanager
 def _spark(places: Places) -> Iterator[SparkSession]:
     """Spark on this machine, until the process ends."""
-    from escrowmq.pipeline.scratch import scratch_in
-    from escrowmq.pipeline.start_cache import quick_session
+    from escrowmq.pipeline.spark.scratch import scratch_in
+    from escrowmq.pipeline.spark.start_cache import quick_session
 
     with scratch_in(places.cache) as scratch:
         yield quick_session(PipelineConfig(), cache=places.cache, scratch=scratch)

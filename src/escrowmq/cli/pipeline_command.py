@@ -34,7 +34,7 @@ def pipeline(
     parent: ParentOption = None,
 ) -> None:
     """Settle what is undecided, and archive topics, until SIGTERM or Ctrl-C."""
-    from escrowmq.pipeline.parent import end_with_parent
+    from escrowmq.pipeline.spark.parent import end_with_parent
 
     if parent is not None:
         end_with_parent(parent)
@@ -46,7 +46,7 @@ def pipeline(
     places = places_of(settings, data)
     log_to_stderr(logging.INFO, config.section(LogConfig))
 
-    from escrowmq.pipeline import running
+    from escrowmq.pipeline.service import running
 
     if once:
         running.run_once(settings, places, config.ledgers, typer.echo)

@@ -56,7 +56,7 @@ def serve(
     It never sends back-checks by itself: they need the pipeline.
     """
     from escrowmq.cli.serving import run
-    from escrowmq.pipeline.parent import end_with_parent
+    from escrowmq.pipeline.spark.parent import end_with_parent
 
     if parent is not None:
         end_with_parent(parent)

@@ -2,7 +2,7 @@
 
 Each child leads a process group of its own: Ctrl-C reaches the parent alone, which then stops the
 children in their order, and what a child leaves behind is ended with its group.  Children end with
-the parent (``pipeline/parent.py``); they get its process id, and a pipe for standard input.
+the parent (``pipeline/spark/parent.py``); they get its process id, and a pipe for standard input.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def up(
     Each is a process of its own, and is started again when it dies.
     """
     if parent is not None:
-        from escrowmq.pipeline.parent import end_with_parent
+        from escrowmq.pipeline.spark.parent import end_with_parent
 
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)

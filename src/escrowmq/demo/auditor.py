@@ -20,7 +20,7 @@ from escrowmq.pipeline.config import PipelineConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from escrowmq.pipeline.audit_compare import AuditRequest
+    from escrowmq.pipeline.audit.compare import AuditRequest
 
 GO = "go\n"
 BY_PIPELINE = "settle"
@@ -43,8 +43,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def request(broker: str, folder: str, topic: str, *, with_ledger: bool) -> AuditRequest:
     """An audit of one run: its orders against its topic."""
-    from escrowmq.pipeline.audit_business import BusinessTable
-    from escrowmq.pipeline.audit_compare import AuditRequest
+    from escrowmq.pipeline.audit.business import BusinessTable
+    from escrowmq.pipeline.audit.compare import AuditRequest
 
     url = Shop(Path(folder)).url(ORDERS)
     return AuditRequest(
@@ -84,9 +84,9 @@ def decided(spark: SparkSession, broker: str) -> Decided:
 
 def main(given: str) -> None:
     """Compare, and write down what was found."""
-    from escrowmq.pipeline.audit_job import run_audit
-    from escrowmq.pipeline.scratch import scratch_in
-    from escrowmq.pipeline.start_cache import quick_session
+    from escrowmq.pipeline.audit.job import run_audit
+    from escrowmq.pipeline.spark.scratch import scratch_in
+    from escrowmq.pipeline.spark.start_cache import quick_session
 
     task = msgspec.json.decode(given, type=Task)
     cache = Path(task.cache)

@@ -21,7 +21,7 @@ from escrowmq.demo.processes import Processes, Up, demo_failed
 from escrowmq.demo.schedule import Fault, Moment, Victim, by_own_hand, from_outside
 from escrowmq.demo.shop import DOWNSTREAM, Counts, Shop
 from escrowmq.model.errors import EscrowError
-from escrowmq.pipeline.audit_pins import take_pins
+from escrowmq.pipeline.audit.pins import take_pins
 
 LOOK_S = 0.01
 SAMPLE_S = 0.25

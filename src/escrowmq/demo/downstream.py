@@ -18,7 +18,7 @@ import msgspec
 from escrowmq.client.consumer import Consumer
 from escrowmq.client.messages import Received
 from escrowmq.demo.shop import EFFECTS, Shop, connect
-from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.spark.parent import end_with_parent
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

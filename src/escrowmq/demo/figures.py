@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from escrowmq.pipeline.audit_findings import Finding
-from escrowmq.pipeline.audit_report import AuditReport
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.report import AuditReport
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ import msgspec
 from escrowmq.client.producer import Producer
 from escrowmq.demo.shop import ORDERS, Shop, connect
 from escrowmq.model.errors import EscrowError
-from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.spark.parent import end_with_parent
 
 PLAIN, TRANSACTIONAL = "plain", "transactional"
 GROUP = "orders"

@@ -15,10 +15,10 @@ from escrowmq.demo.text import (
     verdict,
     xa_sections,
 )
-from escrowmq.pipeline.audit_meanings import MEANINGS
-from escrowmq.pipeline.audit_plots import Bar, bars
-from escrowmq.pipeline.svg_lines import Line, Mark, lines
-from escrowmq.pipeline.web_page import cell, page_end, page_head, table
+from escrowmq.pipeline.audit.meanings import MEANINGS
+from escrowmq.pipeline.audit.plots import Bar, bars
+from escrowmq.pipeline.audit.svg_lines import Line, Mark, lines
+from escrowmq.pipeline.audit.web_page import cell, page_end, page_head, table
 
 _AGES_S = (1, 2, 4, 8, 16, 32)
 

@@ -12,7 +12,7 @@ from escrowmq.client.consumer import Consumer
 from escrowmq.client.messages import Received
 from escrowmq.demo.postgres import TimedConnection
 from escrowmq.demo.postgres import act as perform
-from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.spark.parent import end_with_parent
 
 CONCURRENCY = 4
 

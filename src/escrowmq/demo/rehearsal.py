@@ -13,7 +13,7 @@ from escrowmq.demo.order_service import TRANSACTIONAL
 from escrowmq.demo.place import Place
 from escrowmq.demo.processes import demo_failed
 from escrowmq.demo.shop import Shop
-from escrowmq.pipeline.audit_pins import take_pins
+from escrowmq.pipeline.audit.pins import take_pins
 
 NAME = "rehearsal"
 SETTLED_S_MAX = 180.0

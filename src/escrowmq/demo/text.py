@@ -9,8 +9,8 @@ from rich.table import Table
 from escrowmq.demo.figures import Compared, Figures, OnPostgres, Run, found
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.showing import NAMES
-from escrowmq.pipeline.audit_findings import Finding
-from escrowmq.pipeline.audit_report import AuditReport
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.report import AuditReport
 
 Row = tuple[str, str, str]
 

@@ -31,7 +31,7 @@ from escrowmq.demo.figures import Compared, OnPostgres
 from escrowmq.demo.postgres import SLOW_MS, TimedConnection, act, acted, databases, server
 from escrowmq.demo.processes import Processes, demo_failed
 from escrowmq.demo.shop import DOWNSTREAM, ORDERS
-from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.spark.parent import end_with_parent
 
 THROUGH_S_MAX = 300.0
 SLOW_PART = 4

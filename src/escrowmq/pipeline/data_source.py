@@ -41,7 +41,8 @@ class EscrowSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; on the driver, once for each load."""
-        from escrowmq.pipeline import source, views
+        from escrowmq.pipeline.source import batch as source
+        from escrowmq.pipeline.views import reading as views
 
         if self._is_of_messages():
             return source.schema(self.options)
@@ -49,7 +50,8 @@ class EscrowSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of what is there now; on the driver, pickled to the tasks."""
-        from escrowmq.pipeline import source, views
+        from escrowmq.pipeline.source import batch as source
+        from escrowmq.pipeline.views import reading as views
 
         if self._is_of_messages():
             return source.reader(self.options, schema)
@@ -57,7 +59,8 @@ class EscrowSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """A reader of what is there and comes; on the driver, pickled to the tasks."""
-        from escrowmq.pipeline import stream_source, views
+        from escrowmq.pipeline.source import stream as stream_source
+        from escrowmq.pipeline.views import reading as views
 
         if self._is_of_messages():
             return stream_source.stream_reader(self.options, schema)
@@ -65,7 +68,7 @@ class EscrowSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
         """A writer of one batch; on the driver, pickled to the tasks."""
-        from escrowmq.pipeline import sink
+        from escrowmq.pipeline.sink import batch as sink
 
         return sink.writer(self.options, schema, overwrite=overwrite)
 
@@ -75,6 +78,6 @@ class EscrowSource(DataSource):
         overwrite: bool,  # noqa: FBT001 - Spark's
     ) -> DataSourceStreamArrowWriter:
         """A writer of many batches; on the driver, more than once."""
-        from escrowmq.pipeline import stream_sink
+        from escrowmq.pipeline.sink import stream as stream_sink
 
         return stream_sink.writer(self.options, schema, overwrite=overwrite)

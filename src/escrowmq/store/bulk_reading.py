@@ -2,7 +2,7 @@
 
 Nothing is made or looked at per message: entries are rows of numpy, and neighbours in the log are
 read together, with what stands between them if that is little.  The messages' checksums go out
-beside them and are compared by whoever takes the bytes apart (``pipeline/decoding.py``).
+beside them and are compared by whoever takes the bytes apart (``pipeline/source/decoding.py``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ DEADLINE_S = 20.0
 
 _QUIET = """
 import os, signal, sys
-from escrowmq.pipeline.parent import end_with_parent
+from escrowmq.pipeline.spark.parent import end_with_parent
 end_with_parent(int(sys.argv[1]))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 """

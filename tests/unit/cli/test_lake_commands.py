@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from escrowmq.cli.main import main
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_files import TableFiles
-from escrowmq.pipeline.lake_tables import MESSAGES
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.files import TableFiles
+from escrowmq.pipeline.lake.tables import MESSAGES
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from escrowmq.demo.figures import Audited, Compared, Decided, Figures, Kill, OnPostgres, Run, Sample
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.shop import DOWNSTREAM
-from escrowmq.pipeline.audit_findings import Compared as Evidence
-from escrowmq.pipeline.audit_findings import Finding
-from escrowmq.pipeline.audit_report import AuditReport, ComparisonReport, found_report
+from escrowmq.pipeline.audit.findings import Compared as Evidence
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.report import AuditReport, ComparisonReport, found_report
 
 
 def run(name: str, **more: object) -> Run:

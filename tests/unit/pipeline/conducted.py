@@ -10,8 +10,8 @@ from datetime import date
 
 from escrowmq.model.clock import SystemClock
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.service import Service
-from escrowmq.pipeline.telemetry import Facts, Telemetry
+from escrowmq.pipeline.service.service import Service
+from escrowmq.pipeline.service.telemetry import Facts, Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 
 DEADLINE_S = 20.0

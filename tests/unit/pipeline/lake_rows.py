@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
-from escrowmq.pipeline.lake_tables import DATE, LakeTable
+from escrowmq.pipeline.lake.tables import DATE, LakeTable
 
 #: 2026-11-01 00:00 UTC.
 MIDNIGHT_MS = 1_793_491_200_000

@@ -12,11 +12,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun, is_part
-from escrowmq.pipeline.settle_parts import settle_parts
-from escrowmq.pipeline.sink_brokers import SinkBrokers, find_brokers
-from escrowmq.pipeline.sink_calls import SinkCalls, Written
-from escrowmq.pipeline.sink_deciding import decide, give_up
-from escrowmq.pipeline.sink_writing import AttemptWriting
+from escrowmq.pipeline.settle.parts import settle_parts
+from escrowmq.pipeline.sink.brokers import SinkBrokers, find_brokers
+from escrowmq.pipeline.sink.calls import SinkCalls, Written
+from escrowmq.pipeline.sink.deciding import decide, give_up
+from escrowmq.pipeline.sink.writing import AttemptWriting
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ListTransactionsHeader
 from escrowmq.testing import InProcessBroker

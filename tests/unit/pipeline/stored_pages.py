@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from escrowmq.model.message import Message
-from escrowmq.pipeline import message_columns as c
-from escrowmq.pipeline.decoding import decode_page
-from escrowmq.pipeline.stored_records import Page, Place
+from escrowmq.pipeline.source import message_columns as c
+from escrowmq.pipeline.source.decoding import decode_page
+from escrowmq.pipeline.source.stored_records import Page, Place
 from escrowmq.protocol.stored_message import encode, record_crc
 
 PLACE = Place("broker-a", "orders")

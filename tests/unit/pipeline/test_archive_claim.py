@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.pipeline import archive_claim
-from escrowmq.pipeline.archive_claim import Claim, Place, place_of
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
-from escrowmq.pipeline.lake_tables import MESSAGES
+from escrowmq.pipeline.archive import claim as archive_claim
+from escrowmq.pipeline.archive.claim import Claim, Place, place_of
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
+from escrowmq.pipeline.lake.tables import MESSAGES
 from tests.unit.pipeline.lake_rows import message, rows_of
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from escrowmq.cli import audit_text
 from escrowmq.cli.output import Output
-from escrowmq.pipeline.audit_findings import Compared, Finding
-from escrowmq.pipeline.audit_html import as_html
-from escrowmq.pipeline.audit_meanings import MEANINGS
-from escrowmq.pipeline.audit_plots import BARS_MAX, ages_plot, along_plots, bars, kinds_plot
-from escrowmq.pipeline.audit_report import (
+from escrowmq.pipeline.audit.findings import Compared, Finding
+from escrowmq.pipeline.audit.html import as_html
+from escrowmq.pipeline.audit.meanings import MEANINGS
+from escrowmq.pipeline.audit.plots import BARS_MAX, ages_plot, along_plots, bars, kinds_plot
+from escrowmq.pipeline.audit.report import (
     AuditReport,
     BrokerReport,
     Case,

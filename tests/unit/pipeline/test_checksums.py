@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.pipeline.checksums import crc_of_joined
+from escrowmq.pipeline.source.checksums import crc_of_joined
 
 
 def joined(pieces: list[bytes]) -> int:

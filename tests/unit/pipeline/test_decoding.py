@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from escrowmq.model.message import Message
-from escrowmq.pipeline.stored_records import joined
+from escrowmq.pipeline.source.stored_records import joined
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import find_property, parse_properties

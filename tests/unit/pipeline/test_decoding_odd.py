@@ -9,9 +9,9 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
 from escrowmq.model.errors import ProtocolViolation, StoreCorrupt
-from escrowmq.pipeline import bodies, decoding
-from escrowmq.pipeline.decoding import decode_page
-from escrowmq.pipeline.stored_records import joined
+from escrowmq.pipeline.source import bodies, decoding
+from escrowmq.pipeline.source.decoding import decode_page
+from escrowmq.pipeline.source.stored_records import joined
 from escrowmq.protocol.stored_message import record_crc
 from tests.unit.pipeline.stored_pages import PLACE, QUEUE_ID, decoded, page_of, record_of
 

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable, Transaction
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.pipeline import lake as lake_module
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
-from escrowmq.pipeline.lake_tables import MESSAGES, TABLES, table_named
+from escrowmq.pipeline.lake import delta as lake_module
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
+from escrowmq.pipeline.lake.tables import MESSAGES, TABLES, table_named
 from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, message, rows_of
 from tests.unit.repository import ROOT
 

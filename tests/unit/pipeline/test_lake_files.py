@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from escrowmq.pipeline import lake_files
-from escrowmq.pipeline.lake_files import TableFiles, WrittenFile
-from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
+from escrowmq.pipeline.lake import files as lake_files
+from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
+from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 if TYPE_CHECKING:

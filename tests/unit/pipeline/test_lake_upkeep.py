@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.errors import RequestRefused, Unavailable
-from escrowmq.pipeline import lake_upkeep
-from escrowmq.pipeline.lake import Lake
-from escrowmq.pipeline.lake_files import TableFiles
-from escrowmq.pipeline.lake_tables import MESSAGES, PROGRESS
-from escrowmq.pipeline.lake_upkeep import (
+from escrowmq.pipeline.lake import upkeep as lake_upkeep
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.files import TableFiles
+from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS
+from escrowmq.pipeline.lake.upkeep import (
     Upkeep,
     compact,
     delete_old,

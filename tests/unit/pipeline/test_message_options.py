@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.message_options import (
+from escrowmq.pipeline.source.message_options import (
     MessageOptions,
     any_options,
     batch_options,
     stream_options,
 )
-from escrowmq.pipeline.offsets import QueueKey, Span
+from escrowmq.pipeline.source.offsets import QueueKey, Span
 
 A = QueueKey("broker-a", "orders", 0)
 B = QueueKey("broker-b", "orders", 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from escrowmq.pipeline.offsets import (
+from escrowmq.pipeline.source.offsets import (
     Loss,
     QueueKey,
     Range,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.pacing import (
+from escrowmq.pipeline.service.pacing import (
     ATTEMPTS_MS,
     FAILED_MS_MAX,
     LEFT_OVER_REST_MS_MAX,

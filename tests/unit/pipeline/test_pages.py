@@ -10,8 +10,8 @@ import pytest
 
 from escrowmq.client.producer import Producer
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.pages import Pages
-from escrowmq.pipeline.telemetry import Telemetry
+from escrowmq.pipeline.service.pages import Pages
+from escrowmq.pipeline.service.telemetry import Telemetry
 from escrowmq.testing.in_process import InProcessBroker
 from tests.unit.broker.wire import eventually
 from tests.unit.pipeline.conducted import DEADLINE_S, running

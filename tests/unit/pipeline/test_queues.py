@@ -8,8 +8,8 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import OPENING_TOPIC
-from escrowmq.pipeline.offsets import QueueKey, Span
-from escrowmq.pipeline.queues import Topics, known, patiently
+from escrowmq.pipeline.source.offsets import QueueKey, Span
+from escrowmq.pipeline.source.queues import Topics, known, patiently
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from escrowmq.pipeline.scratch import scratch_in
+from escrowmq.pipeline.spark.scratch import scratch_in
 
 #: No process has so high a number.
 DEAD = str(2**22 + 1)

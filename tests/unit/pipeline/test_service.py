@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer import Producer
 from escrowmq.model.errors import Unavailable
-from escrowmq.pipeline import service as service_module
-from escrowmq.pipeline.service import EXIT_SPARK_DIED
+from escrowmq.pipeline.service import service as service_module
+from escrowmq.pipeline.service.service import EXIT_SPARK_DIED
 from escrowmq.testing.in_process import InProcessBroker
 from tests.unit.broker.wire import eventually
 from tests.unit.pipeline.conducted import running

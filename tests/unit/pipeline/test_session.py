@@ -10,7 +10,7 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.session import environment, settings, spark_session
+from escrowmq.pipeline.spark.session import environment, settings, spark_session
 
 CLUSTER = PipelineConfig(
     master="spark://host:7077",

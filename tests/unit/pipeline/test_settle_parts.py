@@ -9,9 +9,9 @@ import pytest
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.sink_attempt import HeldAs
-from escrowmq.pipeline.sink_calls import SinkCalls, decision
-from escrowmq.pipeline.sink_deciding import check
-from escrowmq.pipeline.sink_writing import opening
+from escrowmq.pipeline.sink.calls import SinkCalls, decision
+from escrowmq.pipeline.sink.deciding import check
+from escrowmq.pipeline.sink.writing import opening
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import SoughtAttemptRow
 from escrowmq.store.config import StoreConfig

@@ -8,8 +8,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.sink_messages import MessageMaker
-from escrowmq.pipeline.sink_topics import SinkTopics
+from escrowmq.pipeline.sink.messages import MessageMaker
+from escrowmq.pipeline.sink.topics import SinkTopics
 from escrowmq.protocol.own_rows import TopicRow
 from escrowmq.protocol.properties import parse_properties
 

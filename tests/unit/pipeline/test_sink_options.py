@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline import sink, stream_sink
+from escrowmq.pipeline.sink import batch as sink
+from escrowmq.pipeline.sink import stream as stream_sink
 
 BROKER = {"broker": "127.0.0.1:10911"}
 BODY = "body string"

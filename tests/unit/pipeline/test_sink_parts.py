@@ -10,9 +10,9 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import OPENING_TOPIC, SinkAttempt, SinkRun, parse_part
-from escrowmq.pipeline import sink_deciding
-from escrowmq.pipeline.sink_calls import SinkCalls
-from escrowmq.pipeline.sink_writing import opening
+from escrowmq.pipeline.sink import deciding as sink_deciding
+from escrowmq.pipeline.sink.calls import SinkCalls
+from escrowmq.pipeline.sink.writing import opening
 from escrowmq.protocol.own import OwnCode
 from tests.unit.pipeline.losing import LosingProxy
 from tests.unit.pipeline.several import (

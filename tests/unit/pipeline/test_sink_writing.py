@@ -10,9 +10,9 @@ import pytest
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
-from escrowmq.pipeline import sink_writing
-from escrowmq.pipeline.sink_calls import SinkCalls, Written
-from escrowmq.pipeline.sink_writing import AttemptWriting
+from escrowmq.pipeline.sink import writing as sink_writing
+from escrowmq.pipeline.sink.calls import SinkCalls, Written
+from escrowmq.pipeline.sink.writing import AttemptWriting
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy

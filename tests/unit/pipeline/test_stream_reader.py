@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.message_columns import spark_schema
-from escrowmq.pipeline.message_reading import RangesPartition
-from escrowmq.pipeline.offsets import StreamOffsets
-from escrowmq.pipeline.source import MessageReader
-from escrowmq.pipeline.source import reader as batch_reader
-from escrowmq.pipeline.stream_source import MessageStreamReader, stream_reader
+from escrowmq.pipeline.source.batch import MessageReader
+from escrowmq.pipeline.source.batch import reader as batch_reader
+from escrowmq.pipeline.source.message_columns import spark_schema
+from escrowmq.pipeline.source.message_reading import RangesPartition
+from escrowmq.pipeline.source.offsets import StreamOffsets
+from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.store.disk import OsDisk
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send

@@ -1,0 +1,1 @@
+"""Topics and the life lines of transactions into the lake, exactly once."""

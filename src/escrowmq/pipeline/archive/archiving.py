@@ -1,0 +1,154 @@
+"""The archive: topics and the life lines of transactions into the lake, exactly once.
+
+``archive_once`` takes what is there and ends.  A service keeps an ``Archive``, whose streams stay
+between its runs: to begin them costs more than a batch does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.archive.events import EventStream
+from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.archive.progress import ProgressWatch
+from escrowmq.pipeline.archive.rounds import append_rounds
+from escrowmq.pipeline.archive.stream import ArchiveOptions, ArchiveStream
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import PROGRESS, QUARANTINE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+STREAMS = (MessageStream, EventStream)
+INTERVAL_MS = 10_000
+RUN_S_MAX = 60.0
+"""So long a run waits for its streams; they go on if it has to leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSummary:
+    """What was archived since the last run."""
+
+    #: Rows by table.
+    rows: Mapping[str, int]
+    #: How old the oldest message or event of them was at most when it could be queried.
+    lag_ms: int
+    #: Whether all is archived that was there when the run began.
+    is_complete: bool
+    took_ms: int
+
+
+class Archive:
+    """Archives again and again.  On the driver, in one thread."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        brokers: Sequence[str],
+        lake_uri: str,
+        checkpoint_uri: str,
+        options: ArchiveOptions | None = None,
+        *,
+        interval_ms: int = INTERVAL_MS,
+        kinds: Sequence[type[ArchiveStream]] = STREAMS,
+    ) -> None:
+        options = options or ArchiveOptions()
+        self._brokers = tuple(brokers)
+        self._lake = Lake(lake_uri, options.storage)
+        self._interval_ms = interval_ms
+        self._streams: list[ArchiveStream] = [
+            kind(spark, self._brokers, self._lake, checkpoint_uri, options) for kind in kinds
+        ]
+        self._progress = ProgressWatch(spark, self._lake)
+
+    def once(self) -> ArchiveSummary:
+        """Archive what is there now, and let the streams end.
+
+        Raises:
+            RequestRefused: ``archive_superseded`` and the like: checkpoint and lake are apart.
+            Unavailable: ``archive_failed``, or what failed; the next run goes on from there.
+        """
+
+        def finish(stream: ArchiveStream) -> bool:
+            stream.finish()
+            return True
+
+        try:
+            return self._summary({"availableNow": True}, finish)
+        finally:
+            self.rest()
+
+    def run(self, rounds: Sequence[Mapping[str, Any]] = ()) -> ArchiveSummary:
+        """Archive what is there now, and these summaries of rounds; the streams go on.
+
+        They take what is new once in an interval.  What is raised is as for ``once``; a stream that
+        ended is begun again by the next run.
+        """
+        until_s = time.monotonic() + RUN_S_MAX
+        append_rounds(self._lake, rounds)
+        trigger = {"processingTime": f"{self._interval_ms} milliseconds"}
+        return self._summary(trigger, lambda stream: stream.catch_up(until_s))
+
+    def rest(self) -> None:
+        """End the streams, and give their memory back; the next run begins them again."""
+        for stream in self._streams:
+            stream.stop()
+
+    def _summary(
+        self, trigger: Mapping[str, Any], wait: Callable[[ArchiveStream], bool]
+    ) -> ArchiveSummary:
+        begun = time.monotonic()
+        failures: list[EscrowError] = []
+        running = []
+        is_complete = True
+        # All are begun before one is waited for, and none ends because another did.
+        for stream in self._streams:
+            try:
+                stream.start(trigger)
+                running.append(stream)
+            except EscrowError as error:
+                failures.append(error)
+        for stream in running:
+            try:
+                is_complete &= wait(stream)
+            except EscrowError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        seen = self._progress.look(self._brokers)
+        committed = [stream.take_committed() for stream in self._streams]
+        rows = sum((each.rows for each in committed), Counter({PROGRESS.name: seen}))
+        summary = ArchiveSummary(
+            rows={name: count for name, count in rows.items() if count},
+            lag_ms=max(each.lag_ms for each in committed),
+            is_complete=is_complete,
+            took_ms=int((time.monotonic() - begun) * 1_000),
+        )
+        _tell(summary)
+        return summary
+
+
+def _tell(summary: ArchiveSummary) -> None:
+    log.info("archive_done", extra=asdict(summary))
+    quarantined = summary.rows.get(QUARANTINE.name)
+    if quarantined:
+        log.warning("messages_quarantined", extra={"message_count": quarantined})
+
+
+def archive_once(
+    spark: SparkSession,
+    brokers: Sequence[str],
+    lake_uri: str,
+    checkpoint_uri: str,
+    options: ArchiveOptions | None = None,
+) -> ArchiveSummary:
+    """Archive what is there now; on the driver.  What is raised is as for ``Archive.once``."""
+    return Archive(spark, brokers, lake_uri, checkpoint_uri, options).once()

@@ -1,0 +1,209 @@
+"""Which checkpoint may append to a table of the lake, and which of its batches are there.
+
+The law: **only the table's owner appends, and batch n + 1 comes after batch n.**  Owner, batch and
+the batch's plan are app transactions of the Delta table: they change with the rows, in one commit,
+or not at all.  So a batch that Spark repeats is passed over, whatever was killed meanwhile; and a
+checkpoint that was deleted, copied or brought back from a backup, or a table that was, can neither
+make rows twice nor leave some out.
+
+An owner is a number in a note beside Spark's files in the checkpoint.  A checkpoint without a note
+is new: it goes on from what the table has, and becomes the owner; the one before it is refused from
+then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from deltalake import DeltaTable, Transaction
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.lake.delta import Entitlement, Lake
+from escrowmq.pipeline.lake.storage import files_below, read_whole, write_whole
+from escrowmq.pipeline.lake.tables import LakeTable
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem  # type: ignore[import-untyped]  # it brings no types
+
+log = logging.getLogger(__name__)
+
+OWNER = "escrowmq/archive/owner"
+BATCH = "escrowmq/archive/batch"
+PLAN = "escrowmq/archive/plan"
+NOTE = "escrowmq.json"
+
+NO_BATCH = -1
+"""Before an owner's first."""
+
+#: Spark's, in a checkpoint: who it is, and what each batch reads.
+_SPARKS_FILE = "metadata"
+_PLANS = "offsets"
+_REMEDY = "delete this checkpoint: a new one goes on from what the lake has"
+
+
+class Place(NamedTuple):
+    """What a table says of its owner."""
+
+    owner: int
+    #: The last that it has, and the fingerprint of what that one was to read.
+    batch: int
+    plan: int
+
+    def transactions(self) -> list[Transaction]:
+        """As a commit writes it."""
+        return [
+            Transaction(name, version)
+            for name, version in zip((OWNER, BATCH, PLAN), self, strict=True)
+        ]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a checkpoint knows of itself, from before its first batch on."""
+
+    archive_id: int
+    #: Where its stream began: the option ``startingOffsets``.
+    starting: str
+    #: What the table said then; none if nobody had written to it.
+    after: Place | None
+
+
+class Claim:
+    """A checkpoint's right to append to a table.  On the driver."""
+
+    def __init__(self, table: LakeTable, files: FileSystem, note: Note) -> None:
+        self.table = table
+        self.archive_id = note.archive_id
+        #: Where the stream began: the option ``startingOffsets``.
+        self.starting = note.starting
+        self._files = files
+
+    def entitled(self, batch: int) -> Entitlement:
+        """The entitlement to commit this batch.
+
+        Raises, when it is asked:
+            RequestRefused: ``archive_superseded``, ``lake_behind_checkpoint``,
+                ``checkpoint_behind_lake``.
+        """
+        place = Place(self.archive_id, batch, _fingerprint(self._plan(batch)))
+
+        def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
+            there = self.place(delta)
+            if place == there:
+                return None
+            if place.batch != there.batch + 1:
+                raise self._apart(place, there)
+            return place.transactions()
+
+        return ask
+
+    def planned(self, batch: int) -> dict[str, Any]:
+        """The offsets up to which a batch was to read; as the source's reader has them."""
+        offsets: dict[str, Any] = msgspec.json.decode(self._plan(batch).splitlines()[-1])
+        return offsets
+
+    def place(self, delta: DeltaTable) -> Place:
+        """How far the table is, as long as it is ours."""
+        there = place_of(delta)
+        if there is None or there.owner != self.archive_id:
+            raise _superseded(self.table)
+        return there
+
+    def _plan(self, batch: int) -> bytes:
+        """What Spark wrote down of a batch before it began: last of it, the source's offsets."""
+        plan = read_whole(self._files, f"{_PLANS}/{batch}")
+        if plan is None:
+            raise self._behind(batch)
+        return plan
+
+    def _apart(self, place: Place, there: Place) -> RequestRefused:
+        if place.batch < there.batch + 1:
+            return self._behind(there.batch)
+        return RequestRefused(
+            "lake_behind_checkpoint",
+            f"the table was set back, or its last files were lost; {_REMEDY}",
+            table=self.table.name,
+            batch=place.batch,
+            batch_in_table=there.batch,
+        )
+
+    def _behind(self, batch: int) -> RequestRefused:
+        return RequestRefused(
+            "checkpoint_behind_lake",
+            f"the checkpoint was set back: the table has a batch that it lacks; {_REMEDY}",
+            table=self.table.name,
+            batch_in_table=batch,
+        )
+
+
+def place_of(delta: DeltaTable) -> Place | None:
+    """What the table says of its owner; None if there was never one."""
+    owner, batch, plan = (delta.transaction_version(name) for name in (OWNER, BATCH, PLAN))
+    if owner is None or batch is None or plan is None:
+        return None
+    return Place(owner, batch, plan)
+
+
+def _fingerprint(planned: bytes) -> int:
+    """Sixty-three bits: what a version has."""
+    return int.from_bytes(hashlib.sha256(planned).digest()[:8]) >> 1
+
+
+def claim(
+    lake: Lake,
+    table: LakeTable,
+    checkpoint: str,
+    storage: Mapping[str, str],
+    take_over: Callable[[Place], str],
+) -> Claim:
+    """Be the owner of the table, for this checkpoint; on the driver, before its stream starts.
+
+    `take_over` is called if somebody else was: it cleans up behind them and returns where the
+    stream begins.  It may be called twice, if we are killed here.
+
+    Raises:
+        RequestRefused: ``archive_superseded``, ``checkpoint_not_ours``.
+    """
+    files = files_below(checkpoint, storage)
+    place = place_of(lake.open(table))
+    found = read_whole(files, NOTE)
+    if found is not None:
+        note = msgspec.json.decode(found, type=Note)
+    elif read_whole(files, _SPARKS_FILE) is not None:
+        raise RequestRefused("checkpoint_not_ours", _REMEDY, checkpoint=checkpoint)
+    else:
+        # The note comes first: killed after it, we would not know that we are the owner.
+        starting = "earliest" if place is None else take_over(place)
+        note = Note(secrets.randbits(63), starting, place)
+        write_whole(files, NOTE, msgspec.json.encode(note))
+        if place is not None:
+            log.warning(
+                "archive_taken_over",
+                extra={"table": table.name, "checkpoint": checkpoint, "batch": place.batch},
+            )
+    lake.commit(table, (), _becoming_owner(table, note))
+    return Claim(table, files, note)
+
+
+def _becoming_owner(table: LakeTable, note: Note) -> Entitlement:
+    def ask(delta: DeltaTable) -> Sequence[Transaction] | None:
+        place = place_of(delta)
+        if place is not None and place.owner == note.archive_id:
+            return None
+        if place != note.after:
+            raise _superseded(table)
+        return Place(note.archive_id, NO_BATCH, 0).transactions()
+
+    return ask
+
+
+def _superseded(table: LakeTable) -> RequestRefused:
+    return RequestRefused(
+        "archive_superseded",
+        f"another checkpoint has archived into this lake since; {_REMEDY}",
+        table=table.name,
+    )

@@ -1,0 +1,42 @@
+"""What happened to transactions, as the archive takes it into the lake."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.pipeline.archive.claim import Claim, Place
+from escrowmq.pipeline.archive.stream import ArchiveStream
+from escrowmq.pipeline.archive.tasks import EVENT_COLUMNS, Batch, Target, WriteEvents, written_by
+from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.tables import TRANSACTIONS
+from escrowmq.pipeline.views.facts import BROKER, LOG_OFFSET
+
+
+class EventStream(ArchiveStream):
+    """The life lines into ``transactions``."""
+
+    table = TRANSACTIONS
+
+    def _source_options(self, starting: str) -> dict[str, str]:
+        return {
+            "view": "events",
+            "broker": ",".join(self._brokers),
+            "startingOffsets": starting,
+            "maxBytesPerBatch": str(self._options.log_bytes_per_batch_max),
+            "failOnDataLoss": str(self._options.fails_on_loss).lower(),
+            "columns": ",".join(EVENT_COLUMNS),
+        }
+
+    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
+        task = WriteEvents(Target.of(self._lake, TRANSACTIONS))
+        files = written_by(self._spark, batch, task)
+        is_new = self._lake.commit(TRANSACTIONS, files, owner.entitled(batch.number))
+        return files if is_new else []
+
+    def _take_over(self, _place: Place) -> str:
+        events = self._lake.read(self._spark, TRANSACTIONS)
+        ends = events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("last")).collect()
+        # All that one place of the log says is in one batch.
+        return json.dumps({row[BROKER]: row["last"] + 1 for row in ends})

@@ -1,0 +1,81 @@
+"""Topics, as the archive takes them into the lake."""
+
+from __future__ import annotations
+
+import json
+
+from deltalake import DeltaTable, Transaction
+
+from escrowmq.pipeline.archive.claim import Claim, Place
+from escrowmq.pipeline.archive.stream import ArchiveStream
+from escrowmq.pipeline.archive.tasks import (
+    MESSAGE_COLUMNS,
+    Batch,
+    Target,
+    WriteMessages,
+    written_by,
+)
+from escrowmq.pipeline.lake.delta import Entitlement, told
+from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
+
+
+class MessageStream(ArchiveStream):
+    """Topics into ``messages``, and what is wrong with some into ``quarantine``."""
+
+    table = MESSAGES
+
+    def _source_options(self, starting: str) -> dict[str, str]:
+        return {
+            "broker": ",".join(self._brokers),
+            "topicPattern": self._options.topics,
+            "startingOffsets": starting,
+            "maxRowsPerBatch": str(self._options.rows_per_batch_max),
+            "failOnDataLoss": str(self._options.fails_on_loss).lower(),
+            "columns": ",".join(MESSAGE_COLUMNS),
+            "retryMs": str(self._options.patience_ms),
+        }
+
+    def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
+        self._lake.open(QUARANTINE)
+        messages, quarantine = (Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE))
+        task = WriteMessages(messages, quarantine, owner.archive_id, batch.number)
+        files = written_by(self._spark, batch, task)
+        poison = [file for file in files if file.table == QUARANTINE.name]
+        # First: once the messages are there, nobody comes back to this batch.
+        if poison:
+            self._lake.commit(QUARANTINE, poison, _once(owner, batch.number))
+        good = [file for file in files if file.table == MESSAGES.name]
+        is_new = self._lake.commit(MESSAGES, good, owner.entitled(batch.number))
+        return files if is_new else []
+
+    def _take_over(self, place: Place) -> str:
+        from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
+
+        quarantine = self._lake.find(QUARANTINE)
+        if quarantine is not None:
+            with told(QUARANTINE):
+                # Of a batch that was killed between its two commits: it comes again.
+                quarantine.delete(f"archive_id = {place.owner} AND batch > {place.batch}")
+        queue = ("broker", "topic", "queue_id")
+        good, poison = (
+            self._lake.read(self._spark, table).select(*queue, "queue_offset")
+            for table in (MESSAGES, QUARANTINE)
+        )
+        ends = good.unionByName(poison).groupBy(*queue).agg(F.max("queue_offset").alias("last"))
+        starts: dict[str, dict[str, dict[int, int]]] = {}
+        for row in ends.collect():
+            topics = starts.setdefault(row.broker, {})
+            topics.setdefault(row.topic, {})[row.queue_id] = row.last + 1
+        return json.dumps(starts)
+
+
+def _once(owner: Claim, batch: int) -> Entitlement:
+    """A batch of this owner is in the quarantine once; the table of messages says who is owner."""
+    app = f"escrowmq/quarantine/{owner.archive_id}"
+
+    def ask(delta: DeltaTable) -> list[Transaction] | None:
+        last = delta.transaction_version(app)
+        return None if last is not None and last >= batch else [Transaction(app, batch)]
+
+    return ask

@@ -1,0 +1,114 @@
+"""How far consumer groups are, as the lake tells it: a row for each change that was seen.
+
+Groups leave no trace in the log: brokers are asked, and what they say is compared with what they
+said before.  That is in the table, so nothing is kept elsewhere; a second driver sees the same and
+is refused by the table when both want to write it down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from deltalake import DeltaTable, Transaction
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.lake.delta import Entitlement, Lake
+from escrowmq.pipeline.lake.tables import PROGRESS
+from escrowmq.protocol.own import OwnCode
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOKS = "escrowmq/progress/looks"
+"""The app transaction that counts what was written down."""
+
+CHANGES_MAX = 100_000
+"""Rows of one commit; what is more waits for the next look."""
+
+
+class Reader(NamedTuple):
+    """A group in a queue of a broker."""
+
+    broker: str
+    consumer_group: str
+    topic: str
+    queue_id: int
+
+
+class Change(NamedTuple):
+    """A group is elsewhere than it was."""
+
+    reader: Reader
+    #: None if it was not seen before.
+    before: int | None
+    after: int
+    seen_at_ms: int
+
+
+class ProgressWatch:
+    """Looks, compares and writes down.  On the driver; keeps what it saw for the next look."""
+
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._offsets: dict[Reader, int] = {}
+        #: The look that they belong to; None before the first.
+        self._look: int | None = None
+
+    def look(self, brokers: Sequence[str]) -> int:
+        """Write down what has changed; how many rows that are."""
+        looks = self._lake.open(PROGRESS).transaction_version(LOOKS) or 0
+        if looks != self._look:
+            # The first look of this process; or another one has written meanwhile.
+            self._offsets, self._look = self._told(), looks
+        changes = [one for address in brokers for one in self._changes(address)][:CHANGES_MAX]
+        if not changes:
+            return 0
+        rows = [
+            {
+                **change.reader._asdict(),
+                "offset_before": change.before,
+                "offset_after": change.after,
+                "seen_at_ms": change.seen_at_ms,
+            }
+            for change in changes
+        ]
+        batch = pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+        if not self._lake.append(PROGRESS, batch, _after(looks)):
+            return 0
+        self._look = looks + 1
+        self._offsets |= {change.reader: change.after for change in changes}
+        return len(changes)
+
+    def _told(self) -> dict[Reader, int]:
+        """The newest offsets in the table."""
+        from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
+
+        progress = self._lake.read(self._spark, PROGRESS)
+        newest = F.max_by("offset_after", "seen_at_ms").alias("offset_after")
+        told = progress.groupBy(*Reader._fields).agg(newest).collect()
+        return {Reader(*row[:-1]): row[-1] for row in told}
+
+    def _changes(self, address: str) -> Iterator[Change]:
+        with OwnCalls(address) as calls:
+            broker = calls.call(OwnCode.STATUS).header.broker
+            for page in calls.pages(OwnCode.LIST_OFFSETS):
+                for row in page.rows:
+                    reader = Reader(broker, row.group, row.topic, row.queue_id)
+                    before = self._offsets.get(reader)
+                    if before != row.offset:
+                        yield Change(reader, before, row.offset, page.header.now_ms)
+
+
+_SCHEMA = pa.schema([f for f in PROGRESS.arrow_schema() if f.name in PROGRESS.columns])
+
+
+def _after(looks: int) -> Entitlement:
+    def ask(delta: DeltaTable) -> list[Transaction] | None:
+        if (delta.transaction_version(LOOKS) or 0) != looks:
+            return None
+        return [Transaction(LOOKS, looks + 1)]
+
+    return ask

@@ -1,0 +1,30 @@
+"""Rounds of settling, as the lake tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import DATE, SETTLE_ROUNDS
+
+DETAIL = "detail"
+
+
+def append_rounds(lake: Lake, rounds: Sequence[Mapping[str, Any]]) -> None:
+    """Write summaries of rounds down, by the names of their fields; all of them, or none."""
+    if not rounds:
+        return
+    schema = pa.schema([f for f in SETTLE_ROUNDS.arrow_schema() if f.name != DATE])
+    rows = pa.RecordBatch.from_pylist([_row(facts) for facts in rounds], schema=schema)
+    lake.append(SETTLE_ROUNDS, rows, lambda _: ())
+
+
+def _row(facts: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: facts.get(name) for name in SETTLE_ROUNDS.columns if name != DETAIL}
+    # What a round tells besides is kept, whatever it is.
+    rest = {name: value for name, value in facts.items() if name not in known}
+    return {**known, DETAIL: msgspec.json.encode(rest).decode()}

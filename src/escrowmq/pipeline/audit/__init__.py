@@ -1,0 +1,1 @@
+"""The proof: what brokers, lake, ledgers and users' tables say, held against each other."""

@@ -1,0 +1,78 @@
+"""The evidence of one range of half offsets, as arrays, and what comes of folding it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.transaction.states import State
+
+Rows = npt.NDArray[Any]
+
+#: A request's half messages within the range; ``total`` is the request's own count, and 0 where
+#: the range before this one has its beginning.
+HALF = np.dtype(
+    [("first", "<i8"), ("head", "<i8"), ("count", "<i8"), ("total", "<i4"), ("copy", "u1")]
+)
+#: A request of a transaction whose head lies in the range.
+PART = np.dtype([("first", "<i8"), ("head", "<i8"), ("count", "<i8")])
+#: Half messages that a decision decided.
+RUN = np.dtype([("first", "<i8"), ("count", "<i8"), ("state", "u1")])
+#: A row of the state table.
+ROW = np.dtype([("first", "<i8"), ("count", "<i8"), ("state", "u1")])
+#: A message that consumers see.
+SHOWN = np.dtype([("first", "<i8")])
+
+UNDECIDED = int(State.PREPARED)
+COMMITTED = int(State.COMMITTED)
+ROLLED_BACK = int(State.ROLLED_BACK)
+PARKED = int(State.PARKED)
+#: No state: nothing is said, or more than one thing.
+NONE = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of the half offsets from ``base`` on, each from its own place."""
+
+    base: int
+    width: int
+    #: Where the log's half messages begin: of what lies below, only copies may be left.
+    known_from: int
+    halves: Rows = field(default_factory=lambda: np.empty(0, HALF))
+    parts: Rows = field(default_factory=lambda: np.empty(0, PART))
+    runs: Rows = field(default_factory=lambda: np.empty(0, RUN))
+    #: None where the state table, or what is visible, is not compared.
+    rows: Rows | None = None
+    shown: Rows | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """Findings of one name: where, and what each side says."""
+
+    finding: Finding
+    half_offset: Rows
+    head: Rows
+    message_count: Rows
+    #: The state that the records give, and what the other side has: a state, or a count.
+    recorded: Rows
+    other: Rows
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What came of a range."""
+
+    found: list[Found]
+    #: Requests of transactions that came in several, each with its state: they must agree.
+    parts: Rows
+    counts: dict[str, int]
+
+
+#: A request of a transaction that came in several, and its state.
+PART_STATE = np.dtype([("first", "<i8"), ("head", "<i8"), ("count", "<i8"), ("state", "i1")])

@@ -1,0 +1,197 @@
+"""A table of the user's own against the messages: each row has its message, and each its row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.client.databases import opener_of, reading
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.source.message_columns import (
+    KEYS,
+    PROPERTIES,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    TOPIC,
+    VISIBLE_AT_MS,
+)
+from escrowmq.pipeline.views.facts import AT_MS, DETAIL, HALF_OFFSET, PRODUCER_GROUP, TRANSACTION_ID
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from escrowmq.client.links import Link
+
+PAGE_ROWS = 10_000
+LOCK_WAIT_MS = 10_000
+
+KEY, ROW_COUNT, MESSAGES = "business_key", "row_count", "messages"
+COUNTED = f"{KEY} string, {ROW_COUNT} bigint"
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*){0,2}")
+_PROPERTY = "property:"
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BusinessTable:
+    """A table, which of its rows must have a message, and where messages have their key."""
+
+    url: str
+    table: str
+    key: str
+    where: str = ""
+    #: ``keys``, or ``property:NAME``.
+    message_key: str = KEYS
+
+    def __post_init__(self) -> None:
+        for option, name in (("--business-table", self.table), ("--key", self.key)):
+            if not _NAME.fullmatch(name):
+                raise RequestRefused("bad_option", "a plain name", option=option, value=name[:256])
+        if self.message_key != KEYS and not self.property_name:
+            raise RequestRefused(
+                "bad_option",
+                "keys or property:NAME",
+                option="--message-key",
+                value=self.message_key[:256],
+            )
+
+    @property
+    def property_name(self) -> str:
+        """The property that is the key; empty if it is among the message's keys."""
+        is_property = self.message_key.startswith(_PROPERTY)
+        return self.message_key.removeprefix(_PROPERTY) if is_property else ""
+
+    @property
+    def message_columns(self) -> tuple[str, ...]:
+        """What must be read of messages."""
+        key = PROPERTIES if self.property_name else KEYS
+        return (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, TRANSACTION_ID, key)
+
+    def counts_sql(self, further: str = "", limit: str = "") -> str:
+        """Keys in their order, and how many rows each has."""
+        conditions = [f"{self.key} IS NOT NULL", f"({self.where})" if self.where else "", further]
+        return (
+            f"SELECT {self.key}, COUNT(*) FROM {self.table}"  # noqa: S608 -- names that were checked, and the operator's own condition
+            f" WHERE {' AND '.join(filter(None, conditions))}"
+            f" GROUP BY {self.key} ORDER BY {self.key}{limit}"
+        )
+
+
+def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
+    """The keys of the rows (``COUNTED``); one task reads them, in pages."""
+
+    def read(batches: Batches) -> Batches:
+        for _ in batches:
+            with _opened(table) as link:
+                yield from _pages(link, table)
+
+    return spark.range(1, numPartitions=1).mapInArrow(read, COUNTED)
+
+
+@contextmanager
+def _opened(table: BusinessTable) -> Iterator[Link]:
+    """A connection for as long as the block lasts; what goes wrong says so in our words."""
+    try:
+        with opener_of(table.url)() as link:
+            yield link
+    except EscrowError:
+        raise
+    except Exception as error:
+        raise Unavailable(
+            "business_table_unreadable", table=table.table, cause=str(error)[:500]
+        ) from error
+
+
+def _pages(link: Link, table: BusinessTable) -> Batches:
+    # As the database gave it: as text it might come at another place of the order.
+    last: tuple[Any, ...] = ()
+    while True:
+        further = f"{table.key} > ?" if last else ""
+        sql = table.counts_sql(further, f" LIMIT {PAGE_ROWS}")
+        with reading(link, LOCK_WAIT_MS):
+            rows = link.execute(sql, last).rows
+        yield _batch(rows)
+        if len(rows) < PAGE_ROWS:
+            return
+        last = (rows[-1][0],)
+
+
+def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            KEY: pa.array([str(row[0]) for row in rows], pa.string()),
+            ROW_COUNT: pa.array([row[1] for row in rows], pa.int64()),
+        }
+    )
+
+
+def keyed(messages: DataFrame, table: BusinessTable) -> DataFrame:
+    """Messages with each of their keys; one without any has a null."""
+    if table.property_name:
+        keys: Column = F.array(F.col(PROPERTIES)[table.property_name])
+    else:
+        keys = F.array_distinct(F.split(KEYS, " +"))
+    known = F.filter(keys, lambda key: key.isNotNull() & (key != ""))
+    return messages.withColumn(KEY, F.explode_outer(known))
+
+
+def rows_without(rows: DataFrame, by_key: DataFrame) -> DataFrame:
+    """Rows with fewer or more messages than there must be: COUNTED, and ``messages``."""
+    counted = by_key.where(F.col(KEY).isNotNull()).groupBy(KEY).agg(F.count("*").alias(MESSAGES))
+    compared = rows.join(counted, on=KEY, how="left")
+    return compared.withColumn(MESSAGES, F.coalesce(MESSAGES, F.lit(0))).where(
+        F.col(MESSAGES) != F.col(ROW_COUNT)
+    )
+
+
+def messages_without(by_key: DataFrame, rows: DataFrame) -> DataFrame:
+    """Messages none of whose keys has a row, with one of the keys."""
+    place = [BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET]
+    founded = by_key.join(rows, on=KEY, how="inner").select(*place).distinct()
+    return by_key.join(founded, on=place, how="left_anti").dropDuplicates(place)
+
+
+def told_rows(found: DataFrame, table: BusinessTable) -> DataFrame:
+    """In the columns of all findings."""
+    is_lost = F.col(MESSAGES) < F.col(ROW_COUNT)
+    name = F.when(is_lost, F.lit(Finding.BUSINESS_ROW_WITHOUT_MESSAGE.value)).otherwise(
+        F.lit(Finding.BUSINESS_ROW_WITH_SEVERAL.value)
+    )
+    key = F.concat(F.lit(f"{table.table}.{table.key} = "), F.col(KEY))
+    counts = F.concat(F.col(ROW_COUNT), F.lit(" rows, "), F.col(MESSAGES), F.lit(" messages"))
+    nothing = F.lit(None)
+    return found.select(
+        name.alias(NAME),
+        nothing.cast("string").alias(BROKER),
+        nothing.cast("bigint").alias(HALF_OFFSET),
+        nothing.cast("string").alias(TRANSACTION_ID),
+        nothing.cast("string").alias(PRODUCER_GROUP),
+        nothing.cast("bigint").alias(AT_MS),
+        F.concat_ws("; ", key, counts).alias(DETAIL),
+    )
+
+
+def told_messages(found: DataFrame, table: BusinessTable) -> DataFrame:
+    """In the columns of all findings."""
+    key = F.coalesce(F.concat(F.lit("its key is "), F.col(KEY)), F.lit("it has no key"))
+    place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
+    return found.select(
+        F.lit(Finding.MESSAGE_WITHOUT_BUSINESS_ROW.value).alias(NAME),
+        BROKER,
+        HALF_OFFSET,
+        TRANSACTION_ID,
+        F.lit(None).cast("string").alias(PRODUCER_GROUP),
+        F.col(VISIBLE_AT_MS).alias(AT_MS),
+        F.concat_ws("; ", place, key, F.lit(f"no such row in {table.table}")).alias(DETAIL),
+    )

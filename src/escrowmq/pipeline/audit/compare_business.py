@@ -1,0 +1,212 @@
+"""The comparison with a table of the user's own: which messages are held against its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.pipeline.audit.business import (
+    KEY,
+    MESSAGES,
+    ROW_COUNT,
+    Batches,
+    BusinessTable,
+    business_rows,
+    keyed,
+    messages_without,
+    rows_without,
+    told_messages,
+    told_rows,
+)
+from escrowmq.pipeline.audit.compare import Outcome, Work
+from escrowmq.pipeline.audit.pins import Pin, QueueSpan, take_pins
+from escrowmq.pipeline.audit.views import Views
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES as ARCHIVED
+from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+from escrowmq.pipeline.views.facts import HALF_OFFSET
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import FindMessagesHeader, ReadMessagesHeader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Retries and dead letters are copies of messages; what opens an attempt of the sink is none.
+_NO_MESSAGES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
+_SPANS = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint"
+_PENDING = f"{KEY} string, pending bigint"
+
+
+def compare_business(work: Work) -> Outcome:
+    """Rows, and the messages that consumers see or saw."""
+    table = work.request.business
+    assert table is not None
+    topics = _topics(work)
+    rows = business_rows(work.spark, table).persist(StorageLevel.MEMORY_AND_DISK)
+    by_key = keyed(_messages(work, table, topics), table).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        unequal = rows_without(rows, by_key).localCheckpoint(eager=True)
+        is_lost = F.col(MESSAGES) < F.col(ROW_COUNT)
+        found, notes = work.none(), []
+        why_not = _why_lost_is_untold(work, table, topics)
+        if why_not:
+            notes.append(f"rows without a message are not told: {why_not}")
+        else:
+            lost = _without_pending(work, table, topics, unequal.where(is_lost))
+            found = found.unionByName(told_rows(lost, table))
+        if len(topics) == 1 or work.request.topics:
+            recent = by_key.where(F.col(VISIBLE_AT_MS) >= work.request.since_ms)
+            found = found.unionByName(told_rows(unequal.where(~is_lost), table))
+            found = found.unionByName(told_messages(messages_without(recent, rows), table))
+        else:
+            # The table need not have anything to do with all of them.
+            notes.append("only rows without a message are told: --topic says whose messages count")
+        places = by_key.select(BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET).distinct()
+        counts = {"rows": rows.count(), "messages": places.count()}
+        return Outcome(found.localCheckpoint(eager=True), counts, notes)
+    finally:
+        rows.unpersist()
+        by_key.unpersist()
+
+
+def _topics(work: Work) -> list[str]:
+    if work.request.topics:
+        return list(work.request.topics)
+    topics = {queue.topic for pin in work.pins for queue in pin.queues if queue.end}
+    return sorted(topic for topic in topics if not topic.startswith(_NO_MESSAGES))
+
+
+def _messages(work: Work, table: BusinessTable, topics: Sequence[str]) -> DataFrame:
+    """The queues' messages, and from the lake those that retention has deleted."""
+    columns = table.message_columns
+    lake = Lake(work.request.lake) if work.request.lake else None
+    archived = work.spark.createDataFrame([], ARCHIVED.ddl())
+    if lake is not None:
+        archived = lake.read(work.spark, ARCHIVED).where(F.col(TOPIC).isin(*topics))
+    spans = [(pin.name, one.topic, one.queue_id, one.start) for pin, one in _queues(work, topics)]
+    deleted = (
+        archived.withColumnRenamed("broker", BROKER)
+        .join(F.broadcast(work.spark.createDataFrame(spans, _SPANS)), [BROKER, TOPIC, QUEUE_ID])
+        .where(F.col(QUEUE_OFFSET) < F.col("start"))
+        .select(BROKER, *columns, F.lit(None).cast("bigint").alias(HALF_OFFSET))
+        .dropDuplicates([BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET])
+    )
+    visible = work.views.visible("broker", *columns, HALF_OFFSET, topics=topics)
+    return deleted if visible is None else visible.unionByName(deleted)
+
+
+def _queues(work: Work, topics: Sequence[str]) -> list[tuple[Pin, QueueSpan]]:
+    return [(pin, queue) for pin in work.pins for queue in pin.queues if queue.topic in topics]
+
+
+def _why_lost_is_untold(work: Work, table: BusinessTable, topics: Sequence[str]) -> str:
+    """Why a row without a message proves nothing; empty if it does."""
+    undecided = sum(pin.status.undecided + pin.status.parked for pin in work.pins)
+    if table.property_name and undecided:
+        return f"{undecided} transactions are undecided, and they can be found by keys only"
+    cut = [(pin, queue) for pin, queue in _queues(work, topics) if queue.start]
+    if not cut or _reaches_back(work, cut):
+        return ""
+    if not work.request.since_ms:
+        return (
+            "retention has deleted messages; give --lake, or --since and with --where the rows"
+            " since then"
+        )
+    oldest = max(_oldest_ms(pin, queue) for pin, queue in cut)
+    if oldest > work.request.since_ms:
+        return "retention has deleted messages that are younger than --since"
+    return ""
+
+
+def _reaches_back(work: Work, cut: Sequence[tuple[Pin, QueueSpan]]) -> bool:
+    """Whether the lake has what retention has deleted."""
+    if not work.request.lake:
+        return False
+    archived = Lake(work.request.lake).read(work.spark, ARCHIVED)
+    reach = archived.groupBy("broker", TOPIC, QUEUE_ID).agg(
+        F.min(QUEUE_OFFSET).alias("low"), F.max(QUEUE_OFFSET).alias("high")
+    )
+    reached = {(row.broker, row.topic, row.queue_id): row for row in reach.collect()}
+    rows = [(reached.get((pin.name, queue.topic, queue.queue_id)), queue) for pin, queue in cut]
+    return all(
+        row is not None and row.low == 0 and row.high >= queue.start - 1 for row, queue in rows
+    )
+
+
+def _oldest_ms(pin: Pin, queue: QueueSpan) -> int:
+    """When the first message that the queue still has became visible."""
+    header = ReadMessagesHeader(
+        topic=queue.topic, queue_id=queue.queue_id, start=queue.start, limit=1
+    )
+    with OwnCalls(pin.address) as calls:
+        found = [one.visible_at_ms for one in calls.call(OwnCode.READ_MESSAGES, header).rows]
+    return found[0] if found and found[0] is not None else pin.status.now_ms
+
+
+def _without_pending(
+    work: Work, table: BusinessTable, topics: Sequence[str], lost: DataFrame
+) -> DataFrame:
+    """Without rows whose messages are held and undecided, wait for their time, or came later."""
+    if not lost.count():
+        return lost
+    if table.property_name:
+        now = take_pins([pin.address for pin in work.pins])
+        views = Views(work.spark, now)
+        later = views.visible("broker", *table.message_columns, since=work.pins, topics=topics)
+        if later is None:
+            return lost
+        pending = keyed(later, table).groupBy(KEY).agg(F.count("*").alias("pending"))
+    else:
+        search = _search(work.pins, topics)
+        pending = lost.select(KEY).mapInArrow(search, _PENDING)
+    come = F.col(MESSAGES) + F.coalesce("pending", F.lit(0))
+    return (
+        lost.join(pending, on=KEY, how="left")
+        .where(come < F.col(ROW_COUNT))
+        .drop("pending")
+        .localCheckpoint(eager=True)
+    )
+
+
+def _search(pins: Sequence[Pin], topics: Sequence[str]) -> Callable[[Batches], Batches]:
+    """Ask the brokers for messages by their keys; runs in tasks."""
+    ends = {
+        (pin.address, queue.topic, queue.queue_id): queue.end
+        for pin in pins
+        for queue in pin.queues
+    }
+    asked = [(pin.address, topic) for pin in pins for topic in topics]
+
+    def count(calls: OwnCalls, address: str, topic: str, key: str) -> int:
+        header = FindMessagesHeader(topic=topic, key=key, with_undecided=True)
+        found = calls.call(OwnCode.FIND_MESSAGES, header).rows
+        return sum(
+            key in one.keys.split(" ")
+            and (
+                one.queue_offset is None
+                or one.queue_offset >= ends.get((address, topic, one.queue_id), 0)
+            )
+            for one in found
+        )
+
+    def search(batches: Batches) -> Batches:
+        links = {address: OwnCalls(address) for address, _ in asked}
+        try:
+            for batch in batches:
+                keys = batch.column(KEY).to_pylist()
+                counts = [sum(count(links[a], a, topic, key) for a, topic in asked) for key in keys]
+                yield pa.record_batch(
+                    {KEY: pa.array(keys, pa.string()), "pending": pa.array(counts, pa.int64())}
+                )
+        finally:
+            for link in links.values():
+                link.close()
+
+    return search

@@ -1,0 +1,163 @@
+"""The comparison with the lake: what it reads, and when it looks a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.audit.compare import Outcome, Work
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.audit.lake import decisions, findings_in_life_lines, findings_in_messages
+from escrowmq.pipeline.audit.pins import Pin, take_pins
+from escrowmq.pipeline.audit.views import Views
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
+from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
+from escrowmq.pipeline.views.facts import (
+    AT_MS,
+    DECIDED_AT_MS,
+    EVENT,
+    FIRST,
+    HALF_OFFSET,
+    HEAD,
+    LOG_OFFSET,
+    STATE,
+    TRANSACTION_ID,
+)
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOKS_MAX = 4
+
+_PLACE = (BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS)
+_SPANS = (
+    f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint, end bigint, end_after bigint"
+)
+_STARTS = (
+    f"{BROKER} string, known_from bigint, log_start bigint, log_end bigint,"
+    " log_end_after bigint, cut_from bigint"
+)
+#: The brokers no longer have it, perhaps because retention went on while it was read.
+_UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.value)
+
+
+def compare_lake(work: Work) -> Outcome:
+    """Archived messages and life lines."""
+    lake = Lake(work.request.lake)
+    missing = [one.name for one in (MESSAGES, TRANSACTIONS) if lake.find(one) is None]
+    if MESSAGES.name in missing and TRANSACTIONS.name in missing:
+        raise RequestRefused("lake_missing", "nothing was archived there", lake=lake.uri)
+    archived = _Archived(work.spark, lake)
+    after = take_pins([pin.address for pin in work.pins])
+    pins = work.pins
+    for _ in range(LOOKS_MAX):
+        found = archived.findings(pins, after).localCheckpoint(eager=True)
+        if not found.where(F.col(NAME).isin(*_UNKNOWN)).count():
+            break
+        now = take_pins([pin.address for pin in pins], since_ms=work.request.since_ms)
+        if _begins(now) == _begins(pins):
+            break
+        pins = now
+    else:
+        # Retention is always faster: nobody can say what was there.
+        found = found.where(~F.col(NAME).isin(*_UNKNOWN))
+    notes = [f"the lake has no table {name} yet" for name in missing]
+    return Outcome(found=found, counts=archived.counts(), notes=notes + archived.horizon(pins))
+
+
+def _begins(pins: Sequence[Pin]) -> list[tuple[int, list[int]]]:
+    return [(pin.log_start, [queue.start for queue in pin.queues]) for pin in pins]
+
+
+class _Archived:
+    """The lake as it was at one moment."""
+
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        self._spark = spark
+        # The quarantine after the messages: it gets its part of a batch first.
+        self._messages = _named(spark, lake, MESSAGES).select(*_PLACE)
+        self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE)
+        events = _named(spark, lake, TRANSACTIONS).where(F.col(HEAD).isNotNull())
+        self._events = events.select(
+            BROKER, F.col(HEAD).alias(HALF_OFFSET), EVENT, LOG_OFFSET, AT_MS
+        )
+
+    def findings(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
+        """What the brokers at these pins say otherwise.
+
+        ``after`` are where they were after the lake was looked at.
+        """
+        views = Views(self._spark, pins)
+        columns = (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, HALF_OFFSET, TRANSACTION_ID)
+        visible = views.visible("broker", *columns)
+        if visible is None:
+            visible = self._messages.limit(0).withColumns(
+                {
+                    HALF_OFFSET: F.lit(None).cast("bigint"),
+                    TRANSACTION_ID: F.lit(None).cast("string"),
+                }
+            )
+        ends = {
+            (pin.name, queue.topic, queue.queue_id): queue.end
+            for pin in after
+            for queue in pin.queues
+        }
+        spans = [
+            (*key, queue.start, queue.end, ends.get(key, queue.end))
+            for pin in pins
+            for queue in pin.queues
+            for key in [(pin.name, queue.topic, queue.queue_id)]
+        ]
+        starts = [
+            (
+                pin.name,
+                pin.known_from,
+                pin.log_start,
+                pin.log_end,
+                later.log_end,
+                pin.known_from * pin.is_cut,
+            )
+            for pin, later in zip(pins, after, strict=True)
+        ]
+        in_messages = findings_in_messages(
+            visible, self._messages, self._quarantine, self._spark.createDataFrame(spans, _SPANS)
+        )
+        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
+        in_life_lines = findings_in_life_lines(
+            decisions(ops), self._events, self._spark.createDataFrame(starts, _STARTS)
+        )
+        return in_messages.unionByName(in_life_lines)
+
+    def counts(self) -> dict[str, int]:
+        """How much there was to compare."""
+        decided = F.col(EVENT).isin("committed", "rolled_back")
+        return {
+            "messages": self._messages.count(),
+            "quarantined": self._quarantine.count(),
+            "decisions": self._events.where(decided).count(),
+        }
+
+    def horizon(self, pins: Sequence[Pin]) -> list[str]:
+        """How far the archive is."""
+        reached = {
+            row[BROKER]: row["high"]
+            for row in self._events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("high")).collect()
+        }
+        return [
+            f"{pin.name}: decisions are archived up to log offset {reached[pin.name]}"
+            f" of {pin.log_end}"
+            if pin.name in reached
+            else f"{pin.name}: nothing of this broker is archived"
+            for pin in pins
+        ]
+
+
+def _named(spark: SparkSession, lake: Lake, table: LakeTable) -> DataFrame:
+    """A table with the broker's column as the views call it."""
+    return lake.read(spark, table).withColumnRenamed("broker", BROKER)

@@ -1,0 +1,162 @@
+"""The comparison with ledger tables: which database has which ledger, and what its rows say."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.client.databases import cutting, opener_of, reading
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.pipeline.audit import ledger
+from escrowmq.pipeline.audit.arrays import COMMITTED
+from escrowmq.pipeline.audit.compare import Outcome, Work
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.audit.pins import since, take_pins
+from escrowmq.pipeline.audit.views import Views
+from escrowmq.pipeline.views.facts import (
+    APP_ID,
+    DECIDED_AT_MS,
+    DECIDED_BY,
+    FIRST,
+    HEAD,
+    LEDGER,
+    PRODUCER_GROUP,
+    STATE,
+    STORED_AT_MS,
+    TRANSACTION_ID,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ANSWER_S = 10.0
+OTHERS_MAX = 10
+"""Of ledgers that were not read, so many are named."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ledgers that databases say they have."""
+
+    #: URLs by UUID.
+    urls: dict[str, str] = field(default_factory=dict, repr=False)
+    #: By name why a ledger cannot be compared.
+    silent: dict[str, EscrowError] = field(default_factory=dict)
+
+
+def find_ledgers(ledgers: Mapping[str, str]) -> Found:
+    """Ask each database which ledger it has."""
+    found = Found()
+    uuids: dict[str, str] = {}
+    for name, url in ledgers.items():
+        try:
+            uuids[name] = _uuid(url)
+        except EscrowError as error:
+            found.silent[name] = error
+    times = Counter(uuids.values())
+    for name, uuid in uuids.items():
+        if times[uuid] > 1:
+            text = "several databases have it, and all but one are copies"
+            found.silent[name] = RequestRefused("ledger_twice", text, ledger_uuid=uuid)
+        else:
+            found.urls[uuid] = ledgers[name]
+    return found
+
+
+def _uuid(url: str) -> str:
+    try:
+        with (
+            opener_of(url)() as link,
+            cutting(link, time.monotonic() + ANSWER_S),
+            reading(link),
+        ):
+            rows = link.execute(link.dialect.probe).rows
+    except EscrowError:
+        raise
+    except Exception as error:
+        raise Unavailable("ledger_unreachable", cause=str(error)[:500]) from error
+    if len(rows) != 1:
+        raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
+    uuid, _, is_standby = rows[0]
+    if is_standby:
+        raise RequestRefused("ledger_standby", "it may lack rows that the primary has")
+    return str(uuid)
+
+
+def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
+    """Rows of these ledgers, by UUID, and the transactions that name them."""
+    spark, views = work.spark, work.views
+    columns = (FIRST, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP, STORED_AT_MS)
+    named = views.halves(*columns).where(F.col(LEDGER) != "")
+    of_ops = (FIRST, HEAD, STATE, DECIDED_AT_MS, DECIDED_BY, APP_ID)
+    all_named = ledger.with_outcome(named, views.ops(*of_ops))
+    all_named = all_named.persist(StorageLevel.MEMORY_AND_DISK)
+    rows = ledger.ledger_rows(spark, urls).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        transactions = all_named.where(F.col(LEDGER).isin(*urls))
+        from_ms = ledger.rows_from_ms(work.pins)
+        found = ledger.judged(transactions, rows, from_ms=from_ms)
+        found = _look_again(work, urls, transactions, found.localCheckpoint(eager=True))
+        return Outcome(
+            found=ledger.told_ledgers(found),
+            counts={
+                "ledgers": len(urls),
+                "rows": rows.count(),
+                "transactions": transactions.count(),
+            },
+            notes=[*_swept(transactions, rows), *_not_read(all_named, urls)],
+        )
+    finally:
+        all_named.unpersist()
+        rows.unpersist()
+
+
+def _look_again(
+    work: Work, urls: Mapping[str, str], transactions: DataFrame, found: DataFrame
+) -> DataFrame:
+    """Rows go, and transactions come, while the others are read."""
+    names = {row[NAME] for row in found.select(NAME).distinct().collect()}
+    if Finding.LEDGER_ROW_MISSING.value in names:
+        again = ledger.ledger_rows(work.spark, urls)
+        found = ledger.without_swept(found, transactions, again)
+    if Finding.LEDGER_ROW_UNKNOWN.value in names:
+        now = take_pins([pin.address for pin in work.pins], since_ms=work.request.since_ms)
+        later = Views(work.spark, since(work.pins, now)).halves(TRANSACTION_ID, LEDGER)
+        from_ms = ledger.rows_from_ms(now)
+        found = ledger.without_later(found, later, from_ms=from_ms)
+    return found.localCheckpoint(eager=True)
+
+
+def _swept(transactions: DataFrame, rows: DataFrame) -> list[str]:
+    """Which ledgers a janitor has been through."""
+    committed = transactions.where(F.col(STATE) == COMMITTED)
+    compared = committed.join(rows, on=[LEDGER, TRANSACTION_ID], how="left")
+    outcome = F.col(ledger.OUTCOME)
+    swept = compared.groupBy(LEDGER).agg(
+        F.count_if(outcome.isNull()).alias("gone"),
+        F.min(F.when(outcome.isNotNull(), F.col(DECIDED_AT_MS))).alias("kept_since_ms"),
+    )
+    return [
+        f"{row[LEDGER]}: {row['gone']} committed transactions have no row any more, which a janitor"
+        f" may have taken; the oldest that has its row was decided {_at(row['kept_since_ms'])}"
+        for row in swept.orderBy(LEDGER).collect()
+        if row["gone"]
+    ]
+
+
+def _not_read(named: DataFrame, urls: Mapping[str, str]) -> list[str]:
+    others = named.where(~F.col(LEDGER).isin(*urls)).groupBy(LEDGER).count()
+    found = others.orderBy(F.col("count").desc(), LEDGER).limit(OTHERS_MAX).collect()
+    return [f"{row[LEDGER]}: {row['count']} transactions of it are not compared" for row in found]
+
+
+def _at(ms: int | None) -> str:
+    return "never" if ms is None else datetime.fromtimestamp(ms / 1_000, UTC).isoformat(" ")

@@ -1,0 +1,72 @@
+"""Consumers' progress against the queues: nobody can have read what never was.
+
+Asked by the driver: there are as many rows as groups have queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.pins import Pin
+from escrowmq.pipeline.audit.report import Case
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ReadMessagesHeader, TopicFilterHeader
+from escrowmq.protocol.own_rows import OffsetRow
+
+LOOKED_AT_MAX = 10_000
+"""Queues whose next message is looked at, of all groups of one broker."""
+
+
+@dataclass
+class Progress:
+    """How far groups are, and what is wrong with that."""
+
+    groups: set[str]
+    queues: int = 0
+    left_out: int = 0
+
+
+def progress_cases(
+    pins: Sequence[Pin], topics: Sequence[str], stuck_ms: int, seen: Progress
+) -> Iterator[tuple[Finding, Case]]:
+    """What is found; ``seen`` counts what was looked at."""
+    for pin in pins:
+        with OwnCalls(pin.address) as calls:
+            looked_at = 0
+            for row in calls.rows(OwnCode.LIST_OFFSETS, TopicFilterHeader()):
+                if topics and row.topic not in topics:
+                    continue
+                seen.groups.add(row.group)
+                seen.queues += 1
+                if row.offset > row.end:
+                    yield Finding.OFFSET_BEYOND_END, _case(pin, row)
+                elif row.offset < row.end:
+                    looked_at += 1
+                    if looked_at > LOOKED_AT_MAX:
+                        seen.left_out += 1
+                        continue
+                    waits_ms = _waits_ms(calls, row)
+                    if waits_ms > stuck_ms:
+                        yield Finding.CONSUMER_STUCK, _case(pin, row, waits_ms)
+
+
+def _waits_ms(calls: OwnCalls, row: OffsetRow) -> int:
+    """For how long the group's next message has been visible; 0 if there is none."""
+    header = ReadMessagesHeader(topic=row.topic, queue_id=row.queue_id, start=row.offset, limit=1)
+    answer = calls.call(OwnCode.READ_MESSAGES, header)
+    visible = [one.visible_at_ms for one in answer.rows]
+    return answer.header.now_ms - visible[0] if visible and visible[0] is not None else 0
+
+
+def _case(pin: Pin, row: OffsetRow, waits_ms: int = 0) -> Case:
+    place = f"group {row.group}, {row.topic}, queue {row.queue_id}"
+    where = f"its offset is {row.offset}, the queue's end {row.end}"
+    waits = f"its next message is visible for {waits_ms // 60_000} minutes" if waits_ms else ""
+    return Case(
+        broker=pin.name,
+        at_ms=pin.status.now_ms,
+        detail="; ".join(filter(None, (place, where, waits))),
+    )

@@ -1,0 +1,110 @@
+"""What an audit can find, by name.  ``meanings.py`` says what each means."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """In what way the promise is broken."""
+
+    #: What must be there is not.
+    LOST = "lost"
+    #: It is there more than once.
+    DOUBLED = "doubled"
+    #: It is there and must not be.
+    PHANTOM = "phantom"
+    #: Two say the opposite.
+    CONTRADICTORY = "contradictory"
+    #: It should have moved on long ago.
+    STUCK = "stuck"
+
+
+class Finding(StrEnum):
+    """What was found.  Names never change: programs read them."""
+
+    # Half and op records.
+    DECIDED_TWICE = "decided_twice"
+    DECIDED_BOTH_WAYS = "decided_both_ways"
+    DECIDED_IN_PART = "decided_in_part"
+    HALF_STORED_TWICE = "half_stored_twice"
+    OP_WITHOUT_HALF = "op_without_half"
+    UNREADABLE = "unreadable"
+
+    # The state table.
+    HALF_NOT_IN_TABLE = "half_not_in_table"
+    DECISION_FORGOTTEN = "decision_forgotten"
+    DECISION_WITHOUT_OP = "decision_without_op"
+    TABLE_CONTRADICTS = "table_contradicts"
+    TABLE_SPLITS = "table_splits"
+    COUNT_DIFFERS = "count_differs"
+    ROW_WITHOUT_HALF = "row_without_half"
+    UNDECIDED_TOO_LONG = "undecided_too_long"
+
+    # What is visible.
+    COMMITTED_NOT_VISIBLE = "committed_not_visible"
+    VISIBLE_NOT_COMMITTED = "visible_not_committed"
+    VISIBLE_TWICE = "visible_twice"
+    VISIBLE_WITHOUT_HALF = "visible_without_half"
+
+    # The lake.
+    LAKE_MESSAGE_MISSING = "lake_message_missing"
+    LAKE_MESSAGE_DOUBLED = "lake_message_doubled"
+    LAKE_MESSAGE_UNKNOWN = "lake_message_unknown"
+    LAKE_DECISION_MISSING = "lake_decision_missing"
+    LAKE_DECISION_DOUBLED = "lake_decision_doubled"
+    LAKE_DECISION_UNKNOWN = "lake_decision_unknown"
+    LAKE_CONTRADICTS = "lake_contradicts"
+
+    # Ledger tables.
+    LEDGER_CONTRADICTS = "ledger_contradicts"
+    LEDGER_ROW_MISSING = "ledger_row_missing"
+    LEDGER_ROW_UNKNOWN = "ledger_row_unknown"
+
+    # The user's own table.
+    BUSINESS_ROW_WITHOUT_MESSAGE = "business_row_without_message"
+    BUSINESS_ROW_WITH_SEVERAL = "business_row_with_several"
+    MESSAGE_WITHOUT_BUSINESS_ROW = "message_without_business_row"
+
+    # Consumers.
+    OFFSET_BEYOND_END = "offset_beyond_end"
+    CONSUMER_STUCK = "consumer_stuck"
+
+
+class Compared(StrEnum):
+    """What was held against the records."""
+
+    RECORDS = "records"
+    TABLE = "state table"
+    VISIBLE = "visible messages"
+    LAKE = "lake"
+    LEDGER = "ledger"
+    BUSINESS = "business table"
+    CONSUMERS = "consumers"
+
+
+#: Facts that another reading, a moment later, may explain: what went on meanwhile.
+MAY_PASS = frozenset(
+    {
+        Finding.HALF_NOT_IN_TABLE,
+        Finding.DECISION_WITHOUT_OP,
+        Finding.TABLE_SPLITS,
+        Finding.COUNT_DIFFERS,
+        Finding.ROW_WITHOUT_HALF,
+        Finding.COMMITTED_NOT_VISIBLE,
+        Finding.VISIBLE_NOT_COMMITTED,
+        Finding.VISIBLE_WITHOUT_HALF,
+    }
+)
+
+#: A record that is not there may be there, and damaged.
+UNRECORDED = frozenset(
+    {
+        Finding.DECIDED_IN_PART,
+        Finding.OP_WITHOUT_HALF,
+        Finding.DECISION_WITHOUT_OP,
+        Finding.ROW_WITHOUT_HALF,
+        Finding.VISIBLE_NOT_COMMITTED,
+        Finding.VISIBLE_WITHOUT_HALF,
+    }
+)

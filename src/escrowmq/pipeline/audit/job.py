@@ -1,0 +1,168 @@
+"""An audit from its beginning to its report."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.audit.cases import reports
+from escrowmq.pipeline.audit.compare import (
+    AuditRequest,
+    Outcome,
+    Work,
+    compare_consumers,
+    compare_records,
+)
+from escrowmq.pipeline.audit.compare_business import compare_business
+from escrowmq.pipeline.audit.compare_lake import compare_lake
+from escrowmq.pipeline.audit.compare_ledgers import compare_ledgers, find_ledgers
+from escrowmq.pipeline.audit.findings import Compared
+from escrowmq.pipeline.audit.pins import Pin, take_pins
+from escrowmq.pipeline.audit.report import (
+    AuditReport,
+    BrokerReport,
+    ComparisonReport,
+    FoundReport,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Which of the counts belong to which comparison.
+_COUNTS = {Compared.TABLE: ("table_rows",), Compared.VISIBLE: ("visible",)}
+_RAISED = re.compile(r"escrowmq\.model\.errors\.\w+: (.+)")
+
+
+def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
+    """Audit; what cannot be compared is in the report, with the reason."""
+    started_at_ms = time.time_ns() // 1_000_000
+    pins = take_pins(request.brokers, since_ms=request.since_ms)
+    run = _Run(Work(spark, request, pins))
+    outcome = run.compare(Compared.RECORDS, compare_records)
+    run.share(outcome)
+    if request.lake:
+        run.compare(Compared.LAKE, compare_lake)
+    else:
+        run.leave_out(Compared.LAKE, "no lake was given")
+    run.ledgers(request.ledgers)
+    if request.business is not None:
+        run.compare(Compared.BUSINESS, compare_business, which=request.business.table)
+    else:
+        run.leave_out(Compared.BUSINESS, "no table was given")
+    run.compare(Compared.CONSUMERS, compare_consumers)
+    return AuditReport(
+        started_at_ms=started_at_ms,
+        took_ms=time.time_ns() // 1_000_000 - started_at_ms,
+        brokers=[_broker(pin) for pin in pins],
+        comparisons=run.comparisons,
+        findings=run.findings,
+        along=outcome.along if outcome is not None else [],
+        open_ages_ms=outcome.ages_ms if outcome is not None else [],
+    )
+
+
+class _Run:
+    """Comparisons one after the other; one that fails leaves the others alone."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self.comparisons: list[ComparisonReport] = []
+        self.findings: list[FoundReport] = []
+
+    def compare(
+        self, compared: Compared, by: Callable[[Work], Outcome], *, which: str = ""
+    ) -> Outcome | None:
+        """Run one comparison, and note what came of it."""
+        since = time.monotonic()
+        work = self._work
+        try:
+            outcome = by(work)
+            found = reports(outcome.found, work.views, cases_max=work.request.cases_max)
+        except Exception as error:  # noqa: BLE001 -- whatever it was, the others are compared
+            self.fail(compared, error, which=which, took_ms=_ms_since(since))
+            return None
+        self.findings += found
+        self.comparisons.append(
+            ComparisonReport(
+                compared=compared,
+                which=which,
+                counts=outcome.counts,
+                notes=outcome.notes,
+                took_ms=_ms_since(since),
+            )
+        )
+        return outcome
+
+    def fail(
+        self, compared: Compared, error: Exception, *, which: str = "", took_ms: int = 0
+    ) -> None:
+        """Say that it was asked for and could not be done."""
+        self.comparisons.append(
+            ComparisonReport(
+                compared=compared,
+                which=which,
+                not_compared=reason_of(error),
+                is_failed=True,
+                took_ms=took_ms,
+            )
+        )
+
+    def share(self, outcome: Outcome | None) -> None:
+        """State table and queues are compared in one go with the records."""
+        for compared, names in _COUNTS.items():
+            if outcome is None:
+                why = "the records could not be read"
+                report = ComparisonReport(compared=compared, not_compared=why, is_failed=True)
+            else:
+                given = outcome.counts
+                counts = {name: given.pop(name) for name in names if name in given}
+                report = ComparisonReport(compared=compared, counts=counts)
+            self.comparisons.append(report)
+
+    def ledgers(self, ledgers: Mapping[str, str]) -> None:
+        """Compare those whose databases answer."""
+        if not ledgers:
+            self.leave_out(Compared.LEDGER, "no ledger is in the config")
+            return
+        found = find_ledgers(ledgers)
+        for name, error in found.silent.items():
+            self.fail(Compared.LEDGER, error, which=name)
+        if found.urls:
+            which = ", ".join(name for name in ledgers if name not in found.silent)
+            by = partial(compare_ledgers, urls=found.urls)
+            self.compare(Compared.LEDGER, by, which=which)
+
+    def leave_out(self, compared: Compared, why: str) -> None:
+        """Say that it was not asked for."""
+        self.comparisons.append(ComparisonReport(compared=compared, not_compared=why))
+
+
+def _ms_since(since: float) -> int:
+    return int((time.monotonic() - since) * 1_000)
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, in our words if it was raised in ours, wherever that was."""
+    if isinstance(error, EscrowError):
+        return str(error)
+    told = _RAISED.findall(str(error))
+    return told[-1].strip() if told else str(error).strip().partition("\n")[0][:500]
+
+
+def _broker(pin: Pin) -> BrokerReport:
+    status = pin.status
+    return BrokerReport(
+        name=pin.name,
+        address=pin.address,
+        now_ms=status.now_ms,
+        log_start=pin.log_start,
+        log_end=pin.log_end,
+        half_start=pin.known_from,
+        half_end=status.half_end,
+        undecided=status.undecided,
+        parked=status.parked,
+    )

@@ -1,0 +1,237 @@
+"""The audit's rules as plain joins: DataFrames in, findings out; no action and no session.
+
+This is what ``fold.py`` must agree with, and a way to run the audit that needs nothing but
+equality: each half message is a row, each decided one is a row, and they are joined.  The columns
+are those of ``protocol/own_rows.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.pipeline.audit.arrays import COMMITTED, NONE, PARKED, ROLLED_BACK, UNDECIDED
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, STATE
+from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+RECORDED, OTHER, NAME = "recorded", "other", "name"
+LISTED, LISTED_COUNT, TIMES = "listed", "listed_count", "times"
+
+FOUND = (NAME, BROKER, HALF_OFFSET, HEAD, COUNT, RECORDED, OTHER)
+"""The columns of a finding about a half message, as the fold of ranges has them."""
+
+_OFFSET = (BROKER, HALF_OFFSET)
+_REQUEST = (BROKER, FIRST, HEAD, COUNT, IS_COPY)
+
+
+def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
+    """Each request that brought half messages, and its state by the records alone."""
+    spread = _spread(halves.select(*_REQUEST))
+    originals = spread.where(~F.col(IS_COPY))
+    # Of copies of the same half message, the one that begins first has the others in it.
+    widest = F.min(F.struct(FIRST, -F.col(COUNT), HEAD)).alias("widest")
+    carried = (
+        spread.where(IS_COPY)
+        .join(originals, on=list(_OFFSET), how="left_anti")
+        .groupBy(*_OFFSET)
+        .agg(widest)
+        .select(
+            *_OFFSET,
+            F.col("widest.first").alias(FIRST),
+            F.col("widest.head").alias(HEAD),
+            (-F.col("widest.col2")).cast("int").alias(COUNT),
+            F.lit(True).alias(IS_COPY),  # noqa: FBT003 -- a column's value
+        )
+    )
+    stored = originals.groupBy(*_OFFSET).agg(F.count("*").alias("stored"))
+    held = originals.distinct().unionByName(carried).join(stored, on=list(_OFFSET), how="left")
+    judged = held.join(_outcomes(ops), on=list(_OFFSET), how="left")
+    is_twice = (F.col("commits") > 1) | (F.col("rollbacks") > 1)
+    return (
+        judged.groupBy(*_REQUEST)
+        .agg(
+            _offsets_where(F.col("commits") > 0).alias("committed"),
+            _offsets_where(F.col("rollbacks") > 0).alias("rolled_back"),
+            _offsets_where(is_twice).alias("twice"),
+            (_offsets_where(F.col("stored") > 1) > 0).alias("is_stored_twice"),
+        )
+        .withColumn(STATE, _state())
+    )
+
+
+def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) -> DataFrame:
+    """What half and op records alone give away."""
+    is_both = (F.col("committed") > 0) & (F.col("rolled_back") > 0)
+    is_partly = (F.col(STATE) == NONE) & ~is_both
+    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
+    unfounded = ops.withColumn(HALF_OFFSET, F.col(FIRST)).join(
+        known, on=list(_OFFSET), how="left_anti"
+    )
+    found = (
+        (Finding.DECIDED_TWICE, (F.col("twice") > 0) & ~is_both, F.lit(NONE)),
+        (Finding.DECIDED_BOTH_WAYS, is_both, F.lit(NONE)),
+        (Finding.DECIDED_IN_PART, is_partly, F.lit(NONE)),
+        (Finding.HALF_STORED_TWICE, F.col("is_stored_twice"), F.lit(NONE)),
+    )
+    alone = _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE))
+    return _of_requests(folded, *found).unionByName(alone)
+
+
+def findings_in_parts(parts: DataFrame) -> DataFrame:
+    """Transactions of several requests that are not all of one state.
+
+    ``parts`` are requests with the columns broker, head and recorded.
+    """
+    states = F.count_distinct(RECORDED).alias("states")
+    return (
+        parts.groupBy(BROKER, HEAD)
+        .agg(states, F.sum(COUNT).alias(COUNT))
+        .where(F.col("states") > 1)
+        .select(
+            F.lit(Finding.DECIDED_IN_PART.value).alias(NAME),
+            BROKER,
+            F.col(HEAD).alias(HALF_OFFSET),
+            HEAD,
+            COUNT,
+            F.lit(NONE).alias(RECORDED),
+            F.lit(NONE).cast("bigint").alias(OTHER),
+        )
+    )
+
+
+def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFrame) -> DataFrame:
+    """Where the state table says otherwise."""
+    listed = transactions.select(
+        BROKER,
+        F.col(HALF_OFFSET).alias(FIRST),
+        F.col(STATE).alias(LISTED),
+        F.col(COUNT).alias(LISTED_COUNT),
+    )
+    later = folded.where(F.col(FIRST) != F.col(HEAD)).groupBy(BROKER, HEAD)
+    part_counts = later.agg(F.sum(COUNT).alias("part_count"))
+    compared = (
+        folded.where(F.col(STATE) != NONE)
+        .join(listed, on=[BROKER, FIRST], how="left")
+        .join(part_counts, on=[BROKER, HEAD], how="left")
+        .withColumn(LISTED, F.coalesce(LISTED, F.lit(NONE)))
+        .withColumn("part_count", F.coalesce("part_count", F.lit(0)))
+    )
+    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
+    unknown = transactions.join(known, on=list(_OFFSET), how="left_anti")
+    state, is_copy, is_head = F.col(STATE), F.col(IS_COPY), F.col(FIRST) == F.col(HEAD)
+    is_open, is_decided = state == UNDECIDED, state > UNDECIDED
+    is_listed_open = F.col(LISTED).isin(UNDECIDED, PARKED)
+    is_listed_decided = F.col(LISTED).isin(COMMITTED, ROLLED_BACK)
+    is_missing = (F.col(LISTED) == NONE) & ((is_decided & ~is_copy) | is_head)
+    may_be_older = is_copy & (F.col(LISTED) == COMMITTED)
+    is_unfounded = is_open & is_listed_decided & ~may_be_older
+    is_split = is_open & ~is_head & is_listed_open
+    is_opposite = is_decided & is_listed_decided & (F.col(LISTED) != state)
+    agrees = (F.col(LISTED) == state) | (is_open & is_listed_open & is_head)
+    expected = F.col(COUNT) + F.when(is_listed_open, F.col("part_count")).otherwise(0)
+    is_other_count = agrees & (~is_copy | is_listed_open) & (F.col(LISTED_COUNT) != expected)
+    found = (
+        (Finding.HALF_NOT_IN_TABLE, is_missing, F.lit(NONE)),
+        (Finding.DECISION_FORGOTTEN, is_decided & is_listed_open, F.col(LISTED)),
+        (Finding.DECISION_WITHOUT_OP, is_unfounded, F.col(LISTED)),
+        (Finding.TABLE_CONTRADICTS, is_opposite, F.col(LISTED)),
+        (Finding.TABLE_SPLITS, is_split, F.col(LISTED)),
+        (Finding.COUNT_DIFFERS, is_other_count, F.col(LISTED_COUNT)),
+    )
+    alone = _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE))
+    return _of_requests(compared, *found).unionByName(alone)
+
+
+def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame) -> DataFrame:
+    """Where consumers see too little, too much, or twice."""
+    shown = visible.groupBy(*_OFFSET).agg(F.count("*").alias(TIMES))
+    known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
+    unknown = shown.join(known, on=list(_OFFSET), how="left_anti")
+    is_seen = F.coalesce(F.col(TIMES) > 0, F.lit(False))  # noqa: FBT003 -- a column's value
+    seen = (
+        _spread(folded)
+        .join(shown, on=list(_OFFSET), how="left")
+        .groupBy(*_REQUEST, STATE)
+        .agg(
+            _offsets_where(is_seen).alias("seen"),
+            _offsets_where(F.col(TIMES) > 1).alias("seen_twice"),
+            F.sum(TIMES).alias(TIMES),
+        )
+    )
+    is_open_end = F.col(IS_COPY) & (F.col(STATE) == UNDECIDED)
+    is_hidden_by_law = F.col(STATE).isin(UNDECIDED, ROLLED_BACK) & ~is_open_end
+    is_hidden = (F.col(STATE) == COMMITTED) & (F.col("seen") < F.col(COUNT))
+    found = (
+        (Finding.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
+        (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
+        (Finding.VISIBLE_TWICE, F.col("seen_twice") > 0, F.col(TIMES)),
+    )
+    alone = _of_offsets(Finding.VISIBLE_WITHOUT_HALF, unknown, F.col(TIMES))
+    return _of_requests(seen, *found).unionByName(alone)
+
+
+def _spread(spans: DataFrame) -> DataFrame:
+    """One row for each half offset."""
+    last = F.col(FIRST) + F.col(COUNT) - 1
+    return spans.withColumn(HALF_OFFSET, F.explode(F.sequence(F.col(FIRST), last)))
+
+
+def _outcomes(ops: DataFrame) -> DataFrame:
+    decided = _spread(ops.select(BROKER, FIRST, COUNT, STATE))
+    return decided.groupBy(*_OFFSET).agg(
+        F.count_if(F.col(STATE) == COMMITTED).alias("commits"),
+        F.count_if(F.col(STATE) == ROLLED_BACK).alias("rollbacks"),
+    )
+
+
+def _offsets_where(holds: Column) -> Column:
+    return F.count_if(F.coalesce(holds, F.lit(False)))  # noqa: FBT003 -- a column's value
+
+
+def _state() -> Column:
+    committed, rolled_back, count = F.col("committed"), F.col("rolled_back"), F.col(COUNT)
+    return F.coalesce(
+        F.when((committed == 0) & (rolled_back == 0), F.lit(UNDECIDED)),
+        F.when((committed == count) & (rolled_back == 0), F.lit(COMMITTED)),
+        F.when((rolled_back == count) & (committed == 0), F.lit(ROLLED_BACK)),
+        F.lit(NONE),
+    )
+
+
+def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> DataFrame:
+    """For each request the findings that hold: their names, and what the other side says."""
+    holding = [
+        F.when(
+            holds,
+            F.struct(F.lit(finding.value).alias(NAME), other.cast("bigint").alias(OTHER)),
+        )
+        for finding, holds, other in found
+    ]
+    each = judged.withColumn("found", F.explode(F.array_compact(F.array(*holding))))
+    return each.select(
+        F.col("found.name").alias(NAME),
+        BROKER,
+        F.col(FIRST).alias(HALF_OFFSET),
+        HEAD,
+        F.col(COUNT).cast("bigint").alias(COUNT),
+        F.col(STATE).alias(RECORDED),
+        F.col("found.other").alias(OTHER),
+    )
+
+
+def _of_offsets(finding: Finding, rows: DataFrame, other: Column) -> DataFrame:
+    return rows.select(
+        F.lit(finding.value).alias(NAME),
+        BROKER,
+        HALF_OFFSET,
+        F.lit(NONE).cast("bigint").alias(HEAD),
+        F.lit(1).cast("bigint").alias(COUNT),
+        F.lit(NONE).alias(RECORDED),
+        other.cast("bigint").alias(OTHER),
+    )

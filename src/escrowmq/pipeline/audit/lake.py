@@ -1,0 +1,165 @@
+"""The lake against the brokers: what was archived is there once, and says the same.
+
+How far the archive is can be read from the lake itself: of each queue up to its highest offset, of
+each log up to its highest event.  What lies below the brokers' own beginnings is not compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
+from escrowmq.pipeline.views.facts import (
+    AT_MS,
+    DECIDED_AT_MS,
+    DETAIL,
+    EVENT,
+    HALF_OFFSET,
+    HEAD,
+    LOG_OFFSET,
+    PRODUCER_GROUP,
+    STATE,
+    TRANSACTION_ID,
+)
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TIMES, RUNS, IS_HERE = "times", "runs", "is_here"
+_QUEUE = (BROKER, TOPIC, QUEUE_ID)
+_DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
+
+
+def findings_in_messages(
+    visible: DataFrame, messages: DataFrame, quarantine: DataFrame, spans: DataFrame
+) -> DataFrame:
+    """Messages that the lake lacks, has twice, or has and the queue does not.
+
+    ``messages`` and ``quarantine`` are the lake's; ``spans`` the queues' ``start`` and ``end`` at
+    the pins, and ``end_after``: their ends after the lake was looked at.
+    """
+    archived = messages.unionByName(quarantine)
+    counted = archived.groupBy(*_QUEUE, QUEUE_OFFSET).agg(
+        F.count("*").alias(TIMES), F.min(VISIBLE_AT_MS).alias("archived_at_ms")
+    )
+    # The quarantine gets its part of a batch first, and loses its old rows last.
+    reach = messages.groupBy(*_QUEUE).agg(
+        F.min(QUEUE_OFFSET).alias("low"), F.max(QUEUE_OFFSET).alias("high")
+    )
+    here = visible.withColumn(IS_HERE, F.lit(True))  # noqa: FBT003 -- a column's value
+    compared = (
+        here.join(counted, on=[*_QUEUE, QUEUE_OFFSET], how="full")
+        .join(F.broadcast(reach), on=list(_QUEUE), how="inner")
+        .join(F.broadcast(spans), on=list(_QUEUE), how="inner")
+    )
+    offset = F.col(QUEUE_OFFSET)
+    is_archived = (offset >= F.col("low")) & (offset <= F.col("high"))
+    is_in_queue = (offset >= F.col("start")) & (offset < F.col("end"))
+    is_missing = F.col(TIMES).isNull() & is_archived & is_in_queue
+    is_unknown = F.col(IS_HERE).isNull() & (is_in_queue | (offset >= F.col("end_after")))
+    name = F.coalesce(
+        _when(Finding.LAKE_MESSAGE_MISSING, is_missing),
+        _when(Finding.LAKE_MESSAGE_UNKNOWN, is_unknown),
+        _when(Finding.LAKE_MESSAGE_DOUBLED, F.col(TIMES) > 1),
+    )
+    place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
+    times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake"))
+    return (
+        compared.withColumn(NAME, name)
+        .where(F.col(NAME).isNotNull())
+        .select(
+            NAME,
+            BROKER,
+            HALF_OFFSET,
+            TRANSACTION_ID,
+            F.lit(None).cast("string").alias(PRODUCER_GROUP),
+            F.coalesce(VISIBLE_AT_MS, "archived_at_ms").alias(AT_MS),
+            F.concat_ws("; ", place, times).alias(DETAIL),
+        )
+    )
+
+
+def decisions(ops: DataFrame) -> DataFrame:
+    """Each decided transaction: its head, state, when and where in the log, in how many runs."""
+    return (
+        ops.groupBy(BROKER, HEAD)
+        .agg(
+            F.count("*").alias(RUNS),
+            F.max(STATE).alias(STATE),
+            F.min(DECIDED_AT_MS).alias(DECIDED_AT_MS),
+            F.min(LOG_OFFSET).alias(LOG_OFFSET),
+        )
+        .withColumnRenamed(HEAD, HALF_OFFSET)
+    )
+
+
+def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFrame) -> DataFrame:
+    """Decisions that the lake lacks, has twice, or has otherwise.
+
+    ``events`` are the lake's; ``starts`` has each broker's ``known_from``, ``log_start``,
+    ``log_end``, ``log_end_after`` (the lake was looked at), and ``cut_from``: nobody asked for what
+    is below.
+    """
+    state = F.coalesce(
+        *(F.when(F.col(EVENT) == label, F.lit(int(State[label.upper()]))) for label in _DECIDED)
+    )
+    reach = events.groupBy(BROKER).agg(
+        F.min(LOG_OFFSET).alias("low"), F.max(LOG_OFFSET).alias("high")
+    )
+    archived = (
+        events.where(F.col(EVENT).isin(*_DECIDED))
+        .groupBy(BROKER, HALF_OFFSET)
+        .agg(
+            F.count("*").alias(TIMES),
+            F.max(state).alias("archived"),
+            F.min(state).alias("archived_too"),
+            F.min(LOG_OFFSET).alias("archived_at"),
+            F.min(AT_MS).alias("archived_at_ms"),
+        )
+    )
+    compared = (
+        decided.join(archived, on=[BROKER, HALF_OFFSET], how="full")
+        .join(F.broadcast(reach), on=BROKER, how="inner")
+        .join(F.broadcast(starts), on=BROKER, how="inner")
+        # Of a transaction that begins below, some requests may be above.
+        .where(F.col(HALF_OFFSET) >= F.col("cut_from"))
+    )
+    at = F.col(LOG_OFFSET)
+    is_reached = (at >= F.col("low")) & (at <= F.col("high"))
+    archived_at = F.col("archived_at")
+    is_of_log = (archived_at >= F.col("log_start")) & (
+        (archived_at < F.col("log_end")) | (archived_at >= F.col("log_end_after"))
+    )
+    is_known = F.col(HALF_OFFSET) >= F.col("known_from")
+    is_fewer = F.coalesce(TIMES, F.lit(0)) < F.col(RUNS)
+    is_other = (F.col("archived") != F.col(STATE)) | (F.col("archived_too") != F.col(STATE))
+    name = F.coalesce(
+        _when(Finding.LAKE_CONTRADICTS, is_other),
+        _when(Finding.LAKE_DECISION_MISSING, is_fewer & is_reached),
+        _when(Finding.LAKE_DECISION_UNKNOWN, F.col(STATE).isNull() & is_of_log & is_known),
+        _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
+    )
+    times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))
+    return (
+        compared.withColumn(NAME, name)
+        .where(F.col(NAME).isNotNull())
+        .select(
+            NAME,
+            BROKER,
+            HALF_OFFSET,
+            F.lit(None).cast("string").alias(TRANSACTION_ID),
+            F.lit(None).cast("string").alias(PRODUCER_GROUP),
+            F.coalesce(DECIDED_AT_MS, "archived_at_ms").alias(AT_MS),
+            times.alias(DETAIL),
+        )
+    )
+
+
+def _when(finding: Finding, holds: Column) -> Column:
+    return F.when(holds, F.lit(finding.value))

@@ -1,0 +1,224 @@
+"""Ledger tables against the brokers: what the users' databases say became of transactions.
+
+A row that says committed was written after its half messages were durable, so the broker has them,
+and has them as committed or still undecided.  A committed transaction has its row, until a janitor
+takes it: that one goes through the whole ledger and takes every row whose transaction is decided.
+So the oldest decision whose row is still there tells since when no janitor came by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+from pyspark.sql.window import Window
+
+from escrowmq.client import janitor
+from escrowmq.client.database_block import MAX_DURATION_MS
+from escrowmq.client.databases import opener_of
+from escrowmq.client.ledger_checks import Outcome
+from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.pipeline.audit.arrays import COMMITTED, ROLLED_BACK, UNDECIDED
+from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.audit.pins import Pin
+from escrowmq.pipeline.views.facts import (
+    APP_ID,
+    AT_MS,
+    DECIDED_AT_MS,
+    DECIDED_BY,
+    DETAIL,
+    HALF_OFFSET,
+    HEAD,
+    LEDGER,
+    PRODUCER_GROUP,
+    STATE,
+    STORED_AT_MS,
+    TRANSACTION_ID,
+)
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SWEEP_MS_MAX = 15 * 60_000
+"""A janitor that goes through a ledger is done with it after so long."""
+
+CLOCKS_APART_MS_MAX = 15 * 60_000
+"""A row has the time of the client's clock, a half message that of the broker's."""
+
+OUTCOME, WRITTEN_AT_MS, KEPT_SINCE_MS = "outcome", "written_at_ms", "kept_since_ms"
+ROWS = f"{LEDGER} string, {TRANSACTION_ID} string, {OUTCOME} string, {WRITTEN_AT_MS} bigint"
+JUDGED = (
+    NAME,
+    BROKER,
+    HALF_OFFSET,
+    LEDGER,
+    TRANSACTION_ID,
+    PRODUCER_GROUP,
+    OUTCOME,
+    WRITTEN_AT_MS,
+    DECIDED_AT_MS,
+    DECIDED_BY,
+)
+_TRANSACTION = (LEDGER, TRANSACTION_ID)
+
+
+def ledger_rows(spark: SparkSession, ledgers: Mapping[str, str]) -> DataFrame:
+    """All rows of the ledgers, which are URLs by UUID; a task reads each, in pages."""
+    read = _reader(sorted(ledgers.items()))
+    return spark.range(0, len(ledgers), numPartitions=len(ledgers)).mapInArrow(read, ROWS)
+
+
+def _reader(
+    ledgers: Sequence[tuple[str, str]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from _pages(*ledgers[number])
+
+    return read
+
+
+def _pages(uuid: str, url: str) -> Iterator[pa.RecordBatch]:
+    try:
+        with opener_of(url)() as link:
+            for page in janitor.pages(link, uuid):
+                ids, outcomes, times = zip(*page, strict=True)
+                yield pa.record_batch(
+                    {
+                        LEDGER: pa.array([uuid] * len(page), pa.string()),
+                        TRANSACTION_ID: pa.array(ids, pa.string()),
+                        OUTCOME: pa.array(outcomes, pa.string()),
+                        WRITTEN_AT_MS: pa.array(times, pa.int64()),
+                    }
+                )
+    except EscrowError:
+        raise
+    except Exception as error:
+        raise Unavailable("ledger_unreachable", cause=str(error)[:500]) from error
+
+
+def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
+    """Each transaction that names a ledger, and what its broker decided."""
+    # A request may stand in the log twice, carried forward; a transaction may have several.
+    transactions = halves.groupBy(BROKER, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP).agg(
+        F.min(STORED_AT_MS).alias(STORED_AT_MS)
+    )
+    # Of batches nobody has a ledger.
+    decisions = (
+        ops.where(F.col(APP_ID).isNull())
+        .select(BROKER, HEAD, STATE, DECIDED_AT_MS, DECIDED_BY)
+        .distinct()
+    )
+    return (
+        transactions.join(decisions, on=[BROKER, HEAD], how="left")
+        .withColumn(STATE, F.coalesce(STATE, F.lit(UNDECIDED)))
+        .withColumnRenamed(HEAD, HALF_OFFSET)
+    )
+
+
+def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFrame:
+    """Where ledger and broker seem to disagree (``JUDGED``).
+
+    ``from_ms`` is the horizon: of rows that were written before, the half messages may be deleted.
+    """
+    compared = transactions.join(rows, on=list(_TRANSACTION), how="full")
+    kept_since = (
+        compared.where(_is_kept()).groupBy(LEDGER).agg(F.min(DECIDED_AT_MS).alias(KEPT_SINCE_MS))
+    )
+    known = compared.join(F.broadcast(kept_since), on=LEDGER, how="left")
+    has_row, has_half = F.col(OUTCOME).isNotNull(), F.col(HALF_OFFSET).isNotNull()
+    is_opposite = ((F.col(OUTCOME) == Outcome.COMMITTED.value) & (F.col(STATE) == ROLLED_BACK)) | (
+        (F.col(OUTCOME) == Outcome.ROLLED_BACK.value) & (F.col(STATE) == COMMITTED)
+    )
+    is_unswept = F.col(DECIDED_AT_MS) > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX
+    is_missing = has_half & ~has_row & (F.col(STATE) == COMMITTED) & is_unswept
+    is_recent = F.col(WRITTEN_AT_MS) >= from_ms
+    is_unknown = ~has_half & (F.col(OUTCOME) == Outcome.COMMITTED.value) & is_recent
+    name = F.coalesce(
+        _when(Finding.LEDGER_CONTRADICTS, is_opposite),
+        _when(Finding.LEDGER_ROW_MISSING, is_missing),
+        _when(Finding.LEDGER_ROW_UNKNOWN, is_unknown),
+    )
+    return known.withColumn(NAME, name).where(F.col(NAME).isNotNull()).select(*JUDGED)
+
+
+def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFrame) -> DataFrame:
+    """Without rows that a janitor may have taken while the ledger was read.
+
+    Janitors go by transaction ids.  One that took a missing row had passed all lower ids before, so
+    an older row among those, which a later reading (``rows_again``) still has, proves that none
+    came by.
+    """
+    is_missing = F.col(NAME) == Finding.LEDGER_ROW_MISSING.value
+    is_committed = F.col(OUTCOME) == Outcome.COMMITTED.value
+    kept = transactions.where(F.col(STATE) == COMMITTED).join(
+        rows_again.where(is_committed), on=list(_TRANSACTION), how="left_semi"
+    )
+    missing = found.where(is_missing)
+    below = (
+        Window.partitionBy(LEDGER)
+        .orderBy(TRANSACTION_ID)
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    witnessed = (
+        kept.select(*_TRANSACTION, F.col(DECIDED_AT_MS).alias("kept"), F.lit(None).alias("gone"))
+        .unionByName(
+            missing.select(
+                *_TRANSACTION,
+                F.lit(None).cast("bigint").alias("kept"),
+                F.col(DECIDED_AT_MS).alias("gone"),
+            )
+        )
+        .withColumn(KEPT_SINCE_MS, F.min("kept").over(below))
+        .where(F.col("gone") > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX)
+        .select(*_TRANSACTION)
+        .distinct()
+    )
+    sure = missing.join(witnessed, on=list(_TRANSACTION), how="left_semi")
+    return found.where(~is_missing).unionByName(sure)
+
+
+def without_later(found: DataFrame, later: DataFrame, *, from_ms: int) -> DataFrame:
+    """Without rows whose half messages came ``later``, or are beyond what the horizon is now."""
+    is_unknown = F.col(NAME) == Finding.LEDGER_ROW_UNKNOWN.value
+    unknown = found.where(is_unknown & (F.col(WRITTEN_AT_MS) >= from_ms))
+    unknown = unknown.join(later.select(*_TRANSACTION), on=list(_TRANSACTION), how="left_anti")
+    return found.where(~is_unknown).unionByName(unknown.select(*JUDGED))
+
+
+def told_ledgers(found: DataFrame) -> DataFrame:
+    """In the columns of all findings."""
+    at_ms = F.coalesce(DECIDED_AT_MS, WRITTEN_AT_MS).alias(AT_MS)
+    return found.select(
+        NAME, BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, at_ms, _detail().alias(DETAIL)
+    )
+
+
+def _is_kept() -> Column:
+    return (F.col(STATE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
+
+
+def rows_from_ms(pins: Sequence[Pin]) -> int:
+    """Since when each row's half messages must be in the logs."""
+    cut = [pin.known_from_ms for pin in pins if not pin.is_whole]
+    # The row comes after its half messages, by no more than a block may last.
+    return max(cut) + MAX_DURATION_MS + CLOCKS_APART_MS_MAX if cut else 0
+
+
+def _when(finding: Finding, holds: Column) -> Column:
+    return F.when(holds, F.lit(finding.value))
+
+
+def _detail() -> Column:
+    decided = F.when(
+        F.col(DECIDED_BY).isNotNull(), F.concat(F.lit("decided by "), F.col(DECIDED_BY))
+    )
+    row = F.coalesce(F.col(OUTCOME), F.lit("no row"))
+    return F.concat_ws(
+        "; ", F.concat(F.lit("the ledger "), F.col(LEDGER), F.lit(": "), row), decided
+    )

@@ -1,0 +1,78 @@
+"""Why a committed message need not be visible: it waits for its time, or its place is gone.
+
+A decision tells which queue offsets it gave.  Those that lie below their queue's start went with
+what retention deleted, though the message itself may still be in the log; so did those of topics
+that somebody deleted.  Messages that got no place yet wait for their time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.pipeline.audit.joins import FOUND, OTHER
+from escrowmq.pipeline.source.message_columns import QUEUE_OFFSET
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, LOG_OFFSET
+from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+START, END, DECISION = "start", "end", "decision"
+_DECISION = (BROKER, DECISION)
+
+
+def unexplained(hidden: DataFrame, ops: DataFrame, places: DataFrame) -> DataFrame:
+    """Those of the hidden (``audit.FOUND``) of whose decision too few messages can be seen.
+
+    ``places`` are the events ``visible``, each with its queue's ``start``: null if that is gone.
+    """
+    runs = ops.select(BROKER, FIRST, COUNT, F.col(LOG_OFFSET).alias(DECISION))
+    of_hidden = runs.select(BROKER, F.col(FIRST).alias(HALF_OFFSET), DECISION)
+    hidden = hidden.join(of_hidden, on=[BROKER, HALF_OFFSET], how="inner")
+    decisions = hidden.select(*_DECISION).distinct()
+    given = places.withColumnRenamed(LOG_OFFSET, DECISION).withColumn("gone", _gone())
+    totals = (
+        runs.join(decisions, on=list(_DECISION), how="left_semi")
+        .groupBy(*_DECISION)
+        .agg(F.sum(COUNT).alias("total"))
+    )
+    at_once = (
+        given.join(decisions, on=list(_DECISION), how="left_semi")
+        .groupBy(*_DECISION)
+        .agg(F.sum(COUNT).alias("given"), F.sum("gone").alias("gone"))
+    )
+    missing = hidden.groupBy(*_DECISION).agg(F.sum(F.col(COUNT) - F.col(OTHER)).alias("missing"))
+    judged = (
+        missing.join(totals, on=list(_DECISION), how="left")
+        .join(at_once, on=list(_DECISION), how="left")
+        .join(_later(hidden, given), on=list(_DECISION), how="left")
+        .fillna(0)
+    )
+    waiting = F.col("total") - F.col("given") - F.col("given_later")
+    explained = waiting + F.col("gone") + F.col("gone_later")
+    lost = judged.where(F.col("missing") > explained).select(*_DECISION)
+    return hidden.join(lost, on=list(_DECISION), how="left_semi").select(*FOUND)
+
+
+def _gone() -> Column:
+    """How many of a run of places lie below their queue's start."""
+    below = F.least(F.col(START) - F.col(QUEUE_OFFSET), F.col(COUNT))
+    return F.when(F.col(START).isNull(), F.col(COUNT)).otherwise(F.greatest(below, F.lit(0)))
+
+
+def _later(hidden: DataFrame, given: DataFrame) -> DataFrame:
+    """What of hidden requests got its place later than by the decision, its time having come."""
+    last = F.col(HALF_OFFSET) + F.col(COUNT) - 1
+    offsets = hidden.select(
+        *_DECISION, F.explode(F.sequence(F.col(HALF_OFFSET), last)).alias(FIRST)
+    )
+    places = given.select(BROKER, FIRST, F.col(DECISION).alias("given_at"), "gone")
+    return (
+        offsets.join(places, on=[BROKER, FIRST], how="inner")
+        .where(F.col("given_at") != F.col(DECISION))
+        .groupBy(*_DECISION)
+        .agg(F.count("*").alias("given_later"), F.sum("gone").alias("gone_later"))
+    )

@@ -1,0 +1,226 @@
+"""The fold as Spark runs it: evidence is packed, sent to its range of half offsets, and folded.
+
+A task packs the rows it reads into a few byte strings, one for each range that they belong to, so
+that what is shuffled are some thousand rows however many transactions there are.  The log has its
+half messages in the order of their offsets, and most decisions follow soon: a batch of rows is of
+one range or two.  ``docs/adr/0019-the-audit-trusts-records-alone.md`` has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.pipeline.audit.arrays import HALF, PART, ROW, RUN, SHOWN, Evidence, Folded, Rows
+from escrowmq.pipeline.audit.fold import fold
+from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RANGE_HALVES = 262_144
+"""Half offsets that are folded together: some 20 MB of evidence."""
+
+PACKED = "broker_name string, range bigint, kind string, packed binary"
+FOLDED = (
+    "what string, name string, broker_name string, half_offset bigint, head bigint, "
+    "message_count bigint, recorded int, other bigint"
+)
+FINDING, PART_OF, COUNT = "finding", "part", "count"
+
+#: By kind: the packed columns, and how the DataFrame names those that it names otherwise.
+_KINDS: dict[str, tuple[np.dtype[Any], dict[str, str]]] = {
+    "halves": (HALF, {"count": "message_count", "total": "message_count", "copy": "is_copy"}),
+    "parts": (PART, {"count": "message_count"}),
+    "runs": (RUN, {"count": "message_count"}),
+    "rows": (ROW, {"count": "message_count", "first": "half_offset"}),
+    "shown": (SHOWN, {"first": "half_offset"}),
+}
+_DTYPES = {kind: dtype for kind, (dtype, _) in _KINDS.items()}
+Batches = Iterator[pa.RecordBatch]
+
+
+def fold_ranges(
+    halves: DataFrame,
+    ops: DataFrame,
+    transactions: DataFrame | None,
+    visible: DataFrame | None,
+    known_from: Mapping[str, int],
+    *,
+    range_halves: int = RANGE_HALVES,
+) -> DataFrame:
+    """Findings, parts and counts of all ranges (``FOLDED``).
+
+    ``known_from`` is, by broker, where the log's half messages begin.  What is None is not
+    compared.
+    """
+    packed = [
+        _packed(halves, "halves", range_halves),
+        _packed(ops, "runs", range_halves),
+    ]
+    if transactions is not None:
+        packed.append(_packed(transactions, "rows", range_halves))
+    if visible is not None:
+        packed.append(_packed(visible, "shown", range_halves))
+    has = (transactions is not None, visible is not None)
+    return (
+        reduce(lambda one, other: one.unionByName(other), packed)
+        .groupBy(BROKER, "range")
+        .applyInArrow(_folder(dict(known_from), range_halves, has), FOLDED)
+    )
+
+
+def _packed(evidence: DataFrame, kind: str, range_halves: int) -> DataFrame:
+    dtype, renamed = _KINDS[kind]
+    columns = dict.fromkeys(renamed.get(name, name) for name in dtype.names or ())
+    return evidence.select(BROKER, *columns).mapInArrow(_packer(kind, range_halves), PACKED)
+
+
+def _packer(kind: str, range_halves: int) -> Callable[[Batches], Batches]:
+    """Pack rows of this kind; runs in the task that reads them."""
+
+    def pack(batches: Batches) -> Batches:
+        for batch in batches:
+            for broker in pc.unique(batch.column(BROKER)).to_pylist():
+                mine = batch.filter(pc.equal(batch.column(BROKER), broker))
+                rows = _structured(mine, kind)
+                if kind == "halves":
+                    later = rows[rows["first"] != rows["head"]]
+                    parts = np.empty(len(later), PART)
+                    for name in PART.names or ():
+                        parts[name] = later[name]
+                    yield _by_range(broker, "parts", parts, parts["head"] // range_halves)
+                if "count" in (rows.dtype.names or ()) and kind != "rows":
+                    rows = _split(rows, range_halves)
+                yield _by_range(broker, kind, rows, rows["first"] // range_halves)
+
+    return pack
+
+
+def _structured(batch: pa.RecordBatch, kind: str) -> Rows:
+    dtype, renamed = _KINDS[kind]
+    rows = np.empty(batch.num_rows, dtype)
+    for name in dtype.names or ():
+        column = batch.column(renamed.get(name, name))
+        rows[name] = column.to_numpy(zero_copy_only=False)
+    return rows
+
+
+def _split(rows: Rows, range_halves: int) -> Rows:
+    """Cut what reaches into the next range where that begins."""
+    last = rows["first"] + rows["count"] - 1
+    over = rows["first"] // range_halves < last // range_halves
+    if not over.any():
+        return rows
+    pieces = [rows[~over]]
+    for row in rows[over]:
+        start, end = int(row["first"]), int(row["first"] + row["count"])
+        borders = [start, *range(start - start % range_halves + range_halves, end, range_halves)]
+        cut = np.repeat(row, len(borders))
+        cut["first"] = borders
+        cut["count"] = np.diff([*borders, end])
+        if "total" in (cut.dtype.names or ()):
+            cut["total"][1:] = 0
+        pieces.append(cut)
+    return np.concatenate(pieces)
+
+
+def _by_range(broker: str, kind: str, rows: Rows, ranges: Rows) -> pa.RecordBatch:
+    """One row for each range."""
+    order = np.argsort(ranges, kind="stable")
+    numbers, starts = np.unique(ranges[order], return_index=True)
+    pieces = np.split(rows[order], starts[1:])
+    packed = [piece.tobytes() for piece in pieces[: len(numbers)]]
+    return pa.record_batch(
+        {
+            BROKER: pa.array([broker] * len(numbers), pa.string()),
+            "range": pa.array(numbers, pa.int64()),
+            "kind": pa.array([kind] * len(numbers), pa.string()),
+            "packed": pa.array(packed, pa.binary()),
+        }
+    )
+
+
+def _folder(
+    known_from: dict[str, int], range_halves: int, has: tuple[bool, bool]
+) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
+    """Fold one range; runs in a task that got everything of it."""
+
+    def fold_range(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        broker, number = (one.as_py() for one in key)
+        pieces: dict[str, list[Rows]] = {kind: [] for kind in _DTYPES}
+        for kind, packed in zip(table["kind"].to_pylist(), table["packed"], strict=True):
+            pieces[kind].append(np.frombuffer(packed.as_buffer(), _DTYPES[kind]))
+        rows = {
+            kind: np.concatenate([np.empty(0, _DTYPES[kind]), *some])
+            for kind, some in pieces.items()
+        }
+        folded = fold(
+            Evidence(
+                base=number * range_halves,
+                width=range_halves,
+                known_from=known_from.get(broker, 0),
+                halves=rows["halves"],
+                parts=rows["parts"],
+                runs=rows["runs"],
+                rows=rows["rows"] if has[0] else None,
+                shown=rows["shown"] if has[1] else None,
+            )
+        )
+        return _told(broker, number * range_halves, folded)
+
+    return fold_range
+
+
+def _told(broker: str, base: int, folded: Folded) -> pa.Table:
+    def table(what: str, name: list[str], **columns: Rows) -> pa.Table:
+        nothing = np.full(len(name), -1)
+        arrays = [pa.array([what] * len(name), pa.string()), pa.array(name, pa.string())]
+        arrays.append(pa.array([broker] * len(name), pa.string()))
+        arrays += [
+            pa.array(columns.get(column, nothing), kind)
+            for column, kind in (
+                ("half_offset", pa.int64()),
+                ("head", pa.int64()),
+                ("message_count", pa.int64()),
+                ("recorded", pa.int32()),
+                ("other", pa.int64()),
+            )
+        ]
+        return pa.Table.from_arrays(arrays, names=[part.split()[0] for part in FOLDED.split(", ")])
+
+    parts = folded.parts
+    tables = [
+        table(
+            COUNT,
+            list(folded.counts),
+            half_offset=np.full(len(folded.counts), base),
+            other=np.array(list(folded.counts.values())),
+        ),
+        table(
+            PART_OF,
+            [""] * len(parts),
+            half_offset=parts["first"],
+            head=parts["head"],
+            message_count=parts["count"],
+            recorded=parts["state"],
+        ),
+    ]
+    tables += [
+        table(
+            FINDING,
+            [found.finding.value] * len(found.half_offset),
+            half_offset=found.half_offset,
+            head=found.head,
+            message_count=found.message_count,
+            recorded=found.recorded,
+            other=found.other,
+        )
+        for found in folded.found
+    ]
+    return pa.concat_tables(tables)

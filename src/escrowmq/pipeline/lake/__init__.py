@@ -1,0 +1,1 @@
+"""The lake: Delta tables, what is asked of them, and their upkeep."""

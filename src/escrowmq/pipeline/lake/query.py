@@ -1,0 +1,94 @@
+"""A question in SQL to the lake, and what comes back, as plain values."""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.sql import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUESTIONS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_WORD = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
+
+
+class Found(NamedTuple):
+    """What a query found."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    #: There are more.
+    is_cut: bool
+
+
+def query(spark: SparkSession, lake: Lake, sql: str, rows_max: int) -> Found:
+    """Ask; on the driver, which gets at most so many rows.
+
+    Raises:
+        RequestRefused: ``bad_query``, with what Spark says of it.
+    """
+    from pyspark.errors import PySparkException
+
+    word = _first_word(sql)
+    if word not in QUESTIONS:
+        raise RequestRefused("bad_query", f"begin with one of {', '.join(QUESTIONS)}", word=word)
+    register(spark, lake)
+    for name in _LOGGERS:
+        # They would print what is raised, and how it came to that.
+        logging.getLogger(name).disabled = True
+    try:
+        frame = spark.sql(sql)
+        rows = frame.limit(rows_max + 1).collect()
+    except PySparkException as error:
+        raise RequestRefused("bad_query", _first_line(str(error))) from None
+    return Found(
+        columns=frame.columns,
+        rows=[[plain(value) for value in row] for row in rows[:rows_max]],
+        is_cut=len(rows) > rows_max,
+    )
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 -- what JSON has
+    """A value as JSON has it: bytes as text if they are that, else in hexadecimal."""
+    if hasattr(value, "asDict"):
+        # A row is a tuple, and knows its names.
+        value = value.asDict()
+    told: Any = value
+    match value:
+        case bytes() | bytearray():
+            told = _text(bytes(value))
+        case date():
+            told = value.isoformat()
+        case Decimal():
+            told = str(value)
+        case dict():
+            told = {str(plain(name)): plain(held) for name, held in value.items()}
+        case list() | tuple():
+            told = [plain(held) for held in value]
+    return told
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+def _first_word(sql: str) -> str:
+    found = _WORD.match(sql)
+    return found[1].upper() if found else ""
+
+
+def _first_line(text: str) -> str:
+    """Spark goes on with plans and stack traces."""
+    line = text.strip().partition("\n")[0]
+    return line.partition(" SQLSTATE:")[0].strip()

@@ -1,0 +1,216 @@
+"""Messages from the lake, published again: each once for each replay, by its id.
+
+All of them become visible at once, or none.  That a replay is done is known to the broker as long
+as its log has it, and to the lake for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable, Transaction
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.lake.delta import Entitlement, Lake
+from escrowmq.pipeline.lake.tables import DATE, MESSAGES
+from escrowmq.protocol import properties as wire
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ListBatchesHeader
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+APP_ID = "lake-replay"
+
+#: Properties of a message's first life: whoever sends it again sets its own.
+LEFT_OUT = (
+    wire.UNIQ_KEY,
+    wire.KEYS,
+    wire.TAGS,
+    wire.WAIT,
+    wire.PGROUP,
+    wire.TRAN_MSG,
+    wire.CHECK_IMMUNITY_TIME_IN_SECONDS,
+    wire.DELAY,
+    wire.TIMER_DELIVER_MS,
+    wire.TIMER_DELAY_MS,
+    wire.TIMER_DELAY_SEC,
+    wire.TRANSACTION_ID,
+    wire.REAL_TOPIC,
+    wire.REAL_QID,
+    wire.TRANSACTION_CHECK_TIMES,
+    wire.TRAN_PREPARED_QUEUE_OFFSET,
+    wire.CLUSTER,
+    wire.MSG_REGION,
+    wire.TRACE_ON,
+    wire.RETRY_TOPIC,
+    wire.ORIGIN_MESSAGE_ID,
+    wire.POP_CK,
+)
+#: What it was then, as properties: by name, the column of the lake.
+ORIGIN = {
+    "REPLAYED_BROKER": "broker",
+    "REPLAYED_TOPIC": "topic",
+    "REPLAYED_QUEUE_ID": "queue_id",
+    "REPLAYED_QUEUE_OFFSET": "queue_offset",
+    "REPLAYED_MESSAGE_ID": "message_id",
+    "REPLAYED_UNIQUE_KEY": "unique_key",
+    "REPLAYED_TRANSACTION_ID": "transaction_id",
+}
+REPLAY_ID = "REPLAY_ID"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is to be published again, and where."""
+
+    topic: str
+    #: When the messages were visible: from, and up to.
+    from_ms: int
+    to_ms: int
+    into: str
+    #: One broker's address.
+    broker: str
+    #: Empty means one that is made of all the rest: the same order twice is one replay.
+    replay_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The replay's id."""
+        facts = "\n".join((self.topic, str(self.from_ms), str(self.to_ms), self.into))
+        return self.replay_id or hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What became of it."""
+
+    replay_id: str
+    #: Messages that were published now.
+    messages: int
+    #: It was done before: nothing was published now.
+    is_repeated: bool
+
+
+def replay(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
+    """Publish the messages, unless that is done; on the driver.
+
+    Raises:
+        RequestRefused: ``topic_unknown``, ``bad_option``, or what the sink refuses.
+    """
+    _check(order)
+    if _is_done(lake, order):
+        return Replayed(replay_id=order.name, messages=0, is_repeated=True)
+    archived = _chosen(lake.read(spark, MESSAGES), order)
+    count = archived.count()
+    if not count:
+        return Replayed(replay_id=order.name, messages=0, is_repeated=False)
+    messages = _as_sent(archived, order.name, _queue_count(order))
+    writer = messages.write.format("escrowmq").mode("append").option("broker", order.broker)
+    writer.options(topic=order.into, appId=APP_ID, batchId=order.name).save()
+    # Of two at once the broker took one, whichever it was; who writes it down first says so.
+    is_first = lake.commit(MESSAGES, (), _done(order))
+    return Replayed(
+        replay_id=order.name, messages=count if is_first else 0, is_repeated=not is_first
+    )
+
+
+def planned(spark: SparkSession, lake: Lake, order: Replay) -> Replayed:
+    """What a replay would do; changes nothing."""
+    _check(order)
+    _queue_count(order)
+    if _is_marked(lake, order) or _is_decided(order):
+        return Replayed(replay_id=order.name, messages=0, is_repeated=True)
+    count = _chosen(lake.read(spark, MESSAGES), order).count()
+    return Replayed(replay_id=order.name, messages=count, is_repeated=False)
+
+
+def _check(order: Replay) -> None:
+    if order.from_ms >= order.to_ms:
+        raise RequestRefused("bad_option", "later than --from", option="--to")
+
+
+def _is_marked(lake: Lake, order: Replay) -> bool:
+    found = lake.find(MESSAGES)
+    return found is not None and found.transaction_version(_marker(order)) is not None
+
+
+def _is_decided(order: Replay) -> bool:
+    with OwnCalls(order.broker) as calls:
+        decided = calls.rows(OwnCode.LIST_BATCHES, ListBatchesHeader(app_id=APP_ID))
+        return any(row.batch_name == order.name for row in decided)
+
+
+def _is_done(lake: Lake, order: Replay) -> bool:
+    if _is_marked(lake, order):
+        return True
+    is_decided = _is_decided(order)
+    if is_decided:
+        # Killed after it was published: the broker will forget it one day, the lake will not.
+        lake.commit(MESSAGES, (), _done(order))
+    return is_decided
+
+
+def _marker(order: Replay) -> str:
+    return f"escrowmq/replay/{order.name}"
+
+
+def _done(order: Replay) -> Entitlement:
+    def ask(delta: DeltaTable) -> list[Transaction] | None:
+        is_marked = delta.transaction_version(_marker(order)) is not None
+        return None if is_marked else [Transaction(_marker(order), 0)]
+
+    return ask
+
+
+def _queue_count(order: Replay) -> int:
+    with OwnCalls(order.broker) as calls:
+        for row in calls.rows(OwnCode.LIST_TOPICS):
+            if row.topic == order.into:
+                return int(row.write_queue_count)
+    raise RequestRefused("topic_unknown", "make it first", topic=order.into)
+
+
+def _chosen(messages: DataFrame, order: Replay) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
+
+    days = [datetime.fromtimestamp(ms / 1_000, UTC).date() for ms in (order.from_ms, order.to_ms)]
+    visible_at = F.col("visible_at_ms")
+    is_in_time = (visible_at >= order.from_ms) & (visible_at < order.to_ms)
+    # The day spares Spark the directories of all others.
+    return messages.where((F.col("topic") == order.topic) & F.col(DATE).between(*days) & is_in_time)
+
+
+def _as_sent(archived: DataFrame, replay_id: str, queue_count: int) -> DataFrame:
+    """Messages as the sink takes them: those of one queue stay in one, in their order."""
+    from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
+
+    def is_kept(name: Column, _value: Column) -> Column:
+        return ~name.isin(*LEFT_OUT, REPLAY_ID, *ORIGIN)
+
+    def has_value(_name: Column, value: Column) -> Column:
+        return value.isNotNull() & (value != "")
+
+    kept = F.map_filter(F.coalesce("properties", F.create_map()), is_kept)
+    facts = [(F.lit(name), F.col(column).cast("string")) for name, column in ORIGIN.items()]
+    origin = F.create_map(
+        F.lit(REPLAY_ID), F.lit(replay_id), *(one for pair in facts for one in pair)
+    )
+    properties = F.map_filter(F.map_concat(kept, origin), has_value)
+    tasks = archived.sparkSession.sparkContext.defaultParallelism
+    return (
+        archived.repartition(tasks, "broker", "queue_id")
+        .sortWithinPartitions("broker", "queue_id", "queue_offset")
+        .select(
+            "body",
+            "keys",
+            "tags",
+            properties.alias("properties"),
+            (F.col("queue_id") % queue_count).alias("queue_id"),
+            "born_at_ms",
+        )
+    )

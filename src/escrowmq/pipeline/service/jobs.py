@@ -1,0 +1,169 @@
+"""What the service has others do, and the Spark session on which it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.config import PipelineConfig, Places
+from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.pipeline.service.telemetry import Facts
+from escrowmq.protocol.own import OwnCode
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from pyspark.sql import SparkSession
+
+#: The oldest go first.
+ROUNDS_MAX = 10_000
+
+SETTLE = "settle"
+ARCHIVE = "archive"
+UPKEEP = "upkeep"
+
+
+class Jobs(Protocol):
+    """Each is called from one thread at a time."""
+
+    def settle(self) -> Facts:
+        """Run one round."""
+        ...
+
+    def archive(self, rounds: Sequence[Facts]) -> Facts:
+        """Take what is new into the lake, and these summaries of rounds with it."""
+        ...
+
+    def keep_up(self, today: date) -> Facts:
+        """Merge small files of the lake, and delete what is too old on this day."""
+        ...
+
+    def progress(self) -> object:
+        """What is another value when consumers went on."""
+        ...
+
+    def cancel_settle(self) -> None:
+        """Give the round up that is running."""
+        ...
+
+    def tidy(self) -> None:
+        """Give memory back."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether there is any sense in going on."""
+        ...
+
+
+class SparkJobs:
+    """Settles and archives for all brokers of the config, on one Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: PipelineConfig,
+        places: Places,
+        ledgers: Mapping[str, LedgerConfig],
+    ) -> None:
+        from escrowmq.pipeline.archive.archiving import Archive
+        from escrowmq.pipeline.lake.delta import Lake
+        from escrowmq.pipeline.settle.ledgers import Ledgers
+        from escrowmq.pipeline.settle.settling import Settling
+
+        self._spark = spark
+        self._brokers = config.broker_addresses
+        asks_max = config.check_budget_per_group
+        self._settling = Settling(spark, Ledgers(ledgers), asks_max=asks_max)
+        self._lake = Lake(places.lake)
+        self._retention_days = config.lake_retention_days
+        self._archive = Archive(
+            spark,
+            self._brokers,
+            places.lake,
+            places.checkpoints,
+            interval_ms=config.archive_interval_ms,
+        )
+        #: Summaries of rounds that are not in the lake yet.
+        self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
+
+    def settle(self) -> Facts:
+        """Run one round."""
+        self._join(SETTLE)
+        return facts_of(self._settling.round(self._brokers))
+
+    def archive(self, rounds: Sequence[Facts]) -> Facts:
+        """Take what is new into the lake, and these summaries of rounds with it."""
+        from escrowmq.pipeline.archive.rounds import append_rounds
+
+        self._join(ARCHIVE)
+        self._rounds += rounds
+        append_rounds(self._lake, tuple(self._rounds))
+        self._rounds.clear()
+        return facts_of(self._archive.run())
+
+    def archive_once(self, rounds: Sequence[Facts]) -> Facts:
+        """As ``archive``, and leave nothing running."""
+        from escrowmq.pipeline.archive.rounds import append_rounds
+
+        append_rounds(self._lake, rounds)
+        return facts_of(self._archive.once())
+
+    def keep_up(self, today: date) -> Facts:
+        """Merge small files of the lake, and delete what is too old on this day.  Without Spark."""
+        from escrowmq.pipeline.lake.upkeep import keep_up
+
+        return facts_of(keep_up(self._lake, today=today, retention_days=self._retention_days))
+
+    def progress(self) -> object:
+        """The sum over what all consumer groups have read, and how many places that is."""
+        import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+        read = places = 0
+        for address in self._brokers:
+            with OwnCalls(address) as calls:
+                for page in calls.arrow_pages(OwnCode.LIST_OFFSETS):
+                    read += pc.sum(page.batch.column("offset")).as_py() or 0
+                    places += page.batch.num_rows
+        return read, places
+
+    def cancel_settle(self) -> None:
+        """Give the round up that is running."""
+        self._spark.sparkContext.cancelJobGroup(SETTLE)
+
+    def tidy(self) -> None:
+        """End what waits for new messages, and have Java give back the heap that is free."""
+        self._archive.rest()
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 -- Spark has no other way to it
+        jvm.System.gc()
+
+    def is_alive(self) -> bool:
+        """Whether the driver's Java runs."""
+        return java_of(self._spark).poll() is None
+
+    def _join(self, name: str) -> None:
+        """Have what this thread starts next share Spark fairly with the rest, by this name."""
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", name)
+        context.setJobGroup(name, name)
+
+
+def java_of(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """The process of the driver's Java."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 -- Spark has no other way to its Java
+    assert gateway is not None
+    java: subprocess.Popen[bytes] = gateway.proc
+    return java
+
+
+def facts_of(summary: object) -> Facts:
+    """A summary as names and values."""
+    if dataclasses.is_dataclass(summary) and not isinstance(summary, type):
+        return dataclasses.asdict(summary)
+    assert isinstance(summary, msgspec.Struct), f"{type(summary)} is no summary"
+    return msgspec.structs.asdict(summary)

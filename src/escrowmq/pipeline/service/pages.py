@@ -1,0 +1,66 @@
+"""``/status`` and ``/metrics`` over HTTP, read-only, from a thread of their own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.service.telemetry import Telemetry
+
+#: A client that says nothing for so long is let go.
+SILENT_S_MAX = 10.0
+
+
+class Pages:
+    """Serves until it is closed."""
+
+    def __init__(self, host: str, port: int, telemetry: Telemetry) -> None:
+        handler = _handler(telemetry)
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise RequestRefused(
+                "address_unusable", str(error), host=host, port=port, setting="pipeline.http_port"
+            ) from error
+        self._server.daemon_threads = True
+        self.address = f"{host}:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, name="pages", daemon=True).start()
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(telemetry: Telemetry) -> type[BaseHTTPRequestHandler]:
+    pages: dict[str, tuple[str, Callable[[], str]]] = {
+        "/status": ("application/json", lambda: json.dumps(telemetry.status(), indent=2) + "\n"),
+        "/metrics": ("text/plain; version=0.0.4; charset=utf-8", telemetry.metrics),
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_S_MAX
+
+        def do_GET(self) -> None:
+            """Answer with a page, or with what there is."""
+            page = pages.get(self.path.partition("?")[0])
+            kind, body = "text/plain; charset=utf-8", f"there are {' '.join(pages)}\n"
+            if page is not None:
+                kind, body = page[0], page[1]()
+            content = body.encode()
+            self.send_response(200 if page else 404)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 -- the library's name
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the library's
+            """Who reads a page is no event."""
+
+    return Handler

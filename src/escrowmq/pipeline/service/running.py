@@ -1,0 +1,158 @@
+"""The process behind ``escrowmq pipeline``: from its settings to its last word."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from escrowmq.model.clock import SystemClock
+from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
+from escrowmq.pipeline.ledger_config import LedgerConfig
+from escrowmq.pipeline.priority import step_back
+from escrowmq.pipeline.service.jobs import SparkJobs, java_of
+from escrowmq.pipeline.service.pages import Pages
+from escrowmq.pipeline.service.service import EXIT_SPARK_DIED, Service
+from escrowmq.pipeline.spark.scratch import scratch_in
+from escrowmq.pipeline.spark.start_cache import quick_session, training_command
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+#: The start cache is made when the service has run for so long: not while it starts.
+TRAIN_AFTER_S = 30.0
+#: How long Spark may take to stop, before its Java is ended.
+STOP_S_MAX = 10.0
+
+
+def run(
+    config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
+) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit code."""
+    with _spark(config, places) as spark:
+        service = Service(config, SparkJobs(spark, config, places, ledgers), clock=SystemClock())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.stop())
+        pages = None
+        if config.http_port != OFF:
+            pages = Pages(config.http_host, config.http_port, service.telemetry)
+        _on_end(java_of(spark), lambda: service.stop(EXIT_SPARK_DIED))
+        with _training(places.cache):
+            told = {
+                "master": config.master,
+                "brokers": config.brokers,
+                "lake": places.lake if config.archive else "off",
+                "http": pages.address if pages else "off",
+            }
+            say(f"ready {' '.join(f'{name}={value}' for name, value in told.items())}")
+            exit_code = service.run()
+        if pages is not None:
+            pages.close()
+    if exit_code == EXIT_SPARK_DIED:
+        log.error("spark_died", extra={"master": config.master})
+    return exit_code
+
+
+def run_once(
+    config: PipelineConfig, places: Places, ledgers: Mapping[str, LedgerConfig], say: Say
+) -> None:
+    """One round, one run of archiving, and what the lake needs."""
+    with _spark(config, places) as spark:
+        jobs = SparkJobs(spark, config, places, ledgers)
+        settled = jobs.settle()
+        say(_line("settled", settled))
+        if config.archive:
+            say(_line("archived", jobs.archive_once([settled])))
+            say(_line("kept_up", jobs.keep_up(datetime.now(UTC).date())))
+
+
+def _line(word: str, facts: Mapping[str, object]) -> str:
+    return " ".join([word, *(f"{name}={value}" for name, value in facts.items())])
+
+
+@contextmanager
+def _spark(config: PipelineConfig, places: Places) -> Iterator[SparkSession]:
+    if is_local(config.master):
+        step_back(config.niceness)
+    with scratch_in(places.cache) as scratch:
+        spark = quick_session(config, cache=places.cache, scratch=scratch)
+        try:
+            yield spark
+        finally:
+            _end(spark)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop Spark and its Java.  Whatever it was doing may be cut short anywhere."""
+    # Of a batch that is cut short it would log all of two languages' stacks.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    java = java_of(spark)
+    if java.poll() is None:
+        stopping = threading.Thread(target=_stop, args=(spark,), daemon=True)
+        stopping.start()
+        stopping.join(STOP_S_MAX)
+    assert java.stdin is not None
+    with suppress(OSError):
+        java.stdin.close()
+    try:
+        java.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+
+
+def _stop(spark: SparkSession) -> None:
+    with suppress(Exception):  # Its Java may be dead, or in the middle of something.
+        spark.stop()
+
+
+def _on_end(process: subprocess.Popen[bytes], tell: Callable[[], None]) -> None:
+    def wait() -> None:
+        process.wait()
+        tell()
+
+    threading.Thread(target=wait, name="java", daemon=True).start()
+
+
+@contextmanager
+def _training(cache: Path) -> Iterator[None]:
+    """Have the start cache made, some time after the start, if there is none."""
+    ending = threading.Event()
+
+    def train() -> None:
+        if ending.wait(TRAIN_AFTER_S):
+            return
+        command = training_command(cache)
+        if command is None:
+            return
+        # A group of its own: with its Java, which would write on for long.
+        with subprocess.Popen(  # noqa: S603 -- our own command
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        ) as process:
+            while process.poll() is None:
+                if ending.wait(1.0):
+                    os.killpg(process.pid, signal.SIGKILL)
+        log.info("start_cache_trained", extra={"exit_code": process.returncode})
+
+    thread = threading.Thread(target=train, name="training", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join(STOP_S_MAX)

@@ -1,0 +1,239 @@
+"""The pipeline as a service: waits until a broker says that there is something to do, and does it.
+
+One thread conducts: it hears brokers (``watching.py``), asks the pace what is next (``pacing.py``),
+and hands work to two others, one for settling and one for archiving and the lake's upkeep, so that
+neither waits for the other.  A failed run is told, counted and tried again; only a dead Spark ends
+the service.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TypeAlias
+
+from escrowmq.model.clock import Clock
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.service.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
+from escrowmq.pipeline.service.lanes import Done, Lane
+from escrowmq.pipeline.service.pacing import PROGRESS_MS, Heard, Pace
+from escrowmq.pipeline.service.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
+from escrowmq.pipeline.service.watching import Away, BrokerWatch
+
+log = logging.getLogger(__name__)
+
+EXIT_SPARK_DIED = 7
+
+PROGRESS = "progress"
+#: The same before a run, which writes down how far consumers are: what is known then is no news.
+BASELINE = "baseline"
+TIDY = "tidy"
+
+#: Whether Spark lives is looked at so often.
+LOOK_MS = 5_000
+#: A broker lets nobody wait for longer than 25 seconds; what comes sooner would look like news.
+WAIT_MS_MAX = 20_000
+#: A broker that does not answer is asked again after so long.
+AWAY_MS = 1_000
+#: After so long without work, memory is given back.
+TIDY_AFTER_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    exit_code: int
+
+
+Event: TypeAlias = Heard | Away | Done | _Stop
+Watching: TypeAlias = Callable[[str, Callable[[Heard | Away], None]], BrokerWatch]
+
+
+class Service:
+    """Conducts.  ``stop`` may be called from anywhere, all else from the thread that runs it."""
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        jobs: Jobs,
+        *,
+        clock: Clock,
+        watching: Watching = BrokerWatch,
+    ) -> None:
+        self.telemetry = Telemetry(master=config.master, started_at_ms=clock.now_ms())
+        self._config = config
+        self._jobs = jobs
+        self._clock = clock
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._pace = Pace(config)
+        settling, archiving = (Lane(name, self._events.put) for name in (SETTLE, ARCHIVE))
+        self._lanes = {SETTLE: settling, ARCHIVE: archiving, UPKEEP: archiving}
+        self._watches = {
+            address: watching(address, self._events.put) for address in config.broker_addresses
+        }
+        for address in self._watches:
+            self.telemetry.brokers[address] = BrokerFacts(
+                address=address, away_since_ms=clock.now_ms()
+            )
+        #: When each broker may be asked, and since when things are news there.
+        self._ask_at_ms = dict.fromkeys(self._watches, 0)
+        self._since_ms = dict.fromkeys(self._watches, 0)
+        self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
+        self._progress: object = None
+        self._progress_at_ms = _now_ms() + PROGRESS_MS
+        self._worked_at_ms: int | None = None
+        self._is_cancelled = False
+
+    def stop(self, exit_code: int = 0) -> None:
+        """Run no longer."""
+        self._events.put(_Stop(exit_code))
+
+    def run(self) -> int:
+        """Run until it is stopped, or Spark has died; the exit code."""
+        while True:
+            self._ask()
+            self._start_work()
+            event = self._next_event()
+            if isinstance(event, _Stop):
+                break
+            if event is not None:
+                self._handle(event)
+            if not self._jobs.is_alive():
+                event = _Stop(EXIT_SPARK_DIED)
+                break
+        for watch in self._watches.values():
+            watch.close()
+        for lane in self._lanes.values():
+            lane.close()
+        return event.exit_code
+
+    # Asking.
+
+    def _ask(self) -> None:
+        intervals_ms = (self._config.settle_interval_ms, self._config.archive_interval_ms)
+        wait_ms = min(*intervals_ms, WAIT_MS_MAX)
+        for address, watch in self._watches.items():
+            # While a round runs, what is due is being looked at: everything would be news.
+            is_free = not watch.is_asking and not self._pace.settling.is_running
+            if is_free and self._ask_at_ms[address] <= _now_ms():
+                # The first answer tells how things are, the others what is new.
+                since_ms = self._since_ms[address]
+                watch.ask(wait_ms if since_ms else 0, since_ms)
+
+    def _next_event(self) -> Event | None:
+        pace = self._pace
+        at_ms = [pace.settle_at_ms(), pace.archive_at_ms(), pace.upkeep_at_ms()]
+        at_ms += self._ask_at_ms.values()
+        future = [at for at in at_ms if at is not None and at > _now_ms()]
+        wait_ms = min([*future, _now_ms() + LOOK_MS]) - _now_ms()
+        try:
+            return self._events.get(timeout=max(wait_ms, 0) / 1_000)
+        except queue.Empty:
+            return None
+
+    def _handle(self, event: Heard | Away | Done) -> None:
+        with self.telemetry.lock:
+            if isinstance(event, Done):
+                self._on_done(event)
+            elif isinstance(event, Heard):
+                self._on_heard(event)
+            else:
+                self._on_away(event)
+
+    def _on_heard(self, heard: Heard) -> None:
+        self._watches[heard.broker].is_asking = False
+        self._pace.note(heard)
+        # What was heard once is no news, whether or not a round follows at once.
+        self._since_ms[heard.broker] = heard.now_ms
+        facts = self.telemetry.brokers[heard.broker]
+        facts.hear(heard, self._clock.now_ms())
+        facts.archive_lag_bytes = self._pace.archive_lag()[heard.broker]
+
+    def _on_away(self, away: Away) -> None:
+        self._watches[away.broker].is_asking = False
+        self._pace.note_away(away.broker)
+        self._ask_at_ms[away.broker] = _now_ms() + AWAY_MS
+        self._since_ms[away.broker] = 0
+        self.telemetry.brokers[away.broker].lose(str(away.error), self._clock.now_ms())
+
+    # Working.
+
+    def _start_work(self) -> None:
+        now_ms = _now_ms()
+        settle_at_ms, archive_at_ms = self._pace.settle_at_ms(), self._pace.archive_at_ms()
+        if settle_at_ms is not None and settle_at_ms <= now_ms:
+            self._pace.round_began(now_ms)
+            self._begin(SETTLE, self.telemetry.settle, self._jobs.settle)
+        if archive_at_ms is not None and archive_at_ms <= now_ms:
+            self._pace.archive_began(now_ms)
+            rounds = tuple(self._rounds)
+            self._rounds.clear()
+            self._lanes[ARCHIVE].do(BASELINE, self._jobs.progress)
+            self._begin(ARCHIVE, self.telemetry.archive, lambda: self._jobs.archive(rounds))
+        elif self._config.archive and self._progress_at_ms <= now_ms:
+            self._progress_at_ms = now_ms + PROGRESS_MS
+            self._lanes[ARCHIVE].do(PROGRESS, self._jobs.progress)
+        upkeep_at_ms = self._pace.upkeep_at_ms()
+        if upkeep_at_ms is not None and upkeep_at_ms <= now_ms:
+            self._pace.keeping_up.begin(now_ms)
+            today = self._today()
+            self._begin(UPKEEP, self.telemetry.upkeep, lambda: self._jobs.keep_up(today))
+        self._look_after(now_ms)
+
+    def _begin(self, name: str, facts: RunFacts, work: Callable[[], Facts]) -> None:
+        facts.last_began_at_ms = self._clock.now_ms()
+        self._worked_at_ms = _now_ms()
+        self._is_cancelled = self._is_cancelled and name != SETTLE
+        self._lanes[name].do(name, work)
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock.now_ms() / 1_000, UTC).date()
+
+    def _look_after(self, now_ms: int) -> None:
+        """Give up what takes too long, and give back what is not needed."""
+        settling = self._pace.settling
+        if settling.is_running:
+            assert settling.began_at_ms is not None
+            is_late = now_ms - settling.began_at_ms > self._config.round_ms_max
+            if is_late and not self._is_cancelled:
+                self._is_cancelled = True
+                log.error("round_given_up", extra={"after_ms": now_ms - settling.began_at_ms})
+                self._jobs.cancel_settle()
+        is_idle = not settling.is_running and not self._pace.archiving.is_running
+        if self._worked_at_ms is None or not is_idle:
+            return
+        if now_ms - self._worked_at_ms > TIDY_AFTER_MS:
+            self._worked_at_ms = None
+            self._lanes[ARCHIVE].do(TIDY, self._jobs.tidy)
+
+    def _on_done(self, done: Done) -> None:
+        now_ms = _now_ms()
+        is_failed = done.error is not None
+        if done.name in (SETTLE, ARCHIVE, UPKEEP):
+            self._worked_at_ms = now_ms
+        if done.name == SETTLE:
+            self._pace.settling.end(now_ms, is_failed=is_failed)
+            self._rounds += self.telemetry.settle.end(done, self._clock.now_ms())
+        elif done.name == ARCHIVE:
+            told = self.telemetry.archive.end(done, self._clock.now_ms())
+            is_whole = all(facts.get("is_complete", True) for facts in told)
+            self._pace.archive_ended(now_ms, is_failed=is_failed, is_whole=is_whole)
+            for broker, lag in self._pace.archive_lag().items():
+                self.telemetry.brokers[broker].archive_lag_bytes = lag
+        elif done.name == UPKEEP:
+            self._pace.keeping_up.end(now_ms, is_failed=is_failed)
+            self.telemetry.upkeep.end(done, self._clock.now_ms())
+        elif is_failed:
+            log.warning("side_work_failed", extra={"work": done.name, "why": repr(done.error)})
+        elif done.name == BASELINE:
+            self._progress = done.result
+        elif done.name == PROGRESS and done.result != self._progress:
+            self._pace.note_progress()
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,171 @@
+"""What the pipeline did: for the log, for people, and for Prometheus.
+
+Written by the service's thread alone, under the lock; a reader gets a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.service.lanes import Done
+from escrowmq.pipeline.service.pacing import Heard
+
+log = logging.getLogger(__name__)
+
+Facts = Mapping[str, object]
+"""A summary as it is shown: names and values."""
+
+ERROR_CHARS_MAX = 2_000
+#: Of a summary, what is a state and no sum over all runs.
+NOT_SUMMED = {"started_at_ms", "brokers", "lag_ms"}
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFacts:
+    """One kind of work, over all of its runs."""
+
+    runs: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+    last_began_at_ms: int = 0
+    last_ended_at_ms: int = 0
+    last_error: str = ""
+    last: dict[str, object] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+
+    def end(self, done: Done, now_ms: int) -> list[Facts]:
+        """Note and tell how a run ended; return its summary, if it ended well."""
+        self.last_ended_at_ms = now_ms
+        if done.error is not None:
+            self._fail(done)
+            return []
+        assert isinstance(done.result, Mapping)
+        self.runs += 1
+        self.failures_in_a_row = 0
+        self.last = dict(done.result)
+        for name, number in _numbers(self.last):
+            if name not in NOT_SUMMED:
+                self.totals[name] = self.totals.get(name, 0) + number
+        return [done.result]
+
+    def _fail(self, done: Done) -> None:
+        self.failures += 1
+        self.failures_in_a_row += 1
+        self.last_error = f"{type(done.error).__name__}: {done.error}"[:ERROR_CHARS_MAX]
+        extra = {"failures_in_a_row": self.failures_in_a_row, "why": self.last_error}
+        # A broker or a database that is away needs no trace of our code; a mistake of ours does.
+        trace = None if isinstance(done.error, EscrowError) else done.error
+        log.error(f"{done.name}_failed", extra=extra, exc_info=trace)  # noqa: G004 -- its name
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerFacts:
+    """What is known of a broker."""
+
+    address: str
+    is_reachable: bool = False
+    #: Since when it does not answer; 0 if it does.
+    away_since_ms: int = 0
+    error: str = ""
+    heard_at_ms: int = 0
+    due: int = 0
+    undecided: int = 0
+    sink_attempts: int = 0
+    log_end: int = 0
+    #: Bytes of its log that are not in the lake yet.
+    archive_lag_bytes: int = 0
+
+    def hear(self, heard: Heard, now_ms: int) -> None:
+        """It answered."""
+        if not self.is_reachable:
+            log.info("broker_found", extra={"broker": self.address})
+        self.is_reachable, self.away_since_ms, self.error = True, 0, ""
+        self.heard_at_ms = now_ms
+        self.due, self.undecided = heard.due, heard.undecided
+        self.sink_attempts, self.log_end = heard.sink_attempts, heard.log_end
+
+    def lose(self, why: str, now_ms: int) -> None:
+        """It did not answer."""
+        if not self.error:
+            # Once, however often it is asked in vain.
+            log.warning("broker_away", extra={"broker": self.address, "why": why})
+        if self.is_reachable:
+            self.is_reachable, self.away_since_ms = False, now_ms
+        self.error = why
+
+
+def _numbers(facts: Facts) -> Iterator[tuple[str, float]]:
+    """Every number in a summary, by its name; those of a mapping by its name and theirs."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}_{inner}", number) for inner, number in _numbers(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+
+
+class Telemetry:
+    """The facts, and the two forms in which they are shown."""
+
+    def __init__(self, *, master: str, started_at_ms: int) -> None:
+        self.lock = threading.Lock()
+        self._about = {
+            "version": version("escrowmq"),
+            "pid": os.getpid(),
+            "master": master,
+            "started_at_ms": started_at_ms,
+        }
+        self.settle = RunFacts()
+        self.archive = RunFacts()
+        self.upkeep = RunFacts()
+        self.brokers: dict[str, BrokerFacts] = {}
+
+    def status(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        with self.lock:
+            return {
+                **self._about,
+                "settle": asdict(self.settle),
+                "archive": asdict(self.archive),
+                "upkeep": asdict(self.upkeep),
+                "brokers": {name: asdict(broker) for name, broker in self.brokers.items()},
+            }
+
+    def metrics(self) -> str:
+        """Everything that is a number, as Prometheus reads it."""
+        with self.lock:
+            kinds = {"settle": self.settle, "archive": self.archive, "upkeep": self.upkeep}
+            lines = [line for name, facts in kinds.items() for line in self._of_runs(name, facts)]
+            lines += self._of_brokers()
+        return "\n".join(lines) + "\n"
+
+    def _of_runs(self, name: str, facts: RunFacts) -> Iterator[str]:
+        yield from _metric(f"{name}_runs_total", "counter", facts.runs)
+        yield from _metric(f"{name}_failures_total", "counter", facts.failures)
+        yield from _metric(f"{name}_failures_in_a_row", "gauge", facts.failures_in_a_row)
+        last_s = facts.last_ended_at_ms / 1_000
+        yield from _metric(f"{name}_last_ended_timestamp_seconds", "gauge", last_s)
+        for fact, number in _numbers(facts.last):
+            if fact == "lag_ms":
+                yield from _metric(f"{name}_{fact}", "gauge", number)
+        for fact, total in sorted(facts.totals.items()):
+            yield from _metric(f"{name}_{fact}_total", "counter", total)
+
+    def _of_brokers(self) -> Iterator[str]:
+        names = ("is_reachable", "due", "undecided", "sink_attempts", "archive_lag_bytes")
+        for name in names:
+            yield f"# TYPE escrowmq_pipeline_broker_{name} gauge"
+            for broker, facts in self.brokers.items():
+                # An address has neither quotes nor backslashes.
+                label = f'{{broker="{broker}"}}'
+                yield f"escrowmq_pipeline_broker_{name}{label} {int(getattr(facts, name))}"
+
+
+def _metric(name: str, kind: str, value: float) -> Iterator[str]:
+    yield f"# TYPE escrowmq_pipeline_{name} {kind}"
+    yield f"escrowmq_pipeline_{name} {value}"

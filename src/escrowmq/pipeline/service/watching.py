@@ -1,0 +1,75 @@
+"""One thread for each broker, which asks it whether there is something to do and waits for news."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from escrowmq.client.own_calls import ANSWER_S, OwnCalls
+from escrowmq.model.errors import EscrowError
+from escrowmq.pipeline.service.pacing import Heard
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader
+
+#: An answer that comes so much sooner than the wait ends is one with news.
+EARLY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A broker that did not answer, and why."""
+
+    broker: str
+    error: EscrowError
+
+
+class BrokerWatch:
+    """Asks one broker, once for each ``ask``, and tells ``listener`` what it said.
+
+    The listener is called from the watch's own thread.
+    """
+
+    def __init__(self, address: str, listener: Callable[[Heard | Away], None]) -> None:
+        self.address = address
+        #: Whether an answer is still to come.
+        self.is_asking = False
+        self._listener = listener
+        self._calls = OwnCalls(address, answer_s=2 * ANSWER_S)
+        self._questions: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=f"watch {address}", daemon=True).start()
+
+    def ask(self, wait_ms: int, since_ms: int) -> None:
+        """Ask it to answer when something came due after `since_ms`, or after `wait_ms`."""
+        self.is_asking = True
+        self._questions.put((wait_ms, since_ms))
+
+    def close(self) -> None:
+        """Ask no more; an answer that is still awaited is nobody's."""
+        self._questions.put(None)
+
+    def _run(self) -> None:
+        with self._calls:
+            while (question := self._questions.get()) is not None:
+                self._listener(self._heard(*question))
+
+    def _heard(self, wait_ms: int, since_ms: int) -> Heard | Away:
+        began_s = time.monotonic()
+        try:
+            header = AwaitDueHeader(wait_ms=wait_ms, since_ms=since_ms)
+            said = self._calls.call(OwnCode.AWAIT_DUE, header).header
+        except EscrowError as error:
+            return Away(self.address, error)
+        assert isinstance(said, AwaitDueAnswer)
+        return Heard(
+            broker=self.address,
+            now_ms=said.now_ms,
+            due=said.due,
+            undecided=said.undecided,
+            sink_attempts=said.sink_attempts,
+            batches_decided=said.batches_decided,
+            log_end=said.log_end,
+            is_news=time.monotonic() - began_s < wait_ms / 1_000 - EARLY_S,
+        )

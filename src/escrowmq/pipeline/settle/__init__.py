@@ -1,0 +1,1 @@
+"""Rounds of settling: what is undecided is looked up, asked for, decided or parked."""

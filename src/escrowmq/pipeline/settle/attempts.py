@@ -1,0 +1,75 @@
+"""Attempts of Spark sinks that nobody will ever commit are rolled back, by evidence alone.
+
+Evidence is for what a broker decides itself.  A part whose home is elsewhere ends as that one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.model.sink_attempt import is_part
+from escrowmq.pipeline.settle.brokers import decided_batches
+from escrowmq.pipeline.settle.parts import settle_parts
+from escrowmq.pipeline.settle.rows import Kind
+from escrowmq.pipeline.settle.stages import told
+from escrowmq.pipeline.settle.tasks import TellTask
+from escrowmq.pipeline.sink.orphans import orphaned
+from escrowmq.pipeline.views.facts import BROKER, PRODUCER_GROUP
+from escrowmq.transaction.commands import VerdictKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql import SparkSession
+
+
+Done = tuple[list[dict[str, Any]], Mapping[str, EscrowError]]
+"""The reports of what was done, and the brokers that could not be asked: what hangs on them is
+left alone."""
+
+
+def settle_attempts(spark: SparkSession, attempts: pa.Table, homes: Mapping[str, str]) -> Done:
+    """Roll back those with evidence against them, then end parts as their homes did.
+
+    `homes` are the addresses of brokers, by name.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+    is_part_of = pa.array([is_part(group) for group in attempts.column(PRODUCER_GROUP).to_pylist()])
+    at_home = attempts.filter(pc.invert(is_part_of))
+    # First: what is rolled back at home is so elsewhere in the same round.
+    done, away = _settle_at_home(spark, at_home) if at_home.num_rows else ([], {})
+    parts = attempts.filter(is_part_of)
+    if parts.num_rows:
+        more, also_away = settle_parts(parts, homes)
+        done, away = done + more, {**away, **also_away}
+    return done, away
+
+
+def _settle_at_home(spark: SparkSession, attempts: pa.Table) -> Done:
+    """Roll back those with evidence against them."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    away: dict[str, EscrowError] = {}
+    decided: list[pa.Table] = []
+    for broker in attempts.column(BROKER).unique().to_pylist():
+        try:
+            decided += [_of(broker, batch) for batch in decided_batches(broker)]
+        except EscrowError as error:
+            away[broker] = error
+            attempts = attempts.filter(pc.not_equal(attempts.column(BROKER), broker))
+    if not attempts.num_rows:
+        return [], away
+    batches = pa.concat_tables(decided)
+    orphans = orphaned(spark.createDataFrame(attempts), spark.createDataFrame(batches))
+    done = told(orphans, TellTask(VerdictKind.ROLLBACK, Kind.ATTEMPT))
+    return done.toArrow().to_pylist(), away
+
+
+def _of(broker: str, batch: pa.RecordBatch) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch]).append_column(BROKER, pa.repeat(broker, batch.num_rows))

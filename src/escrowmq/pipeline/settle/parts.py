@@ -1,0 +1,117 @@
+"""Parts of sink attempts whose home is another broker: each ends as it ended there.
+
+That carries a decision to brokers that the driver did not reach any more.  Runs on the driver: the
+homes are asked for many at a time, and there are few parts even of large batches.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.model.sink_attempt import HomePart, parse_part
+from escrowmq.pipeline.settle.brokers import ANSWER_S
+from escrowmq.pipeline.settle.rows import UNKNOWN, Kind, Tallies, Tally, counts, reports
+from escrowmq.pipeline.settle.verdicts import Verdicts
+from escrowmq.pipeline.sink.fates import verdict_on_part
+from escrowmq.pipeline.views.facts import AGE_MS, BROKER, PRODUCER_GROUP, TRANSACTION_ID
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_headers import FindAttemptsHeader
+from escrowmq.protocol.own_rows import SoughtAttemptRow
+from escrowmq.transaction.commands import VerdictKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+#: Why nothing was done about a part, or why it was parked.
+HOME_AWAY = "home_away"
+HOME_UNKNOWING = "home_does_not_know"
+
+_Row = Mapping[str, Any]
+
+
+class _Judged(NamedTuple):
+    """What is to be done with a part, and if it is not, why."""
+
+    verdict: VerdictKind | None
+    reason: str = ""
+
+
+def settle_parts(
+    parts: pa.Table, homes: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], Mapping[str, EscrowError]]:
+    """End those of the parts whose home has decided.
+
+    `homes` are the addresses of brokers, by name.  The reports of what was done, and the homes
+    that could not be asked.
+    """
+    rows: list[_Row] = parts.to_pylist()
+    judged, away = judge(rows, homes)
+    tallies = Tallies()
+    for row, (verdict, reason) in zip(rows, judged, strict=True):
+        if verdict is None and reason:
+            tallies[Tally(row[BROKER], UNKNOWN, reason)] += 1
+    origin = uuid4().hex
+    with Verdicts(tallies) as verdicts:
+        (batch,) = parts.combine_chunks().to_batches()
+        verdicts.put(
+            batch,
+            [None if one.verdict is None else one.verdict.value for one in judged],
+            [one.reason or None for one in judged],
+        )
+        verdicts.flush()
+        parked = reports(Kind.PARKED, verdicts.parked, origin=origin)
+    return [*parked.to_pylist(), *counts(tallies, origin=origin).to_pylist()], away
+
+
+def judge(
+    rows: Sequence[_Row], homes: Mapping[str, str]
+) -> tuple[list[_Judged], dict[str, EscrowError]]:
+    """What is to be done with each, and the homes that could not be asked."""
+    judged = [_judged(None, row[AGE_MS]) for row in rows]
+    away: dict[str, EscrowError] = {}
+    by_home: dict[tuple[str, str], list[tuple[int, HomePart]]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        home = parse_part(row[PRODUCER_GROUP], row[TRANSACTION_ID])
+        if home is not None:
+            by_home[home.broker, home.held_as.producer_group].append((number, home))
+    for (name, group), its in by_home.items():
+        place = homes.get(name, name)
+        try:
+            if place in away:
+                # It was asked for another app id.
+                raise away[place]
+            states = _states(homes.get(name), group, [home for _, home in its])
+        except EscrowError as error:
+            away[place] = error
+            for number, _ in its:
+                judged[number] = _Judged(None, HOME_AWAY)
+        else:
+            for (number, _), state in zip(its, states, strict=True):
+                judged[number] = _judged(state, rows[number][AGE_MS])
+    return judged, away
+
+
+def _judged(state_at_home: str | None, age_ms: int) -> _Judged:
+    verdict = verdict_on_part(state_at_home, age_ms)
+    return _Judged(verdict, HOME_UNKNOWING if state_at_home is None else "")
+
+
+def _states(address: str | None, group: str, sought: Sequence[HomePart]) -> list[str | None]:
+    """What became of these attempts at their home."""
+    if address is None:
+        raise Unavailable("home_away", "settle must reach the broker that decides")
+    header, states = FindAttemptsHeader(producer_group=group), []
+    rows_max = OWN_REQUESTS[OwnCode.FIND_ATTEMPTS].rows_max
+    with OwnCalls(address, answer_s=ANSWER_S) as calls:
+        for start in range(0, len(sought), rows_max):
+            rows = [
+                SoughtAttemptRow(one.half_offset, one.held_as.transaction_id)
+                for one in sought[start : start + rows_max]
+            ]
+            states += [row.state for row in calls.call(OwnCode.FIND_ATTEMPTS, header, rows).rows]
+    return states

@@ -1,0 +1,65 @@
+"""The one Spark job of a settle round: how it is put together, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from escrowmq.pipeline.settle.rows import READ_COLUMNS, Kind
+from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from escrowmq.pipeline.settle.brokers import Standing
+    from escrowmq.pipeline.settle.ledgers import KnownLedgers
+
+RANGE_ROWS = 50_000
+"""What one task settles, about."""
+SMALL_ROWS = 10_000
+"""So few undecided, over all brokers, are one task's work."""
+
+
+class Plan:
+    """Makes it for each round anew.
+
+    The rules as Columns are kept from round to round: each is made by hundreds of calls into the
+    JVM, which took half of a small round.
+    """
+
+    def __init__(self, spark: SparkSession, asks_max: int) -> None:
+        self.spark = spark
+        self._asks_max = asks_max
+        self._due: tuple[object, Sequence[Column]] = (None, ())
+        self._columns: Sequence[Column] = ()
+
+    def reports(self, standing: Sequence[Standing], known: KnownLedgers) -> DataFrame:
+        """What will have been done, once somebody wants to know."""
+        from escrowmq.pipeline.settle import stages
+        from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
+
+        policies = {broker.address: broker.policy for broker in standing}
+        if self._due[0] != (policies, known.uuids):
+            made = stages.due_columns(policies, known.uuids)
+            self._due = (policies, known.uuids), made
+        self._columns = self._columns or stages.task_columns()
+        # The rules of all brokers: who has work changes from round to round.
+        at_work = [broker for broker in standing if broker.has_work]
+        due = stages.classified(self._undecided(at_work), self._due[1])
+        settled = stages.settled(stages.to_settle(due, self._columns), SettleTask(known))
+        budgeted = stages.within_budget(settled, self._asks_max)
+        return stages.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK))
+
+    def _undecided(self, standing: Sequence[Standing]) -> DataFrame:
+        options = {
+            "view": "transactions",
+            "broker": ",".join(broker.address for broker in standing),
+            "states": State.PREPARED.label,
+            "columns": ",".join(READ_COLUMNS),
+            "withIds": "true",
+            "rangeRows": str(RANGE_ROWS),
+        }
+        read = self.spark.read.format("escrowmq").options(**options).load()
+        is_small = sum(broker.undecided for broker in standing) <= SMALL_ROWS
+        return read.coalesce(1) if is_small else read

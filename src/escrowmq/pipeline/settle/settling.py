@@ -1,0 +1,205 @@
+"""One settle round: reads what is undecided, has it settled, and says what was done.
+
+Runs on the driver.  A round may run twice, on two drivers at once, or be killed anywhere: verdicts
+name the version that they were computed from, and fences mean the same whoever writes them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, dropwhile, islice
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
+from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.pipeline.settle.brokers import Standing, look_at
+from escrowmq.pipeline.settle.plan import Plan
+from escrowmq.pipeline.settle.round_summary import RoundSummary
+from escrowmq.pipeline.settle.rows import (
+    ASKS_DUE,
+    ASKS_SENT,
+    KIND,
+    NO_LEDGER,
+    REASON,
+    ROWS,
+    SEEN,
+    UNKNOWN,
+    UNTOLD,
+    WAITING,
+    WHAT,
+    WITHOUT_DUE,
+    Kind,
+)
+from escrowmq.pipeline.views.facts import (
+    AGE_MS,
+    BROKER,
+    HALF_OFFSET,
+    PRODUCER_GROUP,
+    TRANSACTION_ID,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql import SparkSession
+
+    from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
+
+log = logging.getLogger(__name__)
+
+ASKS_MAX = 1_000
+"""Checks for one producer group in one round, if nobody says otherwise."""
+ALERTS_MAX = 20
+"""Parked transactions that a round names in the log; all are counted."""
+
+_COUNTED = (
+    SEEN,
+    WAITING,
+    NO_LEDGER,
+    *(outcome.value for outcome in VerdictOutcome if outcome is not VerdictOutcome.UNKNOWN),
+)
+_PARKED_FACTS = (BROKER, HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS, REASON)
+_Report = Mapping[str, Any]
+
+
+def settle_round(
+    spark: SparkSession, brokers: Sequence[str], ledgers: Ledgers, *, asks_max: int = ASKS_MAX
+) -> RoundSummary:
+    """Run one round; whoever runs many keeps a ``Settling``."""
+    return Settling(spark, ledgers, asks_max=asks_max).round(brokers)
+
+
+class Settling:
+    """Runs rounds, one after the other, on the driver."""
+
+    def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
+        self._ledgers = ledgers
+        self._plan = Plan(spark, asks_max)
+
+    def round(self, brokers: Sequence[str]) -> RoundSummary:
+        """Look at everything undecided once, and do what the rules say now.
+
+        With nothing due no Spark job runs.
+
+        A broker that is away, or goes away meanwhile, is left out; the summary names it.
+
+        Raises:
+            ProtocolViolation: ``due_missing``: facts were broken; all others were settled.
+            Unavailable: ``round_failed``, if no broker is to blame.
+        """
+        made = _Round(self._plan)
+        made.run(brokers, self._ledgers)
+        summary = made.summary()
+        for facts in made.parked[:ALERTS_MAX]:
+            log.warning("transaction_parked", extra={name: facts[name] for name in _PARKED_FACTS})
+        log.info("settle_done", extra=summary.to_dict())
+        without_due = made.counts[WITHOUT_DUE]
+        if without_due:
+            raise ProtocolViolation(
+                "due_missing", "no rule holds for what a broker says", rows=without_due
+            )
+        return summary
+
+
+@dataclass
+class _Round:
+    """What is known while a round runs."""
+
+    plan: Plan
+    started_at_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    began_s: float = field(default_factory=time.monotonic)
+    brokers: int = 0
+    #: By name, the addresses of those that answer; two with one name cannot be told apart.
+    homes: Mapping[str, str] = field(default_factory=dict)
+    attempts: int = 0
+    away: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    parked: list[_Report] = field(default_factory=list)
+
+    def run(self, addresses: Sequence[str], ledgers: Ledgers) -> None:
+        """Settle; without those who go away meanwhile, if the job fails for it.
+
+        Brokers where nothing is due are not read: what they hold is known to wait.
+        """
+        standing = self._look_at(addresses)
+        known: KnownLedgers | None = None
+        reports: pa.Table | None = None
+        while reports is None and any(broker.has_work for broker in standing):
+            known = known or ledgers.known()
+            done = self.plan.reports(standing, known)
+            try:
+                reports = done.toArrow()
+            except Exception as error:
+                before, standing = standing, self._look_at([one.address for one in standing])
+                if len(standing) == len(before):
+                    raise Unavailable(
+                        "round_failed", "the next round tries again", cause=_cause(error)
+                    ) from error
+        if reports is not None:
+            self._take_in(reports)
+        idle = sum(broker.undecided for broker in standing if not broker.has_work)
+        self.counts.update({SEEN: idle, WAITING: idle})
+
+    def _take_in(self, reports: pa.Table) -> None:
+        from escrowmq.pipeline.settle.tasks import where
+
+        attempts = where(reports, KIND, Kind.ATTEMPT.value)
+        self._note(where(reports, KIND, Kind.ATTEMPT.value, is_so=False).to_pylist())
+        self.attempts = attempts.num_rows
+        if self.attempts:
+            from escrowmq.pipeline.settle.attempts import settle_attempts
+
+            done, away = settle_attempts(self.plan.spark, attempts, self.homes)
+            self._note(done)
+            self._lose(away)
+
+    def _look_at(self, addresses: Sequence[str]) -> list[Standing]:
+        standing, away = look_at(addresses)
+        self._lose(away)
+        self.brokers = len(standing)
+        named = Counter(broker.name for broker in standing)
+        self.homes = {one.name: one.address for one in standing if named[one.name] == 1}
+        return standing
+
+    def _lose(self, away: Mapping[str, EscrowError]) -> None:
+        for address, error in away.items():
+            log.warning("broker_away", extra={"broker": address, "cause": str(error)})
+        self.away |= away.keys()
+
+    def _note(self, reports: Iterable[_Report]) -> None:
+        for report in reports:
+            if report[KIND] == Kind.PARKED.value:
+                self.parked.append(report)
+            elif report[KIND] == Kind.COUNT.value and report[WHAT] in (UNKNOWN, UNTOLD):
+                self.unknown[report[REASON]] += report[ROWS]
+                if report[WHAT] == UNTOLD:
+                    self.away.add(report[BROKER])
+            elif report[KIND] == Kind.COUNT.value:
+                self.counts[report[WHAT]] += report[ROWS]
+
+    def summary(self) -> RoundSummary:
+        """Say what was done."""
+        return RoundSummary(
+            started_at_ms=self.started_at_ms,
+            took_ms=int((time.monotonic() - self.began_s) * 1_000),
+            brokers=self.brokers,
+            away=tuple(sorted(self.away)),
+            attempts=self.attempts,
+            over_budget=self.counts[ASKS_DUE] - self.counts[ASKS_SENT],
+            unknown=dict(self.unknown),
+            **{name: self.counts[name] for name in _COUNTED},
+        )
+
+
+def _cause(error: Exception) -> str:
+    """The line that says it; Spark puts stack traces of two languages around it."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    traced = dropwhile(lambda line: not line.startswith("Traceback "), lines)
+    # A task's own error is the first line after its trace, which is indented.
+    raised = (line for line in islice(traced, 1, None) if not line[0].isspace())
+    ours = (line for line in lines if "escrowmq.model.errors." in line)
+    return next(chain(ours, raised), lines[0]).strip()

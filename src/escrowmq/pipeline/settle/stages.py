@@ -1,0 +1,127 @@
+"""Settling as DataFrames: what each undecided transaction is due for, and what is done about it.
+
+Functions from DataFrames to DataFrames: no action and no session is here.  What tasks do is in
+``tasks.py``; a whole round is in ``settling.py``.  The rows are read once and flow through once:
+
+    undecided -> classified -> to_settle -> settled -> within_budget -> told
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.pipeline.settle.rows import (
+    ATTEMPT,
+    DUE,
+    DUE_UNANSWERED,
+    LANE,
+    NO_LEDGER,
+    NO_PRODUCER,
+    PARK_REASON,
+    REPORT_SCHEMA,
+    SETTLE_COLUMNS,
+)
+from escrowmq.pipeline.settle.rules import label_column
+from escrowmq.pipeline.views.facts import (
+    BROKER,
+    FACT_COLUMNS,
+    HALF_OFFSET,
+    LEDGER,
+    PRODUCER_GROUP,
+    PRODUCERS_ONLINE,
+    TRANSACTION_ID,
+    WAIT_MS,
+    half_facts,
+)
+from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.rules import DUES, DUES_UNANSWERED, PARK_REASONS, Due
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
+    from escrowmq.transaction.rules import LabelT, Table
+
+_RANK = "rank"
+#: What something is done about.
+_ACTED_ON = (Due.LOOK_UP.value, Due.PARK.value, Due.ASK.value, ATTEMPT)
+_TEXTS = (TRANSACTION_ID, PRODUCER_GROUP, LEDGER, DUE_UNANSWERED, PARK_REASON)
+
+
+def due_columns(
+    policies: Mapping[str, CheckPolicy], ledger_uuids: Collection[str]
+) -> tuple[Column, ...]:
+    """What each transaction is due for, by its own broker's policy; of no DataFrame in particular.
+
+    A ledger that nobody here can read is none: the producers are asked, who have theirs, and a
+    column says so.  Attempts of the Spark sink have no producer, and no time rule holds for them.
+    """
+    is_known = F.col(LEDGER).isin(list(ledger_uuids))
+    columns = {name: F.col(name) for name in FACT_COLUMNS}
+    half = replace(half_facts(columns), has_ledger=is_known.cast("int"))
+
+    def labelled(table: Table[LabelT]) -> Column:
+        return F.coalesce(
+            *(
+                F.when(F.col(BROKER) == broker, label_column(half, policy, table))
+                for broker, policy in policies.items()
+            )
+        )
+
+    due = labelled(DUES)
+    is_attempt = F.col(PRODUCER_GROUP).startswith(GROUP_PREFIX)
+    has_nobody = (due == Due.ASK.value) & (F.col(PRODUCERS_ONLINE) == 0)
+    names_another = (F.col(LEDGER) != "") & ~is_known
+    special = (F.when(is_attempt, F.lit(ATTEMPT)), F.when(has_nobody, F.lit(NO_PRODUCER)))
+    return (
+        F.coalesce(*special, due).alias(DUE),
+        labelled(DUES_UNANSWERED).alias(DUE_UNANSWERED),
+        labelled(PARK_REASONS).alias(PARK_REASON),
+        ((due == Due.ASK.value) & names_another).alias(NO_LEDGER),
+    )
+
+
+def task_columns() -> tuple[Column, ...]:
+    """The columns that a task needs; of those that it only counts, no texts."""
+    is_acted_on = F.col(DUE).isin(*_ACTED_ON)
+    return tuple(
+        F.when(is_acted_on, F.col(name)).alias(name) if name in _TEXTS else F.col(name)
+        for name in SETTLE_COLUMNS
+    )
+
+
+def classified(undecided: DataFrame, due: Sequence[Column]) -> DataFrame:
+    """Add what each is due for."""
+    return undecided.select("*", *due)
+
+
+def to_settle(due: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """Keep what a task needs."""
+    return due.select(*columns)
+
+
+def settled(due: DataFrame, task: SettleTask) -> DataFrame:
+    """Look up, decide and park, from the executors; what is to be asked about passes through."""
+    return due.mapInArrow(task, REPORT_SCHEMA)
+
+
+def within_budget(reports: DataFrame, asks_max: int) -> DataFrame:
+    """Keep the checks that were due first, so many for each producer group of each broker.
+
+    Producers queue few checks and drop the rest.  Reports that are no checks stand in lanes of
+    their own, so that all of them stay.
+    """
+    longest_due_first = Window.partitionBy(BROKER, LANE).orderBy(WAIT_MS, HALF_OFFSET)
+    ranked = reports.withColumn(_RANK, F.row_number().over(longest_due_first))
+    return ranked.where(F.col(_RANK) <= asks_max).drop(_RANK)
+
+
+def told(reports: DataFrame, task: TellTask) -> DataFrame:
+    """Tell the brokers what to do, from the executors; reports of other kinds pass through."""
+    return reports.mapInArrow(task, REPORT_SCHEMA)

@@ -1,0 +1,133 @@
+"""What the tasks of a settle round do: look up, tell the brokers, report.  Runs on executors.
+
+A task may run twice, or die anywhere: what it tells a broker names the version that it was
+computed from, and what it writes into a ledger is a fence that anybody would have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from escrowmq.pipeline.settle.ledgers import KnownLedgers
+from escrowmq.pipeline.settle.look_ups import LookUps
+from escrowmq.pipeline.settle.rows import (
+    ASKS_DUE,
+    ASKS_SENT,
+    ATTEMPT,
+    DUE,
+    KIND,
+    NO_LEDGER,
+    NO_PRODUCER,
+    PARK_REASON,
+    SEEN,
+    UNKNOWN,
+    WAITING,
+    WITHOUT_DUE,
+    Kind,
+    Tallies,
+    Tally,
+    counts,
+    passed,
+    reports,
+)
+from escrowmq.pipeline.settle.verdicts import Verdicts
+from escrowmq.pipeline.views.facts import BROKER, LEDGER
+from escrowmq.transaction.commands import VerdictKind
+from escrowmq.transaction.rules import Due
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+#: What the rows of a due are counted as; one without a due is a mistake.
+_COUNTED = (
+    (Due.WAIT.value, WAITING),
+    (Due.NOTHING.value, WAITING),
+    (Due.ASK.value, ASKS_DUE),
+    (NO_PRODUCER, NO_PRODUCER),
+    (None, WITHOUT_DUE),
+)
+
+
+@dataclass(frozen=True)
+class SettleTask:
+    """For ``mapInArrow``: decides and parks, and passes on what is to be asked about.
+
+    Made on the driver, pickled to the tasks; the databases' URLs go with it and show nowhere.
+    """
+
+    ledgers: KnownLedgers = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Work through one partition."""
+        origin, numbers = uuid4().hex, count()
+        tallies = Tallies()
+        with LookUps(self.ledgers) as look_ups, Verdicts(tallies) as verdicts:
+            for batch in batches:
+                _count(tallies, batch, SEEN)
+                for due, what in _COUNTED:
+                    _count(tallies, where(batch, DUE, due), what)
+                _count(tallies, batch.filter(batch.column(NO_LEDGER)), NO_LEDGER)
+                for due, kind in ((Due.ASK.value, Kind.ASK), (ATTEMPT, Kind.ATTEMPT)):
+                    rows = where(batch, DUE, due)
+                    if rows.num_rows:
+                        yield passed(rows, kind, origin=f"{origin} {next(numbers)}")
+                verdicts.put_all(
+                    where(batch, DUE, Due.PARK.value), VerdictKind.PARK, reason=PARK_REASON
+                )
+                self._look_up(where(batch, DUE, Due.LOOK_UP.value), look_ups, verdicts, tallies)
+            verdicts.flush()
+            yield reports(Kind.PARKED, verdicts.parked, origin=origin)
+        yield counts(tallies, origin=origin)
+
+    def _look_up(
+        self, rows: pa.RecordBatch, look_ups: LookUps, verdicts: Verdicts, tallies: Tallies
+    ) -> None:
+        for ledger in rows.column(LEDGER).unique().to_pylist():
+            mine = where(rows, LEDGER, ledger)
+            found = look_ups.settle(ledger, mine)
+            verdicts.put(mine, found.verdicts, found.reasons)
+            for broker, reason in found.unknown:
+                tallies[Tally(broker, UNKNOWN, reason)] += found.unknown[broker, reason]
+
+
+@dataclass(frozen=True)
+class TellTask:
+    """For ``mapInArrow``: one verdict on all reports of a kind; all others pass through."""
+
+    verdict: VerdictKind
+    kind: Kind
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Work through one partition."""
+        tallies = Tallies()
+        with Verdicts(tallies) as verdicts:
+            for batch in batches:
+                mine = where(batch, KIND, self.kind.value)
+                if self.verdict is VerdictKind.ASK:
+                    _count(tallies, mine, ASKS_SENT)
+                verdicts.put_all(mine, self.verdict)
+                if mine.num_rows < batch.num_rows:
+                    yield where(batch, KIND, self.kind.value, is_so=False)
+            verdicts.flush()
+        yield counts(tallies, origin=uuid4().hex)
+
+
+def where(batch: pa.RecordBatch, name: str, value: str | None, *, is_so: bool = True) -> Any:  # noqa: ANN401 - as it comes
+    """The rows with this value, or with any other, of a batch or a table."""
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+    held = batch.column(name)
+    if value is None:
+        return batch.filter(pc.is_null(held))
+    return batch.filter(pc.equal(held, value) if is_so else pc.not_equal(held, value))
+
+
+def _count(tallies: Tallies, rows: pa.RecordBatch, what: str) -> None:
+    """Count rows, by their brokers."""
+    found: list[dict[str, Any]] = rows.column(BROKER).value_counts().to_pylist()
+    for one in found:
+        tallies[Tally(one["values"], what)] += one["counts"]

@@ -1,0 +1,1 @@
+"""``df.write`` and ``writeStream``: each row a message, exactly once."""

@@ -1,0 +1,198 @@
+"""``df.write.format("escrowmq")``: one batch of messages, written exactly once.
+
+Tasks hold their rows as half messages, each call of ``write`` as an attempt of its own.  The
+driver's ``commit`` then decides once, for all attempts that succeeded: retried, speculative and
+failed ones are not among them and never become visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from escrowmq.model.errors import EscrowError
+from escrowmq.model.sink_attempt import (
+    PLAIN_QUERY,
+    RUN_CHARS,
+    SinkAttempt,
+    SinkRun,
+    check_app_id,
+    check_batch_name,
+)
+from escrowmq.pipeline.options import Options, bad_option
+from escrowmq.pipeline.sink.brokers import BROKERS_MAX, SinkBrokers, find_brokers
+from escrowmq.pipeline.sink.calls import SinkBroker, SinkCalls, Written
+from escrowmq.pipeline.sink.columns import check_columns
+from escrowmq.pipeline.sink.deciding import decide, give_up
+from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX, AttemptWriting
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+OPTIONS = ("broker", "topic", "appId", "batchId", "timeoutMs")
+TIMEOUT_MS = 60_000
+PLAIN_APP = "spark"
+"""The app id of plain writes without one: their batches have names that nobody else makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What both writers are told."""
+
+    addresses: tuple[str, ...]
+    #: Of all rows; empty if a column says it.
+    topic: str
+    app_id: str
+    #: Whether the user chose it: then what was written under it counts.
+    has_app_id: bool
+    batch_name: str
+    timeout_ms: int
+
+
+def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Check the options."""
+    options = Options(given, OPTIONS)
+    addresses = options.brokers()
+    if len(addresses) > BROKERS_MAX:
+        raise bad_option("broker", f"at most {BROKERS_MAX} of them", str(len(addresses)))
+    app_id = options.text("appId", None if is_stream else "")
+    batch_name = options.text("batchId", "")
+    if is_stream and batch_name:
+        raise bad_option("batchId", "not for a stream, whose batches have numbers", batch_name)
+    if batch_name and not app_id:
+        raise bad_option("appId", "it must be given with batchId: others use such names, too")
+    return SinkOptions(
+        addresses=addresses,
+        topic=options.text("topic", ""),
+        app_id=check_app_id(app_id or PLAIN_APP),
+        has_app_id=bool(app_id),
+        batch_name=check_batch_name(batch_name or uuid.uuid4().hex),
+        timeout_ms=options.whole("timeoutMs", TIMEOUT_MS, low=1, high=3_600_000),
+    )
+
+
+def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+    """Refuse what cannot be written."""
+    if overwrite:
+        raise bad_option("mode", "append: messages cannot be overwritten", "overwrite")
+    check_columns(schema, has_topic=bool(options.topic))
+
+
+def writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceArrowWriter:
+    """A writer; on the driver, once for each write."""
+    chosen = read_options(options, is_stream=False)
+    check(schema, chosen, overwrite=overwrite)
+    return PlainWriter(chosen)
+
+
+class PlainWriter(DataSourceArrowWriter):
+    """Made on the driver; pickled to the tasks, and to the process that commits."""
+
+    rows_max = REQUEST_ROWS_MAX
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._brokers = brokers_of(options)
+        self._run = SinkRun(
+            app_id=options.app_id,
+            query_id=PLAIN_QUERY,
+            run=uuid.uuid4().hex[:RUN_CHARS],
+            opened_at_ms=now_ms(),
+        )
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Hold the rows of one partition; in a task, once for each of its tries."""
+        attempt = new_attempt(self._run, self._options.batch_name)
+        return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make the batch visible; beside the driver, once all tasks are done."""
+        batch, written = self._options.batch_name, written_of(messages)
+        commit(self._options, self._brokers.home, self._run, batch, written)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Roll back what was not committed; beside the driver, also after a failed commit."""
+        roll_back(self._options, self._brokers.home, written_of(messages))
+
+
+# What plain writes and streams have in common.
+
+
+def now_ms() -> int:
+    """The driver's clock."""
+    return int(time.time() * 1_000)
+
+
+def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:
+    """An attempt that nobody else makes; in a task."""
+    context = TaskContext.get()
+    assert context is not None, "tasks have a context"
+    return SinkAttempt(
+        run=run, batch=batch, partition=context.partitionId(), attempt=uuid.uuid4().hex
+    )
+
+
+def brokers_of(options: SinkOptions) -> SinkBrokers:
+    """Where it is written to, and who decides; on the driver."""
+    app_id = options.app_id if options.has_app_id else None
+    return find_brokers(options.addresses, app_id, options.topic, options.timeout_ms)
+
+
+def write_attempt(
+    options: SinkOptions,
+    brokers: SinkBrokers,
+    attempt: SinkAttempt,
+    batches: Iterator[Any],
+    rows_max: int,
+) -> Written:
+    """Hold these rows; in a task."""
+    with ExitStack() as opened:
+        home, *others = (
+            (broker, opened.enter_context(SinkCalls(broker.address, options.timeout_ms)))
+            for broker in brokers.all
+        )
+        writing = AttemptWriting(
+            home[1], attempt, options.topic, rows_max, home=home[0].name, others=others
+        )
+        return writing.write(batches)
+
+
+def commit(
+    options: SinkOptions,
+    home: SinkBroker,
+    run: SinkRun,
+    batch: int | str,
+    written: Sequence[Written],
+) -> None:
+    """Decide the batch, once; that it is done already is as good."""
+    with SinkCalls(home.address, options.timeout_ms) as calls:
+        outcome = decide(calls, run, batch, written, options.timeout_ms)
+    facts = {"app_id": run.app_id, "batch": batch, "rows": sum(one.rows for one in written)}
+    log.info("batch_committed", extra={**facts, "outcome": outcome})
+
+
+def roll_back(options: SinkOptions, home: SinkBroker, written: Sequence[Written]) -> None:
+    """Give up these attempts; if that fails, they are found later."""
+    try:
+        with SinkCalls(home.address, options.timeout_ms) as calls:
+            give_up(calls, written)
+    except EscrowError as error:
+        # Raised, it would hide why the write was aborted.
+        log.warning("attempts_left_behind", extra={"attempts": len(written), "why": str(error)})
+
+
+def written_of(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    """What the tasks told; those that failed told nothing."""
+    return [message for message in messages if isinstance(message, Written)]

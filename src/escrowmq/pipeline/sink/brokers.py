@@ -1,0 +1,108 @@
+"""The brokers of a write, and which of them decides: found before anything is written.
+
+The home of an app id is the broker that has decided its batches so far.  Only there it is known
+which batches were written: so another one must not take over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.pipeline.sink.calls import SinkBroker, SinkCalls
+from escrowmq.pipeline.sink.topics import SinkTopics
+
+BROKERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SinkBrokers:
+    """Where a write goes."""
+
+    #: The one that decides.
+    home: SinkBroker
+    others: tuple[SinkBroker, ...] = ()
+
+    @property
+    def all(self) -> tuple[SinkBroker, ...]:
+        """Home first."""
+        return (self.home, *self.others)
+
+
+class Known(NamedTuple):
+    """What a broker says of an app id."""
+
+    broker: SinkBroker
+    #: Whether it has decided for it, or holds what it would decide about.
+    is_home: bool
+    #: Other brokers that decide about what it holds.
+    homes: frozenset[str]
+
+
+def find_brokers(
+    addresses: Sequence[str], app_id: str | None, topic: str, timeout_ms: int
+) -> SinkBrokers:
+    """Ask all of them; one alone needs no question.
+
+    Without an app id nothing is ever written twice under one name, and any home is as good.  A
+    topic that is given must be there at all of them.
+    """
+    if len(addresses) == 1:
+        return SinkBrokers(SinkBroker("", addresses[0]))
+    with ExitStack() as opened:
+        calls = [opened.enter_context(SinkCalls(one, timeout_ms)) for one in addresses]
+        known = [_ask(one, app_id) for one in calls]
+        refuse_twins([one.broker for one in known])
+        if topic:
+            for one, (broker, _, _) in zip(calls, known, strict=True):
+                SinkTopics(one.topics, broker.name).queue_count(topic)
+    home = known[0].broker if app_id is None else home_of(app_id, known)
+    others = [one.broker for one in known if one.broker != home]
+    return SinkBrokers(home, tuple(sorted(others)))
+
+
+def _ask(calls: SinkCalls, app_id: str | None) -> Known:
+    broker = SinkBroker(calls.name(), calls.address)
+    if app_id is None:
+        return Known(broker, is_home=False, homes=frozenset())
+    is_known, homes = calls.standing(f"{GROUP_PREFIX}{app_id}")
+    return Known(broker, is_known, homes)
+
+
+def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
+    """A part names its home, so that names must tell brokers apart."""
+    addresses: dict[str, str] = {}
+    for name, address in brokers:
+        if name in addresses:
+            raise RequestRefused(
+                "broker_named_twice",
+                "give each broker once; two brokers have two names",
+                broker=name,
+                addresses=[addresses[name], address],
+            )
+        addresses[name] = address
+
+
+def home_of(app_id: str, known: Sequence[Known]) -> SinkBroker:
+    """The broker that decides for this app id: the one that did so before, else the first."""
+    homes = [one.broker for one in known if one.is_home]
+    if len(homes) > 1:
+        raise RequestRefused(
+            "app_id_at_two_brokers",
+            "each of them knows what was written under it; choose another app id",
+            app_id=app_id,
+            brokers=[broker.name for broker in homes],
+        )
+    missing = frozenset().union(*(one.homes for one in known)) - {one.broker.name for one in known}
+    if missing:
+        raise RequestRefused(
+            "home_broker_missing",
+            "name it too: it knows what was written; or choose another app id",
+            app_id=app_id,
+            brokers=sorted(missing),
+        )
+    return homes[0] if homes else known[0].broker

@@ -1,0 +1,148 @@
+"""The driver's end of a batch: one decision at home, and that carried to the other brokers.
+
+Whatever is left undone after the decision, settle does: the names of a part tell where to ask.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.sink_attempt import SinkRun
+from escrowmq.pipeline.sink.calls import Part, SinkBroker, SinkCalls, Written, by, decision
+from escrowmq.pipeline.sink.fates import fate
+from escrowmq.protocol.own_rows import DecisionRow, FoundAttemptRow, SoughtAttemptRow
+from escrowmq.transaction.states import State
+
+log = logging.getLogger(__name__)
+
+CARRY_MS = 5_000
+"""How long the driver tries to learn of a decision and to carry it: then settle does it."""
+THREADS_MAX = 8
+
+Parts = Mapping[SinkBroker, Sequence[Part]]
+
+
+def decide(
+    home: SinkCalls, run: SinkRun, batch: int | str, written: Sequence[Written], timeout_ms: int
+) -> str:
+    """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
+    parts = _by_broker(written)
+    refused = check(parts, timeout_ms)
+    judged = "new" if refused is None else home.judge(run, batch)
+    if judged == "done":
+        # Settle has seen it before us, and has begun to roll back what nobody needs.
+        home.roll_back(written)
+        outcome = "already_done"
+    elif refused is None or judged == "taken":
+        # What is another query's stays so: home refuses it, and says why.
+        outcome = home.decide(run, batch, written)
+    else:
+        raise refused
+    carry(home, written)
+    return outcome
+
+
+def give_up(home: SinkCalls, written: Sequence[Written]) -> None:
+    """Roll back what is not decided of these attempts; what is committed stays so, everywhere."""
+    home.roll_back(written)
+    carry(home, written)
+
+
+# The other brokers.
+
+
+def check(parts: Parts, timeout_ms: int) -> RequestRefused | None:
+    """What is wrong with a part, if one is not there as it was reported.
+
+    None of them can go between this and the decision: only the decision at home ends them.
+    """
+    for broker, its in parts.items():
+        with SinkCalls(broker.address, timeout_ms) as calls:
+            for part, found in zip(its, _found(calls, its), strict=True):
+                refused = difference(part, found)
+                if refused is not None:
+                    return refused
+    return None
+
+
+def difference(part: Part, found: FoundAttemptRow) -> RequestRefused | None:
+    """Why a batch with this part cannot be decided; None if it can."""
+    facts = {"attempt": part.held_as.transaction_id, "broker": part.broker.name}
+    if found.state != State.PREPARED.label:
+        state = found.state or "unknown"
+        return RequestRefused("attempt_not_prepared", "write the batch again", state=state, **facts)
+    if (found.last_number, found.messages) != (part.last_number, part.rows):
+        return RequestRefused(
+            "attempt_differs",
+            "the attempt does not hold what its writer reported",
+            last_number=found.last_number,
+            rows=found.messages,
+            **facts,
+        )
+    return None
+
+
+def carry(home: SinkCalls, written: Sequence[Written]) -> None:
+    """Have the parts elsewhere become what became of the attempts at home, as far as that goes.
+
+    Asked, and not taken from the outcome: an answer that was lost and asked for again says that
+    the batch was done before, and these attempts may be those that did it.
+    """
+    split = [one for one in written if one.elsewhere]
+    if not split:
+        return
+    run = split[0].attempt.run
+    sought = [SoughtAttemptRow(one.head, one.attempt.transaction_id) for one in split]
+    try:
+        with SinkCalls(home.address, CARRY_MS) as asked:
+            found = list(asked.find(run.producer_group, sought))
+    except EscrowError as error:
+        log.warning("decision_not_carried", extra={"attempts": len(split), "why": str(error)})
+        return
+    told = fates(split, found)
+    with ThreadPoolExecutor(THREADS_MAX) as threads:
+        carried = [threads.submit(carry_to, broker, its, by(run)) for broker, its in told.items()]
+    for one in carried:
+        one.result()
+
+
+def fates(
+    written: Sequence[Written], found: Iterable[FoundAttemptRow]
+) -> dict[SinkBroker, list[DecisionRow]]:
+    """What to tell each broker, given what became of the attempts at home."""
+    decisions: dict[SinkBroker, list[DecisionRow]] = defaultdict(list)
+    for one, at_home in zip(written, found, strict=True):
+        verdict = fate(at_home.state)
+        if verdict is not None:
+            for part in one.elsewhere:
+                group = part.held_as.producer_group
+                decisions[part.broker].append(decision(part.head, verdict.value, group))
+    return decisions
+
+
+def carry_to(broker: SinkBroker, decisions: Sequence[DecisionRow], who: str) -> None:
+    """Tell one broker; for a while, and then settle does it."""
+    try:
+        with SinkCalls(broker.address, CARRY_MS) as calls:
+            calls.decide_each(decisions, who)
+    except EscrowError as error:
+        facts = {"broker": broker.name, "attempts": len(decisions), "why": str(error)}
+        log.warning("decision_not_carried", extra=facts)
+
+
+def _by_broker(written: Sequence[Written]) -> Parts:
+    parts: dict[SinkBroker, list[Part]] = defaultdict(list)
+    for one in written:
+        for part in one.elsewhere:
+            parts[part.broker].append(part)
+    return parts
+
+
+def _found(calls: SinkCalls, parts: Sequence[Part]) -> Iterable[FoundAttemptRow]:
+    sought = [SoughtAttemptRow(part.head, part.held_as.transaction_id) for part in parts]
+    # All of one write, with one home: so of one group.
+    return calls.find(parts[0].held_as.producer_group, sought)

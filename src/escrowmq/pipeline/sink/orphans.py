@@ -1,0 +1,121 @@
+"""Attempts of the sink that nobody will ever commit: found by evidence, and by age after a day.
+
+A task that was retried, a speculative one that lost, a driver that was killed: each leaves an
+attempt that is held and never named.  To roll one back that is still wanted would do no harm to
+the messages, because its batch is then refused as a whole, but the job would fail.  So evidence:
+
+* its batch was decided, so that it can be neither named nor decided any more;
+* a later run of its query, or of its batch, holds something: Spark has given this run up;
+* nothing of that for a day: its driver is dead, and nobody has started it again.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from escrowmq.model.sink_attempt import (
+    AGE_MS_MAX,
+    GROUP_PREFIX,
+    PLAIN_QUERY,
+    TRANSACTION_PATTERN,
+)
+from escrowmq.pipeline.views.facts import AGE_MS, APP_ID, BROKER, PRODUCER_GROUP, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EVIDENCE = "evidence"
+
+# Of ``BatchRow``, besides the app id.
+BATCH_NUMBER = "batch_number"
+BATCH_NAME = "batch_name"
+
+_QUERY = "sink_query"
+_BATCH = "sink_batch"
+_OPENED_AT_MS = "sink_opened_at_ms"
+_RUN = "sink_run"
+_SCOPE = "sink_scope"
+_NEWEST_RUN = "newest_run"
+_NEWEST_AT_MS = "newest_at_ms"
+_IS_NAME_DECIDED = "is_name_decided"
+
+
+class Evidence(StrEnum):
+    """Why an attempt is given up."""
+
+    BATCH_DECIDED = "batch_decided"
+    NEWER_RUN = "newer_run"
+    TOO_OLD = "too_old"
+
+
+def orphaned(attempts: DataFrame, batches: DataFrame) -> DataFrame:
+    """Those of the attempts that there is evidence against, with it in the column ``evidence``.
+
+    `attempts` are undecided transactions of sinks, as the view ``transactions`` has them, with
+    ids; `batches` are the rows of LIST_BATCHES, with the column ``broker`` too.
+    """
+    named = attempts.select(*attempts.columns, *_names())
+    with_batches = named.join(F.broadcast(_highest(batches)), on=[BROKER, APP_ID], how="left").join(
+        F.broadcast(_decided_names(batches)), on=[BROKER, APP_ID, _BATCH], how="left"
+    )
+    with_runs = with_batches.join(_newest_runs(named), on=[BROKER, APP_ID, _SCOPE], how="left")
+    judged = with_runs.select(*attempts.columns, _evidence().alias(EVIDENCE))
+    return judged.where(F.col(EVIDENCE).isNotNull())
+
+
+def _names() -> list[Column]:
+    """What the names of an attempt tell; NULL where they tell nothing."""
+
+    def part(number: int) -> Column:
+        found = F.regexp_extract(F.col(TRANSACTION_ID), TRANSACTION_PATTERN, number)
+        return F.nullif(found, F.lit(""))
+
+    app_id = F.substring(F.col(PRODUCER_GROUP), len(GROUP_PREFIX) + 1, 1_000)
+    is_plain = part(1) == PLAIN_QUERY
+    return [
+        app_id.alias(APP_ID),
+        part(1).alias(_QUERY),
+        part(2).alias(_BATCH),
+        part(3).try_cast("bigint").alias(_OPENED_AT_MS),
+        part(4).alias(_RUN),
+        # Runs of one stream follow each other; plain writes go on beside each other, unless they
+        # write the same batch.
+        F.when(is_plain, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
+    ]
+
+
+def _highest(batches: DataFrame) -> DataFrame:
+    """The highest number of each app: whichever query had it, no other gets as far."""
+    numbered = batches.where(F.col(BATCH_NUMBER).isNotNull())
+    return numbered.groupBy(BROKER, APP_ID).agg(F.max(BATCH_NUMBER).alias(BATCH_NUMBER))
+
+
+def _decided_names(batches: DataFrame) -> DataFrame:
+    named = batches.where(F.col(BATCH_NAME).isNotNull())
+    is_decided = F.lit(True).alias(_IS_NAME_DECIDED)  # noqa: FBT003 - a value
+    return named.select(BROKER, APP_ID, F.col(BATCH_NAME).alias(_BATCH), is_decided).distinct()
+
+
+def _newest_runs(named: DataFrame) -> DataFrame:
+    return named.groupBy(BROKER, APP_ID, _SCOPE).agg(
+        F.max(_OPENED_AT_MS).alias(_NEWEST_AT_MS),
+        F.max_by(_RUN, _OPENED_AT_MS).alias(_NEWEST_RUN),
+    )
+
+
+def _evidence() -> Column:
+    is_plain = F.col(_QUERY) == PLAIN_QUERY
+    is_number_decided = F.col(_BATCH).try_cast("bigint") <= F.col(BATCH_NUMBER)
+    is_decided = F.when(is_plain, F.col(_IS_NAME_DECIDED)).otherwise(is_number_decided)
+    is_older = F.col(_OPENED_AT_MS) < F.col(_NEWEST_AT_MS)
+    is_of_older_run = is_older & (F.col(_RUN) != F.col(_NEWEST_RUN))
+    is_too_old = F.col(AGE_MS) >= AGE_MS_MAX
+    return F.coalesce(
+        F.when(is_decided, F.lit(Evidence.BATCH_DECIDED.value)),
+        F.when(is_of_older_run, F.lit(Evidence.NEWER_RUN.value)),
+        # Also of what only looks like an attempt: whatever is in these groups has no producer.
+        F.when(is_too_old, F.lit(Evidence.TOO_OLD.value)),
+    )

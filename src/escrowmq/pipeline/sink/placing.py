@@ -1,0 +1,65 @@
+"""Which of several brokers each row goes to.
+
+Rows with a key go where the key belongs, in every batch, so that their order holds.  It depends on
+the brokers' names alone: neither on their order nor, for most keys, on one that comes or goes.  The
+others of a task stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.pipeline.sink.columns import KEY
+from escrowmq.pipeline.sink.rows import EMPTY, Rows
+
+#: Of a mix in which every bit of a number moves half of the others: without it, keys that differ
+#: little, or names that do, would meet.
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class Placing:
+    """For the rows of one partition."""
+
+    def __init__(self, brokers: Sequence[str], partition: int) -> None:
+        #: By place in the list: a number that the name gives.
+        self._seeds = np.array([_seed(name) for name in brokers], dtype=np.uint64)
+        self._keyless = brokers.index(sorted(brokers)[partition % len(brokers)])
+
+    def places(self, batch: pa.RecordBatch) -> Numbers:
+        """For each row, the broker's place in the list."""
+        rows = Rows(batch, 0)
+        keyless = np.full(rows.count, self._keyless)
+        if KEY not in rows:
+            return keyless
+        keys = rows.texts(KEY)
+        encoded = pc.dictionary_encode(pc.if_else(pc.equal(keys, EMPTY), None, keys))
+        hashes = [crc32(key) for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
+        if not hashes:
+            return keyless
+        of_key = _best(np.array(hashes, dtype=np.uint64), self._seeds)
+        has_key = pc.is_valid(encoded.indices).to_numpy(zero_copy_only=False)
+        indices = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
+        return np.where(has_key, of_key[indices], keyless)
+
+
+def _best(hashes: Numbers, seeds: Numbers) -> Numbers:
+    """For each key the broker for which key and name together give the highest number."""
+    weights: Numbers = hashes[:, np.newaxis] ^ seeds
+    for shift, factor in _STEPS:
+        weights = (weights ^ (weights >> np.uint64(shift))) * np.uint64(factor)
+    best: Numbers = np.argmax(weights ^ (weights >> np.uint64(_LAST_SHIFT)), axis=1)
+    return best
+
+
+def _seed(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())

@@ -1,0 +1,92 @@
+"""``df.writeStream.format("escrowmq")``: every batch of a query, written exactly once.
+
+The same as a plain write, but a batch is a number, and the query's id goes with it: Spark gives a
+batch that may have been committed the same number and query again, after any crash.  Both are read
+where the tasks run, because the object that commits is another one than the object that writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import RUN_CHARS, SinkRun
+from escrowmq.pipeline.sink.batch import (
+    SinkOptions,
+    brokers_of,
+    check,
+    commit,
+    new_attempt,
+    now_ms,
+    read_options,
+    roll_back,
+    write_attempt,
+    written_of,
+)
+from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# Spark's names for them, which its documentation does not have; a test holds them.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+
+
+def writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """A writer; on the driver, to write and once more for each commit."""
+    chosen = read_options(options, is_stream=True)
+    check(schema, chosen, overwrite=overwrite)
+    return StreamWriter(chosen)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Made on the driver; pickled to the tasks.  Another one commits."""
+
+    rows_max = REQUEST_ROWS_MAX
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._brokers = brokers_of(options)
+        self._opened_at_ms = now_ms()
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Hold the rows of one partition; in a task, once for each of its tries."""
+        run = SinkRun(
+            app_id=self._options.app_id,
+            query_id=told_by_spark(QUERY_ID),
+            run=told_by_spark(RUN_ID)[:RUN_CHARS],
+            opened_at_ms=self._opened_at_ms,
+        )
+        attempt = new_attempt(run, int(told_by_spark(BATCH_ID)))
+        return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Make the batch visible; beside the driver, once all tasks are done."""
+        written = written_of(messages)
+        if not written:
+            # No partition, so no row, and nobody who could tell the query's id.
+            return
+        first = written[0].attempt
+        assert first.batch == batchId, (first.batch, batchId)
+        commit(self._options, self._brokers.home, first.run, batchId, written)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
+        """Roll back what was not committed; beside the driver, also after a failed commit."""
+        roll_back(self._options, self._brokers.home, written_of(messages))
+
+
+def told_by_spark(name: str) -> str:
+    """What Spark tells the tasks of a query; in a task."""
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if not value:
+        raise RequestRefused("query_unknown", "this Spark does not say which it is", name=name)
+    return value

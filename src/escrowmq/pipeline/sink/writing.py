@@ -1,0 +1,200 @@
+"""One attempt: what one call of a task's ``write`` holds at brokers, request by request.
+
+While one request is on its way the next is made.  Nothing of it is visible before the driver
+decides the batch.  An attempt that fails is rolled back at once if that is possible; if not, it is
+found later (``orphans.py``).
+
+At home it is opened before any other broker hears of it: a part without a home would never end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.model.sink_attempt import OPENING_TOPIC, HeldAs, SinkAttempt
+from escrowmq.pipeline.sink.calls import NOTHING_HELD, Part, SinkBroker, SinkCalls, Written
+from escrowmq.pipeline.sink.deciding import give_up
+from escrowmq.pipeline.sink.messages import MessageMaker
+from escrowmq.pipeline.sink.placing import Placing
+from escrowmq.pipeline.sink.topics import SinkTopics
+
+log = logging.getLogger(__name__)
+
+REQUEST_ROWS_MAX = 4_096
+"""About 20 ms of the broker, for which everybody else waits; more of them cost it more per row."""
+
+REQUEST_BYTES_MAX = 8 * 1024 * 1024
+"""Half of what a frame of the wire or of the log may have."""
+
+ADDED_BYTES = 512
+"""What the broker adds to each message, about."""
+
+
+class AttemptWriting:
+    """Sends the requests of one attempt: to each broker one after the other."""
+
+    def __init__(
+        self,
+        calls: SinkCalls,
+        attempt: SinkAttempt,
+        topic: str,
+        rows_max: int = REQUEST_ROWS_MAX,
+        *,
+        home: str = "",
+        others: Sequence[tuple[SinkBroker, SinkCalls]] = (),
+    ) -> None:
+        self._attempt = attempt
+        self._rows_max = rows_max
+        self._home_name = home
+        self._home = _PartWriting(SinkBroker(home, calls.address), calls)
+        self._home.held_as = attempt.at_home
+        self._parts = [self._home, *(_PartWriting(broker, calls) for broker, calls in others)]
+        names = [part.broker.name for part in self._parts]
+        self._placing = Placing(names, attempt.partition) if others else None
+        # As the SDK makes ids: random, then counted.
+        prefix = attempt.attempt[:20].upper()
+        topics = [SinkTopics(part.calls.topics, part.broker.name) for part in self._parts]
+        self._maker = MessageMaker(topics[0], topic, prefix, topics[1:])
+
+    def write(self, batches: Iterator[Any]) -> Written:
+        """Hold all rows of these Arrow batches."""
+        try:
+            with ThreadPoolExecutor(len(self._parts)) as background:
+                for part, request in self._requests(batches):
+                    part.wait()
+                    self._name(part)
+                    part.flying = background.submit(part.hold, request)
+                for part in self._parts:
+                    part.wait()
+        except (Unavailable, OutcomeUnknown):
+            # The broker is away: it could not be told.
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+        return self.written
+
+    @property
+    def written(self) -> Written:
+        """What is held so far."""
+        home, others = self._home, self._parts[1:]
+        elsewhere = tuple(part.held for part in others if part.sent)
+        return Written(self._attempt, home.head, home.sent - 1, home.rows, elsewhere)
+
+    def _requests(self, batches: Iterator[Any]) -> Iterator[tuple[_PartWriting, Any]]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, self._rows_max):
+                rows = batch.slice(start, self._rows_max)
+                if self._placing is None:
+                    yield from ((self._home, one) for one in _pieces(self._maker.messages(rows)))
+                    continue
+                places = self._placing.places(rows)
+                messages = self._maker.messages(rows, places)
+                # Home's come first: then nothing need be held there only to open the attempt.
+                for place in np.unique(places).tolist():
+                    its = messages.filter(pa.array(places == place))
+                    yield from ((self._parts[place], one) for one in _pieces(its))
+
+    def _name(self, part: _PartWriting) -> None:
+        """Give a part its names, which tell where the attempt is at home."""
+        if part.held_as is not None:
+            return
+        self._home.wait()
+        if not self._home.sent:
+            self._home.hold(opening())
+        part.held_as = self._attempt.elsewhere(self._home_name, self._home.head)
+
+    def _give_up(self) -> None:
+        """Nobody will name this attempt."""
+        for part in self._parts:
+            part.settle()
+        try:
+            give_up(self._home.calls, [self.written])
+        except EscrowError as error:
+            extra = {"transaction_id": self._attempt.transaction_id, "why": str(error)}
+            log.warning("attempt_left_behind", extra=extra)
+
+
+class _PartWriting:
+    """What of the attempt one broker holds."""
+
+    def __init__(self, broker: SinkBroker, calls: SinkCalls) -> None:
+        self.broker = broker
+        self.calls = calls
+        self.held_as: HeldAs | None = None
+        self.flying: Future[None] | None = None
+        self.head = NOTHING_HELD
+        self.sent = 0
+        self.rows = 0
+
+    @property
+    def held(self) -> Part:
+        assert self.held_as is not None, "it was named before it was sent"
+        return Part(self.broker, self.held_as, self.head, self.sent - 1, self.rows)
+
+    def wait(self) -> None:
+        """Until its last request is answered."""
+        flying, self.flying = self.flying, None
+        if flying is not None:
+            flying.result()
+
+    def settle(self) -> None:
+        """The same, however it ended."""
+        flying, self.flying = self.flying, None
+        if flying is not None:
+            flying.exception()
+
+    def hold(self, request: Any) -> None:  # noqa: ANN401 - an Arrow batch
+        """Send one request, in two if it is too large."""
+        assert self.held_as is not None, "it was named before"
+        try:
+            half_offset = self.calls.hold(self.held_as, self.sent, request)
+        except RequestRefused as refused:
+            count = request.num_rows
+            if refused.code != "request_too_large" or count == 1:
+                raise
+            # The broker's owner allows less than we thought.
+            self.hold(request.slice(0, count // 2))
+            self.hold(request.slice(count // 2))
+            return
+        if not self.sent:
+            self.head = half_offset
+        self.sent += 1
+        self.rows += request.num_rows
+
+
+def opening() -> pa.RecordBatch:
+    """What opens an attempt at home that has no row for it."""
+    return pa.record_batch(
+        {
+            "topic": [OPENING_TOPIC],
+            "queue_id": pa.array([0], pa.int32()),
+            "body": [b""],
+            "properties": [""],
+            "flag": pa.array([0], pa.int32()),
+            "sys_flag": pa.array([0], pa.int32()),
+            "born_at_ms": pa.array([0], pa.int64()),
+        }
+    )
+
+
+def _pieces(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The same messages in pieces that are not too large for one request."""
+    sizes = pc.add(pc.binary_length(messages["body"]), pc.binary_length(messages["properties"]))
+    ends = np.cumsum(sizes.to_numpy() + np.int64(ADDED_BYTES))
+    start = 0
+    while start < len(ends):
+        before = ends[start - 1] if start else 0
+        end = int(np.searchsorted(ends, before + REQUEST_BYTES_MAX, side="right"))
+        # One message is never too large for a request.
+        end = max(end, start + 1)
+        yield messages.slice(start, end - start)
+        start = end

@@ -1,0 +1,1 @@
+"""``spark.read`` and ``readStream``: committed messages, decoded by the page."""

@@ -1,0 +1,117 @@
+"""Committed messages as a DataFrame: ``spark.read.format("escrowmq")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.source.message_columns import checked_schema, spark_schema
+from escrowmq.pipeline.source.message_options import (
+    Bound,
+    MessageOptions,
+    any_options,
+    batch_options,
+)
+from escrowmq.pipeline.source.message_reading import RangesPartition, note_losses, read_partition
+from escrowmq.pipeline.source.offsets import (
+    NOWHERE,
+    Loss,
+    QueueKey,
+    Range,
+    Spans,
+    packed,
+    readable,
+    task_rows,
+)
+from escrowmq.pipeline.source.queues import Known, known
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql.types import StructType
+
+
+def schema(options: Mapping[str, str]) -> StructType:
+    """The columns that the options ask for; on the driver."""
+    return spark_schema(any_options(options).columns)
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """A reader of what is there now; on the driver."""
+    checked_schema(schema)
+    return MessageReader(batch_options(options), schema)
+
+
+class MessageReader(DataSourceReader):
+    """One batch: from one offset of each queue to another."""
+
+    def __init__(self, options: MessageOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[RangesPartition]:
+        """What each task reads; on the driver, once: the brokers' ends are looked at here."""
+        options = self._options
+        found = _known(options)
+        if not found.spans:
+            raise RequestRefused(
+                "topic_unknown",
+                "no broker has it",
+                topic=",".join(options.topics.names) or options.topics.pattern,
+            )
+        starts = bounds(options, options.start, found.spans)
+        ends = bounds(options, options.end, found.spans)
+        # Nobody can be further than the end, except in another store.
+        note_losses(
+            [
+                Loss(key, start, ends[key], found.spans[key])
+                for key, start in starts.items()
+                if start > found.spans[key].end
+            ],
+            options,
+        )
+        ranges = [Range(key, starts[key], max(starts[key], ends[key])) for key in sorted(starts)]
+        return planned(options, found, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a partition; on an executor, as often as it is tried."""
+        return read_partition(partition, self._options, self._schema)
+
+
+def _known(options: MessageOptions) -> Known:
+    return known(options.brokers, options.topics, options.patience_s)
+
+
+def bounds(options: MessageOptions, bound: Bound, there: Spans) -> dict[QueueKey, int]:
+    """The offsets that begin or end a read; by time they are asked for."""
+    if bound.at_ms < 0:
+        missing = bound.missing(there)
+        note_losses([Loss(key, bound.offsets[key], None, None) for key in missing], options)
+        return bound.all(there)
+    since = known(options.brokers, options.topics, options.patience_s, from_ms=bound.at_ms)
+    # What came between the two questions is not there yet.
+    return {
+        key: min(since.spans[key].start, span.end) if key in since.spans else span.end
+        for key, span in there.items()
+    }
+
+
+def planned(
+    options: MessageOptions, found: Known, ranges: Sequence[Range]
+) -> Sequence[RangesPartition]:
+    """Ranges cut and put together for tasks; what is gone of them is an error, or passed over."""
+    kept = []
+    lost = []
+    for queue, start, end in ranges:
+        there = found.spans.get(queue)
+        if there is None or (start < end and not (there.start <= start and end <= there.end)):
+            lost.append(Loss(queue, start, end, there))
+        kept.append(Range(queue, *readable(start, end, there or NOWHERE)))
+    note_losses(lost, options)
+    rows_max = options.rows_per_partition_max or task_rows(sum(end - at for _, at, end in kept))
+    return [
+        RangesPartition(found.addresses[some[0].queue.broker], some)
+        for some in packed(kept, rows_max)
+    ]

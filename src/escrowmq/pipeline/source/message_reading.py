@@ -1,0 +1,146 @@
+"""Reading ranges of queues, in a task: bytes from the broker, Arrow batches out."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql.datasource import InputPartition
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.source import message_columns as c
+from escrowmq.pipeline.source.decoding import decode_page
+from escrowmq.pipeline.source.offsets import Loss, Range, Span, side_by_side
+from escrowmq.pipeline.source.queues import patiently
+from escrowmq.pipeline.source.stored_records import Page, Place, joined
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ReadStoredHeader
+from escrowmq.protocol.properties import tags_code
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from escrowmq.pipeline.source.message_options import MessageOptions
+
+log = logging.getLogger(__name__)
+
+JOINED_BYTES = 4 * 1024 * 1024
+"""Stored bytes that are decoded together, about: one batch of Arrow's."""
+
+PAGE_BYTES_MIN = 256 * 1024
+PAGE_BYTES_MAX = 1024 * 1024
+"""Stored bytes of a page: a large one keeps the broker's other clients waiting."""
+
+
+@dataclass(frozen=True)
+class RangesPartition(InputPartition):
+    """What one task reads: ranges of queues of one broker."""
+
+    address: str
+    ranges: tuple[Range, ...]
+
+
+def read_partition(
+    partition: InputPartition, options: MessageOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """The messages of these ranges, filtered, in the columns of this schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Where there is nothing to read, Spark makes a partition of its own.
+    if not isinstance(partition, RangesPartition):
+        return
+    names = tuple(schema.names)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    needed = {c.TAGS: options.tags, c.KEYS: options.keys, c.UNIQUE_KEY: options.keys}
+    decoded = (*names, *(name for name, used in needed.items() if used and name not in names))
+    with OwnCalls(partition.address) as calls:
+        for group in side_by_side(partition.ranges):
+            place = Place(*group[0].queue[:2])
+            for page in _joined_pages(calls, group, options):
+                for batch in decode_page(page, place, decoded):
+                    kept = _filtered(batch, options)
+                    arrays = [kept.column(name) for name in names]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+
+
+def _joined_pages(
+    calls: OwnCalls, group: Sequence[Range], options: MessageOptions
+) -> Iterator[Page]:
+    """A page of each queue in turn, and what together has some size as one."""
+    held: list[Page] = []
+    # So that a turn is about what is decoded together.
+    bytes_max = min(max(JOINED_BYTES // len(group), PAGE_BYTES_MIN), PAGE_BYTES_MAX)
+    running = deque(_pages(calls, one, options, bytes_max) for one in group)
+    while running:
+        page = next(running[0], None)
+        if page is None:
+            running.popleft()
+            continue
+        running.rotate(-1)
+        held.append(page)
+        if sum(len(one.data) for one in held) >= JOINED_BYTES:
+            yield joined(held)
+            held.clear()
+    if held:
+        yield joined(held)
+
+
+def _pages(
+    calls: OwnCalls, wanted: Range, options: MessageOptions, bytes_max: int
+) -> Iterator[Page]:
+    """What the broker answers for one queue, page by page."""
+    queue, at, end = wanted
+    codes = ",".join(str(tags_code(tag)) for tag in options.tags)
+    while at < end:
+        header = ReadStoredHeader(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            start=at,
+            end=end,
+            bytes_max=bytes_max,
+            tag_codes=codes,
+        )
+        answer = patiently(
+            partial(calls.call_blocks, OwnCode.READ_STORED, header), options.patience_s
+        )
+        told = answer.header
+        there = Span(told.queue_start, told.queue_end)
+        if not (there.start <= at and end <= there.end):
+            note_losses([Loss(queue, at, end, there)], options)
+        count = len(answer.columns["size"])
+        queue_id = np.full(count, queue.queue_id, dtype=np.int32)
+        yield Page(queue_id, **answer.columns, data=answer.data)
+        # Further on each time, whatever the broker says.
+        if told.next_start <= at or told.next_start >= there.end:
+            return
+        at = told.next_start
+
+
+def note_losses(found: list[Loss], options: MessageOptions) -> None:
+    """Messages that are gone are an error, unless somebody said that they are none."""
+    for loss in found:
+        if options.fails_on_loss:
+            raise loss.error()
+        log.warning("data_lost", extra=loss.facts())
+
+
+def _filtered(batch: pa.RecordBatch, options: MessageOptions) -> pa.RecordBatch:
+    if options.tags:
+        # Two tags may share a code, which is all that the broker looks at.
+        batch = batch.filter(pc.is_in(batch[c.TAGS], pa.array(options.tags)))
+    if options.keys:
+        wanted = pa.array(options.keys)
+        split = pc.split_pattern(batch[c.KEYS], " ")
+        is_hit = pc.is_in(pc.list_flatten(split), wanted)
+        hits = pc.unique(pc.list_parent_indices(split).filter(is_hit))
+        rows = pa.array(range(batch.num_rows), hits.type)
+        by_unique_key = pc.is_in(batch[c.UNIQUE_KEY], wanted)
+        batch = batch.filter(pc.or_(pc.is_in(rows, hits), by_unique_key))
+    return batch

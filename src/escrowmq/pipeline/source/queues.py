@@ -1,0 +1,109 @@
+"""What brokers say of their queues: asked by the driver."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.pipeline.source.offsets import QueueKey, Span
+from escrowmq.protocol.limits import GROUP_TOPIC_PREFIXES
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import ListQueuesHeader
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S = 0.1
+WAIT_S_MAX = 2.0
+#: Topics that brokers make: for groups, and for attempts of the sink.
+_NOT_OF_USERS = (*GROUP_TOPIC_PREFIXES, GROUP_PREFIX)
+
+T = TypeVar("T")
+
+
+class Topics(NamedTuple):
+    """Which topics: by name, or by a pattern for the whole name."""
+
+    names: tuple[str, ...]
+    pattern: str
+
+    def chosen(self, there: Iterable[str]) -> set[str]:
+        """Those of them that are there; a pattern takes no group's topics unless it names them."""
+        if self.names:
+            return set(self.names).intersection(there)
+        matches = re.compile(self.pattern).fullmatch
+        plain = (
+            name for name in there if "%" in self.pattern or not name.startswith(_NOT_OF_USERS)
+        )
+        return set(filter(matches, plain))
+
+
+class Known(NamedTuple):
+    """Brokers and their queues."""
+
+    #: By name.
+    addresses: dict[str, str]
+    spans: dict[QueueKey, Span]
+
+
+def patiently(ask: Callable[[], T], patience_s: float) -> T:
+    """Ask until there is an answer: a broker may be about to come back."""
+    until = time.monotonic() + patience_s
+    wait_s = FIRST_WAIT_S
+    while True:
+        try:
+            return ask()
+        except Unavailable as away:
+            if time.monotonic() + wait_s > until:
+                raise
+            log.warning("broker_awaited", extra={"cause": str(away)})
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, WAIT_S_MAX)
+
+
+def known(
+    addresses: Iterable[str],
+    topics: Topics,
+    patience_s: float,
+    *,
+    from_ms: int = -1,
+    until_ms: int = -1,
+) -> Known:
+    """Queues of these topics, each broker's at one position of its log.
+
+    With times, of the offsets only those that became visible between them.
+    """
+    found = Known({}, {})
+    asked = ListQueuesHeader(topic=",".join(topics.names), from_ms=from_ms, until_ms=until_ms)
+    for address in addresses:
+        name, spans = patiently(partial(_of_broker, address, topics, asked), patience_s)
+        if name in found.addresses:
+            raise RequestRefused(
+                "broker_named_twice",
+                "give each broker once; two brokers have two names",
+                broker=name,
+                addresses=[found.addresses[name], address],
+            )
+        found.addresses[name] = address
+        found.spans.update(spans)
+    return found
+
+
+def _of_broker(
+    address: str, topics: Topics, asked: ListQueuesHeader
+) -> tuple[str, dict[QueueKey, Span]]:
+    with OwnCalls(address) as calls:
+        name = calls.call(OwnCode.STATUS).header.broker
+        there = {row.topic for row in calls.rows(OwnCode.LIST_TOPICS) if not row.is_system}
+        chosen = topics.chosen(there)
+        return name, {
+            QueueKey(name, row.topic, row.queue_id): Span(row.start, row.end)
+            for row in calls.rows(OwnCode.LIST_QUEUES, asked)
+            if row.topic in chosen
+        }

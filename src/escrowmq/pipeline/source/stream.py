@@ -1,0 +1,116 @@
+"""Committed messages as a stream: ``spark.readStream.format("escrowmq")``.
+
+The checkpoint holds an offset for each queue.  Nothing is kept here between two batches, except the
+ends up to which a query reads that takes what is available now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from escrowmq.pipeline.source.batch import bounds, planned
+from escrowmq.pipeline.source.message_columns import checked_schema
+from escrowmq.pipeline.source.message_options import MessageOptions, stream_options
+from escrowmq.pipeline.source.message_reading import RangesPartition, note_losses, read_partition
+from escrowmq.pipeline.source.offsets import (
+    NOWHERE,
+    QueueKey,
+    Range,
+    StreamOffsets,
+    begun,
+    from_json,
+    losses,
+    shared_out,
+    to_json,
+)
+from escrowmq.pipeline.source.queues import Known, known
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql.types import StructType
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """A reader of what is there and comes; on the driver."""
+    checked_schema(schema)
+    return MessageStreamReader(stream_options(options), schema)
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Batch after batch, each from the last one's offsets on."""
+
+    def __init__(self, options: MessageOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        #: Of a query that takes what is available now.
+        self._target: dict[QueueKey, int] | None = None
+
+    # On the driver.
+
+    def initialOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
+        """Where a new query begins; once in its life."""
+        found = self._known()
+        starts = bounds(self._options, self._options.start, found.spans)
+        return to_json(starts, found.addresses)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """What ``maxRowsPerBatch`` says."""
+        rows_max = self._options.rows_per_batch_max
+        return ReadMaxRows(rows_max) if rows_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Note what is there now; before the first batch."""
+        self._target = {key: span.end for key, span in self._known().spans.items()}
+
+    def latestOffset(self, start: StreamOffsets, limit: ReadLimit) -> StreamOffsets:  # noqa: N802 - Spark's
+        """Where the next batch ends; before each batch."""
+        found = self._known()
+        there = found.spans
+        if self._target is not None:
+            there = {key: span for key, span in there.items() if key in self._target}
+        starts = begun(start, there)
+        lost = losses(starts, there)
+        note_losses(lost, self._options)
+        for loss in lost:
+            # Read on with what there is; of a queue that is gone, with nothing.
+            if loss.there is not None:
+                starts[loss.queue] = loss.there.start
+        ends = {key: max(span.end, starts[key]) for key, span in there.items()}
+        if self._target is not None:
+            ends = {key: max(min(end, self._target[key]), starts[key]) for key, end in ends.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = shared_out(starts, ends, limit.max_rows)
+        return to_json({**from_json(start), **ends}, found.addresses.keys() | start.keys())
+
+    def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
+        """The ends of all queues, for the query's progress."""
+        return to_json({key: span.end for key, span in self._known().spans.items()})
+
+    def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[RangesPartition]:
+        """What each task reads of a batch; once for each batch, again if it is repeated."""
+        found = self._known()
+        ends = from_json(end)
+        starts = begun(start, {key: found.spans.get(key, NOWHERE) for key in ends})
+        ranges = [
+            Range(key, starts[key], ends[key]) for key in sorted(ends) if starts[key] != ends[key]
+        ]
+        return planned(self._options, found, ranges)
+
+    def _known(self) -> Known:
+        options = self._options
+        return known(options.brokers, options.topics, options.patience_s)
+
+    # On an executor.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The messages of a partition; as often as it is tried."""
+        return read_partition(partition, self._options, self._schema)

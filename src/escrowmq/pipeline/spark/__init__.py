@@ -1,0 +1,1 @@
+"""Spark from what ``pip install`` brings: Java, its start, its session."""

@@ -1,0 +1,142 @@
+"""Starts Spark from what ``pip install`` brings: on this machine, or as the driver of a cluster.
+
+What is set here is for a small service that lives long beside a broker: a bounded heap, a collector
+that gives memory back, no pages of its own, few partitions.  ``pipeline.spark_options`` win over
+all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from escrowmq.pipeline.config import (
+    PipelineConfig,
+    is_local,
+    spark_missing,
+    spark_options_of,
+    user_cache,
+)
+from escrowmq.pipeline.spark.home import VARIABLE as SPARK_HOME
+from escrowmq.pipeline.spark.home import spark_home
+from escrowmq.pipeline.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME = "escrowmq"
+LOOPBACK = "127.0.0.1"
+#: Folders that hold installed packages.
+INSTALLED = ("site-packages", "dist-packages")
+
+JVM_OPTIONS = (
+    # An operator's Java may be older than the one that we bring.
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    # One thread, the smallest footprint, and unused heap goes back to the system.
+    "-XX:+UseSerialGC",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    "-XX:+UseCompactObjectHeaders",
+    "-XX:ReservedCodeCacheSize=128m",
+    # Nobody looks at it, and it is a file that is written to all the time.
+    "-XX:-UsePerfData",
+    # Dead is better than crippled: `escrowmq up` starts it again.
+    "-XX:+ExitOnOutOfMemoryError",
+    # Java's own remarks, as on an older start cache.
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}",
+)
+
+
+def spark_session(
+    config: PipelineConfig,
+    *,
+    cache: Path | None = None,
+    scratch: Path | None = None,
+    jvm_options: tuple[str, ...] = (),
+    further: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or return the session that this process has.
+
+    Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
+    workers inherit.  `cache` is where the scripts for Java are kept, by default the user's cache;
+    `scratch` is for what Spark needs while it runs, by default the system's place for that.
+    `jvm_options` come after ours, `further` settings too.
+
+    Raises:
+        RequestRefused: ``spark_missing``.
+        Unavailable: ``java_missing``.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise spark_missing() from error
+    os.environ.update(environment(config, cache))
+    builder = SparkSession.builder.master(config.master).appName(APP_NAME)
+    if scratch is not None:
+        jvm_options += (f"-Djava.io.tmpdir={scratch}",)
+    options = settings(config, jvm_options)
+    if scratch is not None:
+        options |= {name: str(scratch) for name in ("spark.local.dir", "spark.sql.warehouse.dir")}
+    options |= {**(further or {}), **spark_options_of(config.spark_options)}
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:
+    """The variables that Spark's scripts and workers need."""
+    python = spark_options_of(config.spark_options).get("spark.pyspark.python")
+    variables = {
+        "JAVA_HOME": str(java_home(cache)),
+        # Workers would otherwise take the python of PATH, which lacks our packages.
+        "PYSPARK_PYTHON": python or sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # The script that starts Java starts it twice; the first only puts a command line together.
+        "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Each arena keeps what it once had; a few threads do most of the work.
+        "MALLOC_ARENA_MAX": "2",
+    }
+    if is_local(config.master):
+        # This machine's own name may not resolve, and nobody else need reach it.
+        variables["SPARK_LOCAL_IP"] = LOOPBACK
+        # A cluster may want the zip, to send it to its machines.
+        home = spark_home(cache or user_cache())
+        if home is not None:
+            variables[SPARK_HOME] = str(home)
+    return variables
+
+
+def settings(config: PipelineConfig, jvm_options: tuple[str, ...] = ()) -> dict[str, str]:
+    """Spark's settings."""
+    return {
+        "spark.driver.memory": f"{config.driver_memory_mb}m",
+        "spark.driver.extraJavaOptions": shlex.join((*JVM_OPTIONS, *jvm_options)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.eventLog.enabled": "false",
+        # A round must not wait for a long run of archiving.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
+        # Without it, a reader that can push filters down is refused.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        **({} if is_local(config.master) else _of_executors(config)),
+    }
+
+
+def _of_executors(config: PipelineConfig) -> dict[str, str]:
+    of_executors = {"spark.executor.memory": f"{config.executor_memory_mb}m"}
+    if config.executor_cores:
+        of_executors["spark.executor.cores"] = str(config.executor_cores)
+    folder = Path(__file__).resolve().parents[3]
+    if folder.name not in INSTALLED:
+        # We run from sources here, so no machine of the cluster has us installed.
+        of_executors["spark.executorEnv.PYTHONPATH"] = str(folder)
+    return of_executors

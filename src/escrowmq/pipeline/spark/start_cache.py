@@ -1,0 +1,157 @@
+"""What Java learned at an earlier start, so that the next one takes half the time.
+
+Java 25 can write down which classes a program loaded and which of its code was busy (an AOT cache).
+Such a file fits one build of Java, one class path and one set of options, so it is named by them;
+it is made once, by a process of its own (``service/start_training.py``), and used from then on.
+A cache that is damaged is not used, one that does not fit is passed over by Java itself, and with
+neither Spark starts as it does anyhow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import zlib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from escrowmq.pipeline.config import PipelineConfig, spark_missing
+from escrowmq.pipeline.spark.java import java_home, java_version
+from escrowmq.pipeline.spark.session import JVM_OPTIONS, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+#: Caches of other versions that are kept beside the one in use.
+OTHERS_MAX = 1
+JAVA_MIN = 25
+#: Of our own commands: their rows are Python's work, so better code is not worth what the second
+#: compiler takes from a broker on the same machine.
+QUICK_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCache:
+    """The cache for one Java, class path and set of options, there or not."""
+
+    path: Path
+    #: Whether this Java can make and use one at all.
+    is_possible: bool
+
+    @property
+    def _proof(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def is_whole(self) -> bool:
+        """Whether it is there, with every byte as it was written."""
+        try:
+            proof = json.loads(self._proof.read_text(encoding="utf-8"))
+            # The size first: it tells a torn copy at no cost.
+            return bool(
+                self.path.stat().st_size == proof["bytes"] and checksum(self.path) == proof["crc32"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def options(self) -> tuple[str, ...]:
+        """What Java must be told to use it; nothing if it is not there, or damaged."""
+        if not self.is_possible or not self.is_whole():
+            return ()
+        return (f"-XX:AOTCache={self.path}",)
+
+    def keep(self, draft: Path) -> None:
+        """Put a cache that was just written in its place, for the starts to come."""
+        proof = {"bytes": draft.stat().st_size, "crc32": checksum(draft)}
+        draft.replace(self.path)
+        draft_proof = self._proof.with_suffix(f".{os.getpid()}.tmp")
+        draft_proof.write_text(json.dumps(proof), encoding="utf-8")
+        draft_proof.replace(self._proof)
+        for old in _newest_first(self.path.parent)[OTHERS_MAX + 1 :]:
+            StartCache(path=old, is_possible=True).drop()
+
+    def drop(self) -> None:
+        """Remove it."""
+        for path in (self._proof, self.path):
+            path.unlink(missing_ok=True)
+
+
+def start_cache(cache: Path) -> StartCache:
+    """The cache that fits what is installed here."""
+    version = java_version(java_home(cache))
+    facts = [version, *JVM_OPTIONS, *QUICK_OPTIONS, *_class_path()]
+    name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
+    return StartCache(
+        path=cache / f"start-{name}.aot",
+        is_possible=_major(version) >= JAVA_MIN,
+    )
+
+
+def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> SparkSession:
+    """Start Spark with the cache, if there is one that fits; without it if it does no good.
+
+    What Spark needs while it runs is kept in `scratch`.
+
+    Raises:
+        RequestRefused: ``spark_missing``.
+        Unavailable: ``java_missing``.
+    """
+    from pyspark.errors import PySparkRuntimeError
+
+    found = start_cache(cache)
+    cached = found.options()
+    try:
+        return spark_session(
+            config, cache=cache, scratch=scratch, jvm_options=(*QUICK_OPTIONS, *cached)
+        )
+    except PySparkRuntimeError as error:
+        if not cached:
+            raise
+        log.warning("start_cache_dropped", extra={"path": str(found.path), "why": str(error)})
+        found.drop()
+        return spark_session(config, cache=cache, scratch=scratch, jvm_options=QUICK_OPTIONS)
+
+
+def training_command(cache: Path) -> list[str] | None:
+    """The command that makes the cache; None where it is there, or of no use."""
+    found = start_cache(cache)
+    if not found.is_possible or found.is_whole():
+        return None
+    module = "escrowmq.pipeline.service.start_training"
+    return [sys.executable, "-m", module, str(cache), str(os.getpid())]
+
+
+def checksum(path: Path) -> int:
+    """Of all bytes of a file."""
+    found = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            found = zlib.crc32(chunk, found)
+    return found
+
+
+def _class_path() -> list[str]:
+    """Each jar of Spark, with what changes when it does."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise spark_missing()
+    with os.scandir(Path(spec.origin).parent / "jars") as jars:
+        stats = [(jar.path, jar.stat()) for jar in jars]
+    return sorted(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
+
+
+def _major(version: str) -> int:
+    match = re.search(r'version "(\d+)', version)
+    return int(match[1]) if match else 0
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("start-*.aot"), key=lambda path: -path.stat().st_mtime_ns)

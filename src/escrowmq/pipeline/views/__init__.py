@@ -1,0 +1,1 @@
+"""Facts about transactions as DataFrames, from brokers and from their logs."""

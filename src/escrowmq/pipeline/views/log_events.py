@@ -1,0 +1,170 @@
+"""What happened to transactions, read from the log as it was written; in a task.
+
+Nearly all of a log is transactions of one message, in a fixed layout.  These are taken apart here,
+not at the broker, whose other clients would wait meanwhile.  Whatever else the log says, and what
+cannot be read of it, the broker is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+from escrowmq.pipeline.source.queues import patiently
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_frames import ArrowAnswer
+from escrowmq.protocol.own_headers import LogRangeHeader
+from escrowmq.protocol.own_log import ReadLogHeader
+from escrowmq.store.log_sweep import lone_stretch
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_log import NameRow
+    from escrowmq.store.log_sweep import Swept
+
+#: One for each event of a kind; none if the kind has none.
+Values: TypeAlias = Any
+
+FRAME_BYTES_MAX = 4096
+"""Of larger frames, on average, too much would be sent that nobody wants."""
+
+
+def event_pages(
+    calls: OwnCalls, header: LogRangeHeader, patience_s: float
+) -> Iterator[tuple[int, ArrowAnswer]]:
+    """Pages of a range, in the order of the log, each with the log offset that was asked for."""
+    at, columns, is_raw = header.start, header.columns.split(","), True
+    names = Names(calls, patience_s)
+    cursor = ""
+    while at < header.end:
+        if is_raw and "/" not in cursor:
+            asked = ReadLogHeader(start=at, end=header.end)
+            answer = patiently(partial(calls.call_blocks, OwnCode.READ_LOG, asked), patience_s)
+            base = int(answer.columns["log_offset"][0])
+            told = lone_stretch(bytes(answer.data), base, header.end, answer.header.seed)
+            if told.end > base:
+                yield at, ArrowAnswer(header=answer.header, batch=_batch(told, names, columns))
+                is_raw = told.end - base <= told.frames * FRAME_BYTES_MAX
+                at, cursor = told.end, ""
+                continue
+        page = msgspec.structs.replace(header, start=at, cursor=cursor)
+        listed = patiently(partial(calls.call_arrow, OwnCode.LIST_EVENTS, page), patience_s)
+        yield at, listed
+        if listed.header.cursor is None:
+            return
+        cursor = listed.header.cursor
+        at = int(cursor.partition("/")[0])
+
+
+class Names:
+    """What the numbers in records stand for; asked for when one is not known."""
+
+    def __init__(self, calls: OwnCalls, patience_s: float) -> None:
+        self._calls = calls
+        self._patience_s = patience_s
+        self._known: dict[tuple[str, int], NameRow] = {}
+
+    def of(self, kind: str, numbers: np.ndarray[Any, Any]) -> list[NameRow]:
+        """The names of these numbers."""
+        wanted = [(kind, number) for number in numbers.tolist()]
+        if any(key not in self._known for key in wanted):
+            rows = patiently(self._listed, self._patience_s)
+            self._known = {(row.kind, row.number): row for row in rows}
+        return [self._known[key] for key in wanted]
+
+    def _listed(self) -> list[NameRow]:
+        return list(self._calls.rows(OwnCode.LIST_NAMES))
+
+
+def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
+    """These columns of the events: held, decided and visible, in the order of the log."""
+    (halves,), (decisions,) = told.halves, told.decisions
+    is_shown = decisions.records["queue"] >= 0
+    shown = decisions.records[is_shown]
+    counts = len(halves.records), len(decisions.records), len(shown)
+    offsets = np.concatenate((halves.offsets, decisions.offsets, decisions.offsets[is_shown]))
+    # Stable: a message is visible after the decision.
+    order = np.argsort(offsets, kind="stable")
+    made = _Columns(counts, order)
+    rows = np.concatenate((halves.records["row"], decisions.records["row"], shown["row"]))
+    times = np.concatenate((halves.at_ms, decisions.at_ms, decisions.at_ms[is_shown]))
+    is_committed = decisions.records["state"] == int(State.COMMITTED)
+    origin = cache(lambda: _origins(names, halves.records["origin"]))
+    queue = cache(lambda: _queues(names, shown["queue"]))
+    found = {
+        "log_offset": lambda: made.whole(offsets),
+        "at_ms": lambda: made.whole(times),
+        "event": lambda: made.of(
+            pa.string(),
+            held=pa.repeat("held", counts[0]),
+            decided=np.where(is_committed, "committed", "rolled_back"),
+            visible=pa.repeat("visible", counts[2]),
+        ),
+        "head": lambda: made.whole(rows),
+        "first": lambda: made.whole(rows),
+        "message_count": lambda: made.whole(np.ones(sum(counts), dtype=np.int64)),
+        "transaction_id": lambda: made.of(pa.string(), held=halves.texts),
+        "producer_group": lambda: made.of(pa.string(), held=origin()[0]),
+        "ledger": lambda: made.of(pa.string(), held=origin()[1]),
+        "number": lambda: made.of(pa.int64(), held=halves.records["number"]),
+        "checks_sent": lambda: made.of(pa.int32()),
+        "by": lambda: made.of(pa.string(), decided=decisions.texts),
+        "detail": lambda: made.of(pa.string()),
+        "topic": lambda: made.of(pa.string(), visible=queue()[0]),
+        "queue_id": lambda: made.of(pa.int32(), visible=queue()[1]),
+        "queue_offset": lambda: made.of(pa.int64(), visible=shown["queue_offset"]),
+        "app_id": lambda: made.of(pa.string()),
+        "batch_id": lambda: made.of(pa.string()),
+    }
+    return pa.record_batch({name: found[name]() for name in columns})
+
+
+def _origins(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+    """Producer groups and ledgers."""
+    seen, places = np.unique(numbers, return_inverse=True)
+    rows = names.of("origin", seen)
+    groups = pa.array([row.name for row in rows], pa.string())
+    ledgers = pa.array([row.ledger for row in rows], pa.string())
+    return groups.take(pa.array(places)), ledgers.take(pa.array(places))
+
+
+def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.Array]:
+    """Topics and queue ids."""
+    seen, places = np.unique(numbers, return_inverse=True)
+    rows = names.of("queue", seen)
+    topics = pa.array([row.name for row in rows], pa.string())
+    queue_ids = pa.array([row.queue_id for row in rows], pa.int32())
+    return topics.take(pa.array(places)), queue_ids.take(pa.array(places))
+
+
+class _Columns:
+    """Columns of which each kind of event has some rows, or none."""
+
+    def __init__(self, counts: tuple[int, int, int], order: np.ndarray[Any, Any]) -> None:
+        self._counts = counts
+        self._order = order
+
+    def whole(self, numbers: np.ndarray[Any, Any]) -> pa.Array:
+        """Numbers that every event has."""
+        return pa.array(numbers[self._order].astype(np.int64))
+
+    def of(
+        self,
+        type_: pa.DataType,
+        *,
+        held: Values = None,
+        decided: Values = None,
+        visible: Values = None,
+    ) -> pa.Array:
+        """What some kinds of events have."""
+        parts = [
+            pa.nulls(count, type_) if values is None else pa.array(values, type_)
+            for count, values in zip(self._counts, (held, decided, visible), strict=True)
+        ]
+        return pa.concat_arrays(parts).take(pa.array(self._order))

@@ -1,0 +1,202 @@
+"""Views of a broker's facts: which there are, and the options of reading one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from escrowmq.pipeline.options import Options, bad_option
+from escrowmq.pipeline.views.facts import AS_OF_MS, BROKER, BROKER_NAME
+from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_forms import Column, Kind, columns_of
+from escrowmq.protocol.own_headers import LogRangeHeader
+from escrowmq.transaction.states import State
+
+RANGE_ROWS = 250_000
+RANGE_BYTES = 64 * 1024 * 1024
+"""What one task reads, about, if nobody says otherwise."""
+
+BATCH_BYTES = 1024 * 1024 * 1024
+"""Of the log of each broker, what one batch of a stream reads at most."""
+
+RETRY_MS = 3_000
+STREAM_RETRY_MS = 30_000
+"""How long a broker is waited for: a stream has nobody who tries again."""
+
+EVENTS = "events"
+EARLIEST = "earliest"
+LATEST = "latest"
+
+_STATES = tuple(state.label for state in State)
+_UNDECIDED = frozenset((State.PREPARED.label, State.PARKED.label))
+_COMMON = ("view", "broker", "columns", "failOnDataLoss", "retryMs")
+_OF_STREAMS = ("startingOffsets", "maxBytesPerBatch", "rangeBytes")
+_OF_LOG = ("startOffset", "endOffset", "rangeBytes")
+_OF_TABLE = ("startOffset", "endOffset", "rangeRows", "states", "withIds")
+_FIRST_COLUMNS = (
+    Column(BROKER, Kind.TEXT, is_nullable=False),
+    Column(BROKER_NAME, Kind.TEXT, is_nullable=False),
+    Column(AS_OF_MS, Kind.INT64, is_nullable=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One kind of facts."""
+
+    name: str
+    code: OwnCode
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Where and when it was read, then what the broker tells."""
+        return (*_FIRST_COLUMNS, *self.told)
+
+    @property
+    def told(self) -> tuple[Column, ...]:
+        """What the broker tells."""
+        rows = OWN_REQUESTS[self.code].answer_rows
+        assert rows is not None
+        return columns_of(rows)
+
+    @property
+    def is_of_log(self) -> bool:
+        """Whether its ranges are of log offsets, or of half offsets."""
+        return OWN_REQUESTS[self.code].header is LogRangeHeader
+
+
+VIEWS = {
+    view.name: view
+    for view in (
+        View(name="transactions", code=OwnCode.LIST_TRANSACTIONS),
+        View(name="halves", code=OwnCode.LIST_HALVES),
+        View(name="ops", code=OwnCode.LIST_OPS),
+        View(name="checks", code=OwnCode.LIST_CHECKS),
+        View(name=EVENTS, code=OwnCode.LIST_EVENTS),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Where a read begins or ends: an offset of every broker, or one for each by its name."""
+
+    every: int | None = None
+    by_name: tuple[tuple[str, int], ...] = ()
+
+    def of(self, broker: str) -> int | None:
+        """The offset of the broker of this name; None if none is given."""
+        return dict(self.by_name).get(broker, self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """The options of one read, checked; they go to the tasks."""
+
+    view: View
+    brokers: tuple[str, ...]
+    #: The columns that are wanted; empty for all.
+    columns: tuple[str, ...]
+    fails_on_data_loss: bool
+    patience_s: float
+    range_rows: int
+    range_bytes: int
+    states: tuple[str, ...]
+    with_ids: bool
+    start: Offsets
+    end: Offsets
+    #: Streams only: EARLIEST, LATEST, or else ``start``.
+    starting: str
+    batch_bytes: int
+
+    @property
+    def is_of_undecided(self) -> bool:
+        """Whether only transactions are wanted that nobody has decided."""
+        return _UNDECIDED.issuperset(self.states)
+
+
+def batch_options(given: Mapping[str, str]) -> ViewOptions:
+    """The options of a read of what is there."""
+    view = _view(given)
+    known = (*_COMMON, *(_OF_LOG if view.is_of_log else _OF_TABLE))
+    return _read(view, Options(given, known), RETRY_MS)
+
+
+def stream_options(given: Mapping[str, str]) -> ViewOptions:
+    """The options of a read of what comes."""
+    view = _view(given)
+    if not view.is_of_log:
+        streams = ", ".join(name for name, one in VIEWS.items() if one.is_of_log)
+        raise bad_option("view", f"one of {streams} can be a stream", view.name)
+    return _read(view, Options(given, (*_COMMON, *_OF_STREAMS)), STREAM_RETRY_MS)
+
+
+def any_options(given: Mapping[str, str]) -> ViewOptions:
+    """The options of a read whose kind is not known yet: Spark asks for the columns first."""
+    known = (*_COMMON, *_OF_LOG, *_OF_TABLE, *_OF_STREAMS)
+    return _read(_view(given), Options(given, known), RETRY_MS)
+
+
+def _view(given: Mapping[str, str]) -> View:
+    # Which views there are was checked by who came here.
+    return VIEWS[given.get("view", "").lower()]
+
+
+def _read(view: View, options: Options, retry_ms: int) -> ViewOptions:
+    starting = options.text("startingOffsets", EARLIEST).strip()
+    is_word = starting.lower() in (EARLIEST, LATEST)
+    return ViewOptions(
+        view=view,
+        brokers=options.brokers(),
+        columns=_columns(view, options.names("columns")),
+        fails_on_data_loss=options.flag("failOnDataLoss", default=True),
+        patience_s=options.whole("retryMs", retry_ms, low=0, high=3_600_000) / 1_000,
+        range_rows=options.whole("rangeRows", RANGE_ROWS, low=1, high=2**31),
+        range_bytes=options.whole("rangeBytes", RANGE_BYTES, low=1, high=2**40),
+        states=_states(options.names("states")),
+        with_ids=options.flag("withIds", default=True),
+        start=_offsets("startOffset", options.text("startOffset", ""))
+        if is_word
+        else _offsets("startingOffsets", starting),
+        end=_offsets("endOffset", options.text("endOffset", "")),
+        starting=starting.lower() if is_word else "",
+        batch_bytes=options.whole("maxBytesPerBatch", BATCH_BYTES, low=1, high=2**50),
+    )
+
+
+def _columns(view: View, names: tuple[str, ...]) -> tuple[str, ...]:
+    known = [column.name for column in view.columns]
+    for name in names:
+        if name not in known or names.count(name) > 1:
+            raise bad_option("columns", f"some of {', '.join(known)}, each once", name)
+    return names
+
+
+def _states(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in _STATES:
+            raise bad_option("states", f"some of {', '.join(_STATES)}", name)
+    return names or _STATES
+
+
+def _offsets(name: str, given: str) -> Offsets:
+    """A number, or a JSON object of numbers by the names of brokers."""
+    if not given:
+        return Offsets()
+    try:
+        read: Any = json.loads(given)
+    except ValueError:
+        read = None
+    if _is_offset(read):
+        return Offsets(every=read)
+    if not isinstance(read, dict) or not all(map(_is_offset, read.values())):
+        allowed = 'an offset, or one for each broker: {"NAME": 0}'
+        words = f"{EARLIEST}, {LATEST}, " if name == "startingOffsets" else ""
+        raise bad_option(name, words + allowed, given)
+    return Offsets(by_name=tuple(read.items()))
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,202 @@
+"""How a read of a view is cut into ranges, on the driver, and a range read in pages, in a task.
+
+Reads can be repeated: a connection that breaks is made anew, and the page asked for again from the
+cursor that the last one gave, for a limited time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql.datasource import InputPartition
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused, StoreCorrupt
+from escrowmq.pipeline.source.queues import patiently
+from escrowmq.pipeline.views.facts import HEAD, TRANSACTION_ID
+from escrowmq.pipeline.views.log_events import event_pages
+from escrowmq.pipeline.views.options import EVENTS
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import (
+    ListTransactionsHeader,
+    LogRangeHeader,
+    PlanHeader,
+)
+
+log = logging.getLogger(__name__)
+
+#: Columns of transactions that brokers read from the log.
+_OF_LOG = frozenset((HEAD, TRANSACTION_ID))
+
+if TYPE_CHECKING:
+    from escrowmq.pipeline.views.options import ViewOptions
+    from escrowmq.protocol.own_frames import ArrowAnswer
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """One task's part: these offsets of the broker with this address and name."""
+
+    broker: str
+    broker_name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a broker is."""
+
+    address: str
+    name: str
+    log_start: int
+    log_end: int
+    half_end: int
+
+
+def standing(options: ViewOptions) -> list[Standing]:
+    """Ask brokers how far they are; two of one name are refused: identities are made of it."""
+    found: dict[str, Standing] = {}
+    for address in options.brokers:
+        one = patiently(partial(_standing, address), options.patience_s)
+        if one.name in found:
+            raise RequestRefused(
+                "broker_named_twice",
+                "give each broker once; two brokers have two names",
+                broker=one.name,
+                addresses=[found[one.name].address, address],
+            )
+        found[one.name] = one
+    return list(found.values())
+
+
+def _standing(address: str) -> Standing:
+    with OwnCalls(address) as calls:
+        status = calls.call(OwnCode.STATUS).header
+    return Standing(
+        address=address,
+        name=status.broker,
+        log_start=status.log_start,
+        log_end=status.log_end,
+        half_end=status.half_end,
+    )
+
+
+# On the driver.
+
+
+def plan(options: ViewOptions) -> list[Range]:
+    """Ranges that cover what there is now, between the offsets that were asked for."""
+    ranges = []
+    for broker in standing(options):
+        start, end = options.start.of(broker.name), options.end.of(broker.name)
+        if start is None:
+            start = broker.log_start if options.view.is_of_log else 0
+        elif options.view.is_of_log:
+            refuse_loss(options, broker.name, start, (broker.log_start, max(broker.log_end, start)))
+        for low, high in _planned(options, broker):
+            first, last = max(low, start), high if end is None else min(high, end)
+            if first < last:
+                ranges.append(Range(broker.address, broker.name, first, last))
+    return ranges
+
+
+def _planned(options: ViewOptions, broker: Standing) -> list[tuple[int, int]]:
+    if options.view.is_of_log:
+        return evenly(broker.log_start, broker.log_end, options.range_bytes)
+    if not options.is_of_undecided:
+        return evenly(0, broker.half_end, options.range_rows)
+    # They are few among all others: the broker knows where they are.
+    header = PlanHeader(what="transactions", weight=options.range_rows)
+    with OwnCalls(broker.address) as calls:
+        rows = patiently(partial(calls.call, OwnCode.PLAN_RANGES, header), options.patience_s).rows
+    return [(row.start, row.end) for row in rows]
+
+
+def evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
+    """Ranges of this size; the last is what is left."""
+    return [(at, min(at + size, end)) for at in range(start, end, size)]
+
+
+# In a task.
+
+
+def pages(options: ViewOptions, part: Range, columns: list[str]) -> Iterator[ArrowAnswer]:
+    """The pages of a range, each as the broker was when it was asked."""
+    header = _header(options, part, columns)
+    at = part.start
+    with OwnCalls(part.broker) as calls:
+        if options.view.name == EVENTS:
+            assert isinstance(header, LogRangeHeader)
+            for at, answer in event_pages(calls, header, options.patience_s):
+                there = (answer.header.log_start, answer.header.log_end)
+                refuse_loss(options, part.broker_name, at, there)
+                yield answer
+            return
+        while True:
+            answer = patiently(
+                partial(calls.call_arrow, options.view.code, header), options.patience_s
+            )
+            if options.view.is_of_log:
+                there = (answer.header.log_start, answer.header.log_end)
+                refuse_loss(options, part.broker_name, at, there)
+                _refuse_damage(options, part, at, answer.header.unreadable_bytes)
+            yield answer
+            cursor = answer.header.cursor
+            if cursor is None:
+                return
+            at = int(cursor.partition("/")[0])
+            header = msgspec.structs.replace(header, cursor=cursor)
+
+
+def _header(
+    options: ViewOptions, part: Range, columns: list[str]
+) -> LogRangeHeader | ListTransactionsHeader:
+    view = options.view
+    # Something must be asked for to know how many rows there are.
+    names = [column.name for column in view.told if column.name in columns] or [view.told[0].name]
+    if view.is_of_log:
+        return LogRangeHeader(start=part.start, end=part.end, columns=",".join(names))
+    return ListTransactionsHeader(
+        start=part.start,
+        end=part.end,
+        columns=",".join(names),
+        states=",".join(options.states),
+        with_ids=options.with_ids and not _OF_LOG.isdisjoint(names),
+    )
+
+
+def refuse_loss(options: ViewOptions, broker: str, at: int, there: tuple[int, int]) -> bool:
+    """Whether what was to be read here is gone; an error, unless somebody said that it is none."""
+    log_start, log_end = there
+    if log_start <= at <= log_end:
+        return False
+    if options.fails_on_data_loss:
+        raise RequestRefused(
+            "data_lost",
+            "retention has deleted it, or the store was made anew; set failOnDataLoss=false to "
+            "read what is there",
+            broker=broker,
+            start=at,
+            log_start=log_start,
+            log_end=log_end,
+        )
+    log.warning("data_lost", extra={"broker": broker, "start": at, "log_start": log_start})
+    return True
+
+
+def _refuse_damage(options: ViewOptions, part: Range, at: int, unreadable_bytes: int) -> None:
+    """The same of what is damaged."""
+    if unreadable_bytes and options.fails_on_data_loss:
+        raise StoreCorrupt(
+            "log_unreadable",
+            "part of the log is damaged; failOnDataLoss=false passes over it",
+            broker=part.broker_name,
+            log_offset=at,
+            unreadable_bytes=unreadable_bytes,
+        )
