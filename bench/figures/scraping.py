@@ -85,6 +85,7 @@ async def _scrape(path: Path) -> None:
                 server.broker.meta.set_offset("group", topic, queue, 1)
         page = MetricsPage(lambda: server.broker, cluster="c", name="b")
         best_s = held_s = 1e9
+        body = b""
         for _ in range(SCRAPES):
             began = time.perf_counter()
             beating = asyncio.ensure_future(_longest_turn_s())

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
 def under_load(path: Path) -> None:
     """How old messages are when they are in the lake."""
     lake = Lake(path / "pipeline" / "lake")
-    with served(path) as broker, pipeline(path / "pipeline", broker):
+    with served(path) as broker, pipeline(path / "pipeline", broker, path / "cache"):
         load(broker, WARM_UP_S, RATE)
         since_ms = time.time_ns() // 1_000_000
         before = archived(lake)

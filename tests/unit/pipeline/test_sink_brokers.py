@@ -67,9 +67,11 @@ def test_a_broker_that_decided_a_batch_without_rows_is_home_too() -> None:
 def test_a_home_that_is_left_out_is_missed_by_those_that_hold_its_parts() -> None:
     with brokers("a", "b", "c") as (a, b, c):
         write(several([a, b]), new_attempt(), iter([keyed(*"0123456789")]))
-        with pytest.raises(RequestRefused, match=r"home_broker_missing.*'a'"):
-            several([b, c])
+        for without in ([b, c], [b]):
+            with pytest.raises(RequestRefused, match=r"home_broker_missing.*'a'"):
+                several(without)
         assert several([b, c], app_id="other").home.name == "b"
+        assert several([b], app_id="other").all == (SinkBroker("", b.broker_address),)
 
 
 def test_without_an_app_id_the_first_broker_decides_whatever_others_know() -> None:
@@ -78,7 +80,7 @@ def test_without_an_app_id_the_first_broker_decides_whatever_others_know() -> No
             assert several(order, app_id=None).home.address == order[0].broker_address
 
 
-def test_one_broker_is_asked_for_nothing_but_topics_rows_and_the_decision() -> None:
+def test_one_broker_is_asked_once_whether_another_one_decides() -> None:
     with (
         brokers("a") as (a,),
         LosingProxy(a.broker_address, lambda _code, _number: False) as way,
@@ -88,6 +90,7 @@ def test_one_broker_is_asked_for_nothing_but_topics_rows_and_the_decision() -> N
         written = write(to, new_attempt(), iter([keyed(*"abc"), rows("d")]), rows_max=2)
         assert commit(to, written) == "decided"
         assert way.brought == {
+            OwnCode.FIND_ATTEMPTS: 1,
             OwnCode.LIST_TOPICS: 1,
             OwnCode.HOLD_HALVES: 3,
             OwnCode.DECIDE_BATCH: 1,

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink import batch as sink
 from escrowmq.pipeline.sink import stream as stream_sink
+from escrowmq.testing import InProcessBroker
 
 BROKER = {"broker": "127.0.0.1:10911"}
 BODY = "body string"
@@ -75,7 +76,8 @@ def test_a_wrong_option_is_named_with_what_it_may_be(options: dict[str, str], sa
 def test_a_stream_has_an_app_id_and_no_batch_id(options: dict[str, str], says: str) -> None:
     with pytest.raises(RequestRefused, match=says):
         make_stream({"topic": "orders", **options})
-    make_stream({"topic": "orders", "appId": "a"})
+    with InProcessBroker() as broker:
+        make_stream({"topic": "orders", "appId": "a", "broker": broker.broker_address})
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,16 @@ class Known(NamedTuple):
 def find_brokers(
     addresses: Sequence[str], app_id: str | None, topic: str, timeout_ms: int
 ) -> SinkBrokers:
-    """Ask all of them; one alone needs no question.
+    """Ask all of them.
 
     Without an app id nothing is ever written twice under one name, and any home is as good.  A
     topic that is given must be there at all of them.
     """
     if len(addresses) == 1:
-        return SinkBrokers(SinkBroker("", addresses[0]))
+        return SinkBrokers(_alone(addresses[0], app_id, timeout_ms))
     with ExitStack() as opened:
         calls = [opened.enter_context(SinkCalls(one, timeout_ms)) for one in addresses]
-        known = [_ask(one, app_id) for one in calls]
+        known = [_ask(one, one.name(), app_id) for one in calls]
         refuse_twins([one.broker for one in known])
         if topic:
             for one, (broker, _, _) in zip(calls, known, strict=True):
@@ -65,8 +65,16 @@ def find_brokers(
     return SinkBrokers(home, tuple(sorted(others)))
 
 
-def _ask(calls: SinkCalls, app_id: str | None) -> Known:
-    broker = SinkBroker(calls.name(), calls.address)
+def _alone(address: str, app_id: str | None, timeout_ms: int) -> SinkBroker:
+    """A broker that has all of a write: nobody needs its name."""
+    if app_id is None:
+        return SinkBroker("", address)
+    with SinkCalls(address, timeout_ms) as calls:
+        return home_of(app_id, [_ask(calls, "", app_id)])
+
+
+def _ask(calls: SinkCalls, name: str, app_id: str | None) -> Known:
+    broker = SinkBroker(name, calls.address)
     if app_id is None:
         return Known(broker, is_home=False, homes=frozenset())
     is_known, homes = calls.standing(f"{GROUP_PREFIX}{app_id}")
