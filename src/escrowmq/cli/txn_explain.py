@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.cli.asking import at, duration
+from escrowmq.cli.txn_explain_sink import held_by_sink, is_of_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,20 @@ def _parked(events: Sequence[EventRow], told: StatusAnswer) -> Iterator[str]:
 def _undecided(
     head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
 ) -> Iterator[str]:
+    if is_of_sink(head.producer_group):
+        yield from held_by_sink(head.producer_group, head.transaction_id)
+    else:
+        yield from _checked(head, events, told, due_before)
+    if told.pipeline_away_since_ms:
+        yield (
+            f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
+            "Start escrowmq up or escrowmq pipeline."
+        )
+
+
+def _checked(
+    head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
+) -> Iterator[str]:
     from escrowmq.transaction.rules import Due
 
     if head.ledger:
@@ -75,11 +90,6 @@ def _undecided(
         yield f"It is due since {_overdue(head, told)}: the pipeline's next round looks it up."
     else:
         yield from _to_ask(head, events, told, due_before)
-    if told.pipeline_away_since_ms:
-        yield (
-            f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
-            "Start escrowmq up or escrowmq pipeline."
-        )
 
 
 def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:

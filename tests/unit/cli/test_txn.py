@@ -278,6 +278,16 @@ def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:
         assert "by hand: no" in said["words"]
 
 
+def test_nobody_is_said_to_be_asked_about_what_a_spark_sink_holds(
+    broker: InProcessBroker, run: Run
+) -> None:
+    attempt = f"write/daily/1000/{'0' * 8}/3/{'f' * 32}"
+    hold(broker, f"{attempt}@77", group="%SINK%shop@b-2")
+    said = run("txn", "explain", f"{attempt}@77")
+    assert "decided at broker b-2" in said
+    assert "producer" not in said
+
+
 def test_what_stands_in_the_way_is_said() -> None:
     assert "pipeline is away since" in words(answered(pipeline_away_since_ms=500_000))
     grown = answered(check_backoff=2.0)

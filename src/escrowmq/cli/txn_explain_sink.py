@@ -1,0 +1,62 @@
+"""What ``escrowmq txn explain`` says of what a Spark sink holds: nobody is asked about that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.cli.asking import at, duration
+from escrowmq.model.sink_attempt import (
+    AGE_MS_MAX,
+    GROUP_PREFIX,
+    PLAIN_QUERY,
+    is_part,
+    parse_attempt,
+    parse_part,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.model.sink_attempt import HomePart, SinkAttempt
+
+
+def is_of_sink(producer_group: str) -> bool:
+    """Whether a Spark sink holds what this group does."""
+    return producer_group.startswith(GROUP_PREFIX)
+
+
+def held_by_sink(producer_group: str, transaction_id: str) -> Iterator[str]:
+    """Where an undecided one comes from, and what ends it."""
+    home = parse_part(producer_group, transaction_id)
+    if home is not None:
+        yield from _attempt(parse_attempt(home.held_as.producer_group, home.held_as.transaction_id))
+        yield from _part(home)
+    elif is_part(producer_group):
+        yield "A Spark sink holds it, under a name that does not tell where it is decided."
+        yield f"It is parked when it is {duration(AGE_MS_MAX)} old."
+    else:
+        yield from _attempt(parse_attempt(producer_group, transaction_id))
+        yield "Its driver commits it with all others of its batch, at once. The pipeline rolls it"
+        yield "back when its batch was written without it, or a later run of it has begun;"
+        yield f"without such evidence when it is {duration(AGE_MS_MAX)} old."
+
+
+def _attempt(attempt: SinkAttempt | None) -> Iterator[str]:
+    if attempt is None:
+        yield "A Spark sink holds it, under a name that does not tell which batch it is of."
+        return
+    run = attempt.run
+    query = "a plain write" if run.query_id == PLAIN_QUERY else f"query {run.query_id}"
+    yield (
+        f"A task of a Spark sink holds it: app id {run.app_id}, {query}, batch {attempt.batch}, "
+        f"partition {attempt.partition}; its run began at {at(run.opened_at_ms)}."
+    )
+
+
+def _part(home: HomePart) -> Iterator[str]:
+    yield (
+        f"It is decided at broker {home.broker}, where half message {home.half_offset} is the "
+        "same attempt's, and ends as that one does."
+    )
+    yield f"escrowmq txn explain {home.held_as.transaction_id} asks that broker."
+    yield "If the driver did not carry the decision here, the pipeline does."
