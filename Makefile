@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# The locks name every package there is to install: nothing is left for pip to resolve.  Older ones, asked
-# to, take a newer release for what one package wants of another, and then refuse it for want of a hash.
+# The locks name every package there is to install: nothing is left for pip to resolve.  Older versions of
+# it would take a newer release for what one package wants of another, and refuse it for want of a hash.
 LOCKED := install --require-hashes --no-deps
 UV_VERSION := 0.13.7
 PYTEST_WORKERS ?= 2
