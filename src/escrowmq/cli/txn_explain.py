@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
     from escrowmq.protocol.own_rows import EventRow
-    from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.rules import Due
 
 DECIDED = ("committed", "rolled_back")
@@ -93,6 +92,7 @@ def _checked(
 
 
 def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:
+    from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.rules import check_wait_ms
 
     assert head.next_check_at_ms is not None
@@ -104,7 +104,7 @@ def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:
     elif head.checks_sent >= told.checks_max:
         yield f"It was asked about as often as may be. If no answer comes, it is parked in {when}."
     else:
-        wait = duration(check_wait_ms(head.checks_sent, _policy(told)))
+        wait = duration(check_wait_ms(head.checks_sent, CheckPolicy.told_by(told)))
         yield f"Its next check is due in {when}: after check {head.checks_sent} it waits {wait}."
         if told.check_backoff > 1:
             longest = duration(told.check_interval_max_ms)
@@ -137,6 +137,7 @@ def _overdue(head: LifeLineAnswer, told: StatusAnswer) -> str:
 
 def _due(head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer) -> Due:
     """As the rules say it; they are not told a second time here."""
+    from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.rules import HalfFacts, due
     from escrowmq.transaction.states import State
 
@@ -148,7 +149,7 @@ def _due(head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer) -
         checks_sent=head.checks_sent,
         has_ledger=int(bool(head.ledger)),
     )
-    return due(half, _policy(told))
+    return due(half, CheckPolicy.told_by(told))
 
 
 def _park_why(head: LifeLineAnswer, told: StatusAnswer) -> str:
@@ -161,16 +162,3 @@ def _started_at_ms(events: Sequence[EventRow], told: StatusAnswer) -> int:
     """Since when its age counts."""
     began = [event.at_ms for event in events if event.event in {"held", "resumed"}]
     return max(began, default=told.now_ms)
-
-
-def _policy(told: StatusAnswer) -> CheckPolicy:
-    from escrowmq.transaction.policy import CheckPolicy
-
-    return CheckPolicy(
-        check_after_ms=told.check_after_ms,
-        check_interval_ms=told.check_interval_ms,
-        check_backoff=told.check_backoff,
-        check_interval_max_ms=told.check_interval_max_ms,
-        checks_max=told.checks_max,
-        park_after_ms=told.park_after_ms,
-    )

@@ -11,28 +11,32 @@ from zlib import crc32
 import numpy as np
 
 from escrowmq.model.message_columns import MessageColumns, Numbers
-from escrowmq.protocol.stored_message import CRC_MASK, SYS_SENT, topic_field
+from escrowmq.protocol.stored_message import CRC_MASK, HOSTS, SYS_SENT, topic_field
 
-#: All that comes before the body.
-_HEAD = np.dtype(
-    [
-        ("size", ">u4"),
-        ("magic", ">u4"),
-        ("body_crc", ">u4"),
-        ("queue_id", ">i4"),
-        ("flag", ">i4"),
-        ("queue_offset", ">i8"),
-        ("log_offset", ">i8"),
-        ("sys_flag", ">i4"),
-        ("born_at_ms", ">i8"),
-        ("born_host", "V8"),
-        ("stored_at_ms", ">i8"),
-        ("store_host", "V8"),
-        ("reconsume_times", ">i4"),
-        ("prepared_offset", ">i8"),
-        ("body_size", ">u4"),
-    ]
+#: By the two bits that tell which hosts are IPv6: all that comes before the body.
+HEADS = tuple(
+    np.dtype(
+        [
+            ("size", ">u4"),
+            ("magic", ">u4"),
+            ("body_crc", ">u4"),
+            ("queue_id", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("log_offset", ">i8"),
+            ("sys_flag", ">i4"),
+            ("born_at_ms", ">i8"),
+            ("born_host", f"V{born}"),
+            ("stored_at_ms", ">i8"),
+            ("store_host", f"V{store}"),
+            ("reconsume_times", ">i4"),
+            ("prepared_offset", ">i8"),
+            ("body_bytes", ">u4"),
+        ]
+    )
+    for born, store in HOSTS
 )
+_HEAD = HEADS[0]
 _HEAD_BYTES = _HEAD.itemsize
 
 
@@ -64,7 +68,7 @@ def encode_columns(
     heads["born_host"] = np.void(messages.born_host)
     heads["stored_at_ms"] = stored_at_ms
     heads["store_host"] = np.void(store_host)
-    heads["body_size"] = body_bytes
+    heads["body_bytes"] = body_bytes
     packed = heads.tobytes()
     head_pieces = [packed[at : at + _HEAD_BYTES] for at in range(0, len(packed), _HEAD_BYTES)]
     lengths = property_bytes.astype(">i2").tobytes()

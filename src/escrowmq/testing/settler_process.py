@@ -20,7 +20,7 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader, StatusAnswer
+from escrowmq.protocol.own_headers import ListTransactionsHeader
 from escrowmq.protocol.own_rows import VerdictRow
 from escrowmq.testing.settler import LookUp, Round, Settler, Undecided
 from escrowmq.transaction.commands import Verdict
@@ -38,16 +38,7 @@ class BrokerPort:
 
     def policy(self) -> CheckPolicy:
         """The time rules that the broker was set up with."""
-        told = self._calls.call(OwnCode.STATUS).header
-        assert isinstance(told, StatusAnswer)
-        return CheckPolicy(
-            check_after_ms=told.check_after_ms,
-            check_interval_ms=told.check_interval_ms,
-            check_backoff=told.check_backoff,
-            check_interval_max_ms=told.check_interval_max_ms,
-            checks_max=told.checks_max,
-            park_after_ms=told.park_after_ms,
-        )
+        return CheckPolicy.told_by(self._calls.call(OwnCode.STATUS).header)
 
     def undecided(self) -> Sequence[Undecided]:
         """Every transaction that may be checked."""

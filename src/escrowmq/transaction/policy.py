@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from escrowmq.model.bounds import check_bounds, check_order
 
@@ -34,6 +34,12 @@ class CheckPolicy:
     def __post_init__(self) -> None:
         check_bounds("transaction", self, _BOUNDS)
         check_order("transaction", self, "check_interval_ms", "check_interval_max_ms")
+
+    @classmethod
+    def told_by(cls, status: object) -> CheckPolicy:
+        """What a broker's status tells of its policy; the defaults for what it does not tell."""
+        names = (field.name for field in fields(cls))
+        return cls(**{name: getattr(status, name) for name in names if hasattr(status, name)})
 
 
 _BOUNDS = (

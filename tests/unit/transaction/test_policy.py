@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,3 +48,10 @@ def test_the_interval_must_not_be_longer_than_its_limit() -> None:
     with pytest.raises(RequestRefused) as caught:
         CheckPolicy(check_interval_ms=600_001)
     assert caught.value.fields == {"key": "transaction.check_interval_ms", "value": 600_001}
+
+
+def test_what_a_broker_tells_of_its_policy_is_taken_and_nothing_else() -> None:
+    told = SimpleNamespace(check_after_ms=1, check_backoff=2.0, checks_max=3, broker="b")
+    assert CheckPolicy.told_by(told) == CheckPolicy(
+        check_after_ms=1, check_backoff=2.0, checks_max=3
+    )

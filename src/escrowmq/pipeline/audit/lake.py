@@ -70,19 +70,8 @@ def findings_in_messages(
     )
     place = F.format_string("%s, queue %d, offset %d", TOPIC, QUEUE_ID, QUEUE_OFFSET)
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake"))
-    return (
-        compared.withColumn(NAME, name)
-        .where(F.col(NAME).isNotNull())
-        .select(
-            NAME,
-            BROKER,
-            HALF_OFFSET,
-            TRANSACTION_ID,
-            F.lit(None).cast("string").alias(PRODUCER_GROUP),
-            F.coalesce(VISIBLE_AT_MS, "archived_at_ms").alias(AT_MS),
-            F.concat_ws("; ", place, times).alias(DETAIL),
-        )
-    )
+    at_ms = F.coalesce(VISIBLE_AT_MS, "archived_at_ms")
+    return _found(compared, name, F.col(TRANSACTION_ID), at_ms, F.concat_ws("; ", place, times))
 
 
 def decisions(ops: DataFrame) -> DataFrame:
@@ -146,6 +135,14 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
         _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
     )
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))
+    at_ms = F.coalesce(DECIDED_AT_MS, "archived_at_ms")
+    return _found(compared, name, _unknown(), at_ms, times)
+
+
+def _found(
+    compared: DataFrame, name: Column, transaction_id: Column, at_ms: Column, detail: Column
+) -> DataFrame:
+    """The rows that have a name, as findings."""
     return (
         compared.withColumn(NAME, name)
         .where(F.col(NAME).isNotNull())
@@ -153,12 +150,16 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
             NAME,
             BROKER,
             HALF_OFFSET,
-            F.lit(None).cast("string").alias(TRANSACTION_ID),
-            F.lit(None).cast("string").alias(PRODUCER_GROUP),
-            F.coalesce(DECIDED_AT_MS, "archived_at_ms").alias(AT_MS),
-            times.alias(DETAIL),
+            transaction_id.alias(TRANSACTION_ID),
+            _unknown().alias(PRODUCER_GROUP),
+            at_ms.alias(AT_MS),
+            detail.alias(DETAIL),
         )
     )
+
+
+def _unknown() -> Column:
+    return F.lit(None).cast("string")
 
 
 def _when(finding: Finding, holds: Column) -> Column:

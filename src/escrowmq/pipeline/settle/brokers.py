@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.client.own_calls import OwnCalls
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0
 _THREADS_MAX = 8
-_OF_POLICY = {field.name for field in fields(CheckPolicy)} & set(StatusAnswer.__struct_fields__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +58,12 @@ def _look_at(address: str) -> Standing | EscrowError:
         return error
     assert isinstance(told, StatusAnswer)
     assert isinstance(due, AwaitDueAnswer)
-    policy = CheckPolicy(**{name: getattr(told, name) for name in _OF_POLICY})
     return Standing(
         address=address,
         name=told.broker,
         undecided=due.undecided,
         has_work=due.due > 0 or due.sink_attempts > 0,
-        policy=policy,
+        policy=CheckPolicy.told_by(told),
     )
 
 

@@ -19,39 +19,16 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 from escrowmq.model.errors import ProtocolViolation, StoreCorrupt
 from escrowmq.pipeline.source.checksums import crc_of_joined
 from escrowmq.pipeline.source.slicing import slices
-from escrowmq.protocol.stored_message import HOSTS, MAGIC_V1
+from escrowmq.protocol.stored_columns import HEADS
+from escrowmq.protocol.stored_message import CRC_MASK, MAGIC_V1
 
 Array = npt.NDArray[Any]
 
-#: By the two bits that tell which hosts are IPv6: all that comes before the body.
-_HEADS = tuple(
-    np.dtype(
-        [
-            ("size", ">u4"),
-            ("magic", ">u4"),
-            ("body_crc", ">u4"),
-            ("queue_id", ">i4"),
-            ("flag", ">i4"),
-            ("queue_offset", ">i8"),
-            ("log_offset", ">i8"),
-            ("sys_flag", ">i4"),
-            ("born_at_ms", ">i8"),
-            ("born_host", f"V{born}"),
-            ("stored_at_ms", ">i8"),
-            ("store_host", f"V{store}"),
-            ("reconsume_times", ">i4"),
-            ("prepared_offset", ">i8"),
-            ("body_bytes", ">u4"),
-        ]
-    )
-    for born, store in HOSTS
-)
 #: After the body at least the sizes of the topic and of the properties.
 _REST_BYTES_MIN = 3
-_RECORD_BYTES_MIN = _HEADS[0].itemsize + _REST_BYTES_MIN
+_RECORD_BYTES_MIN = HEADS[0].itemsize + _REST_BYTES_MIN
 _SYS_FLAG = np.dtype(">i4")
 _SYS_FLAG_AT = 36
-_CRC_MASK = np.uint32(0x7FFF_FFFF)
 #: Bodies of which objects are made at once: as many as stay in the processor's cache.
 _LISTED = 256
 
@@ -121,11 +98,11 @@ def records_of(page: Page, place: Place) -> Iterator[tuple[Records, Array | None
     starts = ends - page.size
     hosts = _windows(data, _SYS_FLAG)[starts + _SYS_FLAG_AT] >> 4 & 3
     if (hosts == hosts[0]).all():
-        yield Records(page, place, data, _HEADS[int(hosts[0])], starts), None
+        yield Records(page, place, data, HEADS[int(hosts[0])], starts), None
         return
     for group in np.unique(hosts).tolist():
         rows = np.flatnonzero(hosts == group)
-        yield Records(page.of(rows), place, data, _HEADS[group], starts[rows]), rows
+        yield Records(page.of(rows), place, data, HEADS[group], starts[rows]), rows
 
 
 class Records:
@@ -161,7 +138,7 @@ class Records:
             for row in range(0, len(self), _LISTED)
             for crc in map(crc32, self.bodies.slice(row, _LISTED).to_pylist())
         ]
-        are_right = np.array(crcs, dtype=np.uint32) & _CRC_MASK == stated
+        are_right = np.array(crcs, dtype=np.uint32) & CRC_MASK == stated
         if not (are_right.all() and self._is_whole_around(data)):
             self._verify_each()
 
@@ -189,7 +166,7 @@ class Records:
         )
         for row, (start, body, rest, end, body_crc, crc) in enumerate(rows):
             if (
-                crc32(data[body:rest]) & _CRC_MASK != body_crc
+                crc32(data[body:rest]) & CRC_MASK != body_crc
                 or crc32(data[rest:end], crc32(data[start:body])) != crc
             ):
                 raise StoreCorrupt(
