@@ -48,7 +48,8 @@ def hearing(
     broker: Broker, topic: str, tag: str = "*", *, is_ordered: bool = False
 ) -> Iterator[Heard]:
     heard = Heard()
-    consumer = Consumer(broker.name_server, fresh("ears"), ordered=is_ordered)
+    # One at a time: two threads might tell in another order what came in this one.
+    consumer = Consumer(broker.name_server, fresh("ears"), ordered=is_ordered, concurrency=1)
     consumer.subscribe(topic, tag)(heard.hear)
     with consumer:
         yield heard
