@@ -30,6 +30,8 @@ HEALTHY_S = 60.0
 REFUSALS_MAX = 5
 #: How long a child may take to stop by itself.
 STOP_S_MAX = 30.0
+#: So often children are looked at that want to be.
+LOOK_S = 15.0
 
 
 def restart_wait_s(failures: int) -> float:
@@ -49,6 +51,8 @@ class Child:
     on_line: Callable[[str], bool]
     #: Whether all is in vain if it cannot be started.
     is_vital: bool = False
+    #: Told its process id every once in a while.
+    on_look: Callable[[int], None] | None = None
     process: subprocess.Popen[str] | None = None
     is_ready: bool = False
     was_ever_ready: bool = False
@@ -57,6 +61,7 @@ class Child:
     started_at_s: float = 0.0
     #: Not before.
     starts_at_s: float = 0.0
+    looks_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +99,18 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         while not self._is_stopping:
             self._start_those_due()
+            self._look_at_those_due()
             self._handle(self._next_event(self._wait_s()))
         # The last one first: it may use the others until its end.
         for child in reversed(self._children):
             self._stop(child)
         return self._exit_code
 
-    def restart(self, child: Child) -> None:
+    def restart(self, child: Child, by: signal.Signals = signal.SIGTERM) -> None:
         """End it, if it runs, so that it is started again at once."""
         child.failures = 0
         child.started_at_s = time.monotonic()
-        _send(child, signal.SIGTERM)
+        _send(child, by)
 
     # Starting.
 
@@ -127,9 +133,21 @@ class Supervisor:
         )
         child.process, child.is_ready = process, False
         child.started_at_s = time.monotonic()
+        child.looks_at_s = child.started_at_s + LOOK_S
         self._say(child.name, f"started pid={process.pid}")
         for watch in (self._read, self._await_end):
             threading.Thread(target=watch, args=(process,), daemon=True).start()
+
+    def _look_at_those_due(self) -> None:
+        for child in self._watched():
+            if child.looks_at_s <= time.monotonic():
+                child.looks_at_s = time.monotonic() + LOOK_S
+                assert child.on_look is not None
+                assert child.process is not None
+                child.on_look(child.process.pid)
+
+    def _watched(self) -> list[Child]:
+        return [one for one in self._children if one.process is not None and one.on_look]
 
     # What happens, told by other threads.
 
@@ -152,6 +170,7 @@ class Supervisor:
         waits = [child.starts_at_s for child in self._children if child.process is None]
         # One that it is still too early for is started by an event, not by the time.
         waits = [wait for wait in waits if wait > time.monotonic()]
+        waits += [child.looks_at_s for child in self._watched()]
         return min(waits) - time.monotonic() if waits else None
 
     def _next_event(self, wait_s: float | None) -> _Line | _Ended | _Signalled | None:

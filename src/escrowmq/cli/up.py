@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -27,15 +29,20 @@ from escrowmq.cli.serve import (
     broker_flags,
     log_flags,
 )
-from escrowmq.pipeline.config import PipelineConfig, places_of, spark_missing
+from escrowmq.pipeline.config import PipelineConfig, is_local, places_of, spark_missing
 
 if TYPE_CHECKING:
+    from escrowmq.cli.starving import Watch
     from escrowmq.cli.supervising import Supervisor
 
 NAME_WIDTH = 9
 READY = "ready"
 #: Ports by their settings, and what the broker's ready line calls the places they are in.
 PORTS = {"name_port": "name", "port": "broker", "http_port": "http"}
+
+#: How far a pipeline still steps back that others kept from the processor, and for how long.
+STARVED_NICENESS = 5
+STARVED_S = 3_600.0
 
 
 def up(
@@ -74,7 +81,13 @@ def up(
     for flag in flags:
         common += ["--set", flag]
     say("up", f"data={data} master={config.master} lake={places.lake}")
-    raise typer.Exit(Up(common, ["--insecure"] if insecure else []).run())
+    for_broker = ["--insecure"] if insecure else []
+    raise typer.Exit(Up(common, for_broker, is_watched=may_starve(config)).run())
+
+
+def may_starve(config: PipelineConfig) -> bool:
+    """Whether a pipeline steps back so far that others may keep it from the processor."""
+    return is_local(config.master) and config.niceness > STARVED_NICENESS
 
 
 def say(name: str, text: str) -> None:
@@ -85,7 +98,9 @@ def say(name: str, text: str) -> None:
 class Up:
     """A broker, and a pipeline that knows where it is."""
 
-    def __init__(self, common: Sequence[str], for_broker: Sequence[str]) -> None:
+    def __init__(
+        self, common: Sequence[str], for_broker: Sequence[str], *, is_watched: bool
+    ) -> None:
         from escrowmq.cli.supervising import Child, Supervisor
 
         self._common = common
@@ -98,8 +113,14 @@ class Up:
             name="broker", command=self._broker_command, on_line=self._on_broker, is_vital=True
         )
         self._pipeline = Child(
-            name="pipeline", command=self._pipeline_command, on_line=self._on_pipeline
+            name="pipeline",
+            command=self._pipeline_command,
+            on_line=self._on_pipeline,
+            on_look=self._look_at_pipeline if is_watched else None,
         )
+        self._watch: Watch | None = None
+        #: Until when the pipeline does not step back as far as it should.
+        self._starved_until_s = 0.0
         self._supervisor: Supervisor = Supervisor((self._broker, self._pipeline), say)
 
     def run(self) -> int:
@@ -131,11 +152,37 @@ class Up:
         if not self._places:
             return None
         self._told = self._places["broker"]
-        return [*_ours("pipeline"), *self._common, "--brokers", self._told]
+        command = [*_ours("pipeline"), *self._common, "--brokers", self._told]
+        if self._starved_until_s:
+            command += ["--set", f"pipeline.niceness={STARVED_NICENESS}"]
+        return command
 
     def _on_pipeline(self, line: str) -> bool:
         say("pipeline", line)
         return line.startswith(f"{READY} ")
+
+    def _look_at_pipeline(self, pid: int) -> None:
+        from escrowmq.cli.starving import Watch
+
+        now_s = time.monotonic()
+        if self._starved_until_s:
+            if now_s >= self._starved_until_s:
+                self._starved_until_s = 0.0
+                say("pipeline", "steps back again")
+                self._supervisor.restart(self._pipeline)
+            return
+        if self._watch is None or self._watch.pid != pid:
+            self._watch = Watch(pid)
+        share = self._watch.starved(now_s)
+        if share is not None:
+            self._starved_until_s = now_s + STARVED_S
+            say(
+                "pipeline",
+                f"starved, waited={share.waited_s:.0f}s ran={share.ran_s:.1f}s; "
+                f"niceness={STARVED_NICENESS} for {STARVED_S:g} s",
+            )
+            # It has no time for an orderly end.
+            self._supervisor.restart(self._pipeline, signal.SIGKILL)
 
 
 def _ours(command: str) -> list[str]:

@@ -11,13 +11,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from escrowmq.cli.main import main
 from escrowmq.cli.serve import serve
+from escrowmq.cli.up import STARVED_NICENESS, may_starve
 from escrowmq.cli.up import up as up_command
+from escrowmq.pipeline.config import PipelineConfig
+from escrowmq.pipeline.priority import LEFT_OVER
 from tests.unit.cli.family import family, is_gone
+from tests.unit.cli.hungry import busy_processor
 from tests.unit.cli.test_serve import serving
 
 MODULE = "tests.unit.cli.up_stand_in"
@@ -44,7 +49,7 @@ def test_it_says_where_everything_is(tmp_path: Path) -> None:
         assert f"data={tmp_path}" in first
         assert f"lake={tmp_path}/lake" in first
         address = broker_in(up.line("broker ", " ready name="))
-        assert up.line("pipeline ", " ready").endswith(f"brokers={address}\n")
+        assert f" brokers={address} " in up.line("pipeline ", " ready")
         up.process.send_signal(signal.SIGINT)
         up.lines("pipeline  ended, exit code 0", "broker    ended, exit code 0")
         assert up.ends() == 0
@@ -76,10 +81,41 @@ def test_if_its_port_was_taken_meanwhile_the_pipeline_hears_of_the_new_one(tmp_p
             up.process.send_signal(signal.SIGCONT)
             other = broker_in(up.line("ready name="))
             assert other != address
-            up.line("pipeline", f"ready brokers={other}")
+            up.line("pipeline", f"ready brokers={other} ")
         assert is_gone(pipeline)
         up.process.terminate()
         assert up.ends() == 0
+
+
+def test_a_pipeline_that_starves_steps_less_far_back_for_a_while(tmp_path: Path) -> None:
+    flags = ("--data-dir", str(tmp_path), *ANY_PORT)
+    with (
+        busy_processor() as processor,
+        family(*flags, module=MODULE, HUNGRY_ON=str(processor), LOOK_S="0.3", STARVED_S="1") as up,
+    ):
+        up.line("pipeline", "ready", f"niceness={LEFT_OVER}")
+        up.line("pipeline  starved, waited=", f"niceness={STARVED_NICENESS} for 1 s")
+        up.line("pipeline  ended, by SIGKILL; starts again in 0.2 s")
+        up.line("pipeline", "ready", f"niceness={STARVED_NICENESS}")
+        up.line("pipeline  steps back again")
+        up.line("pipeline  ended, exit code 0; starts again in 0.2 s")
+        up.line("pipeline", "ready", f"niceness={LEFT_OVER}")
+        up.process.terminate()
+        assert up.ends() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "may_it"),
+    [
+        ({}, True),
+        ({"niceness": STARVED_NICENESS + 1}, True),
+        ({"niceness": STARVED_NICENESS}, False),
+        ({"niceness": 0}, False),
+        ({"master": "spark://h:7077", "lake_uri": "/lake", "checkpoint_uri": "/lake"}, False),
+    ],
+)
+def test_only_who_steps_back_far_may_starve(settings: dict[str, Any], *, may_it: bool) -> None:
+    assert may_starve(PipelineConfig(**settings)) is may_it
 
 
 def test_a_broker_that_cannot_be_started_is_said_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""``escrowmq up`` with a stand-in for the pipeline, which says which broker it was told of.
+"""``escrowmq up`` with a stand-in for the pipeline, which says what it was told.
 
-python -m tests.unit.cli.up_stand_in ARGUMENTS...
+    python -m tests.unit.cli.up_stand_in ARGUMENTS...
+
+With ``HUNGRY_ON`` it wants all of that processor, of which it takes what others leave unless it was
+told otherwise.
 """
 
 from __future__ import annotations
@@ -8,19 +11,41 @@ from __future__ import annotations
 import os
 import sys
 
+from escrowmq.cli import supervising, up
 from escrowmq.cli.main import main
-from escrowmq.cli.up import Up
+from escrowmq.pipeline.priority import LEFT_OVER
 from tests.unit.cli.family import KINDS
 
+TOLD = f"""
+niceness = left_over = "{LEFT_OVER}"
+for name, value in zip(sys.argv, sys.argv[1:]):
+    if name == "--brokers":
+        brokers = value
+    if value.startswith("pipeline.niceness="):
+        niceness = value.partition("=")[2]
+print(f"ready brokers={{brokers}} niceness={{niceness}}", flush=True)
+"""
+HUNGRY = """
+if niceness == left_over:
+    os.sched_setaffinity(0, [int(os.environ["HUNGRY_ON"])])
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    while True: pass
+"""
+PIPELINE = KINDS["good"].replace(
+    "print('ready', flush=True)", TOLD + (HUNGRY if "HUNGRY_ON" in os.environ else "")
+)
 
-def stand_in(up: Up) -> list[str] | None:
-    if not up._places:
-        return None
-    up._told = up._places["broker"]
-    program = KINDS["good"].replace("'ready'", f"'ready brokers={up._told}'")
-    return [sys.executable, "-c", program, str(os.getpid())]
+ours = up._ours
+
+
+def with_stand_in(command: str) -> list[str]:
+    if command == "pipeline":
+        return [sys.executable, "-c", PIPELINE, str(os.getpid())]
+    return ours(command)
 
 
 if __name__ == "__main__":
-    Up._pipeline_command = stand_in  # type: ignore[assignment, method-assign] # here alone
+    supervising.LOOK_S = float(os.environ.get("LOOK_S", supervising.LOOK_S))
+    up.STARVED_S = float(os.environ.get("STARVED_S", up.STARVED_S))
+    up._ours = with_stand_in
     main(["up", *sys.argv[1:]])

@@ -1,0 +1,88 @@
+"""Who is kept from the processor and who is not: real processes on one that is busy."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+
+from escrowmq.cli.starving import LOOKS, Share, Watch
+from tests.unit.cli.hungry import busy_processor, running
+
+LOOK_S = 0.1
+DEADLINE_S = 30.0
+
+#: Arguments: the processor, and how Linux is to schedule it.
+HUNGRY = """
+import os, sys
+os.sched_setaffinity(0, [int(sys.argv[1])])
+print("hungry", flush=True)
+os.sched_setscheduler(0, int(sys.argv[2]), os.sched_param(0))
+while True: pass
+"""
+#: The same as a child of one that does nothing.
+PARENT = f"""
+import subprocess, sys
+with subprocess.Popen([sys.executable, "-c", {HUNGRY!r}, *sys.argv[1:]]) as child:
+    child.wait()
+"""
+FULL = "print('full', flush=True)\nimport sys; sys.stdin.read()"
+
+
+def looks_at(pid: int) -> Iterator[Share | None]:
+    """What is seen, look by look: accounts are of a span of time."""
+    watch = Watch(pid)
+    end_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end_s:
+        yield watch.starved(time.monotonic())
+        threading.Event().wait(LOOK_S)
+
+
+def is_ever_starved(pid: int) -> bool:
+    """Whether it is, at one of the looks that make some verdicts."""
+    return any(islice(looks_at(pid), 3 * LOOKS))
+
+
+@pytest.mark.parametrize("program", [HUNGRY, PARENT], ids=["itself", "its child"])
+def test_who_gets_what_a_busy_one_leaves_starves(program: str) -> None:
+    with (
+        busy_processor() as processor,
+        running(program, str(processor), str(os.SCHED_IDLE)) as hungry,
+    ):
+        # Linux books a wait when it is over; before that, this one seems to want nothing.
+        share = next(filter(None, looks_at(hungry)))
+    assert share.took_s >= LOOKS * LOOK_S
+    assert share.waited_s >= 20 * share.ran_s
+
+
+def test_who_gets_a_share_does_not() -> None:
+    with (
+        busy_processor() as processor,
+        running(HUNGRY, str(processor), str(os.SCHED_OTHER)) as fed,
+    ):
+        assert not is_ever_starved(fed)
+
+
+def test_who_wants_nothing_does_not() -> None:
+    with running(FULL) as full:
+        assert not is_ever_starved(full)
+
+
+def test_of_who_is_gone_nothing_is_known() -> None:
+    with running(FULL) as gone:
+        pass
+    assert not is_ever_starved(gone)
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "waited_s", "is_starving"),
+    [(0.0, 30.0, True), (1.5, 30.0, True), (1.6, 30.0, False), (0.0, 29.0, False), (0, 0, False)],
+)
+def test_it_takes_a_long_wait_for_next_to_nothing(
+    ran_s: float, waited_s: float, *, is_starving: bool
+) -> None:
+    assert Share(ran_s=ran_s, waited_s=waited_s, took_s=60.0).is_starving is is_starving
