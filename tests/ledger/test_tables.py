@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_a_table_that_was_lost_and_made_again_is_another_ledger(bare: Shop) -> N
 
 @on_both
 def test_a_migration_with_the_same_statements_makes_the_same_ledger(bare: Shop) -> None:
-    with bare.connect() as connection:
+    with closing(bare.connect()) as connection, connection:
         for statement in ledger_table.ddl(bare.kind).split(";\n"):
             connection.execute(statement)
     uuid = SqlLedger(bare.url).uuid()

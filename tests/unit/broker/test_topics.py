@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,9 @@ T0 = 1_700_000_000_000
 
 
 @pytest.fixture
-def meta(tmp_path: Path) -> Meta:
-    return Meta(tmp_path / "meta.db")
+def meta(tmp_path: Path) -> Iterator[Meta]:
+    with closing(Meta(tmp_path / "meta.db")) as meta:
+        yield meta
 
 
 @pytest.fixture
@@ -51,10 +54,10 @@ def test_sending_makes_a_topic_with_as_many_queues_as_client_and_template_allow(
 
 
 def test_a_made_topic_is_there_after_a_restart(tmp_path: Path) -> None:
-    meta = Meta(tmp_path / "meta.db")
-    send(Topics(meta, TopicsConfig()), "orders")
-    meta.close()
-    assert Topics(Meta(tmp_path / "meta.db"), TopicsConfig()).get("orders") is not None
+    with closing(Meta(tmp_path / "meta.db")) as meta:
+        send(Topics(meta, TopicsConfig()), "orders")
+    with closing(Meta(tmp_path / "meta.db")) as meta:
+        assert Topics(meta, TopicsConfig()).get("orders") is not None
 
 
 def test_without_auto_create_an_unknown_topic_is_refused(meta: Meta) -> None:

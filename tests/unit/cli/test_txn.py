@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,13 @@ class Shop:
         self.config.write_text(f"[ledger.shop]\nurl = 'sqlite:///{self.file}'\n")
 
     def commit_row(self, transaction_id: str) -> None:
-        with sqlite3.connect(self.file) as connection:
+        with closing(sqlite3.connect(self.file)) as connection, connection:
             connection.execute(
                 "INSERT INTO escrowmq_ledger VALUES (?, ?, 'committed', 1)", (transaction_id, GROUP)
             )
 
     def outcomes(self) -> dict[str, str]:
-        with sqlite3.connect(self.file) as connection:
+        with closing(sqlite3.connect(self.file)) as connection:
             return dict(connection.execute("SELECT transaction_id, outcome FROM escrowmq_ledger"))
 
 
