@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,12 +28,16 @@ def busy_processor() -> Iterator[int]:
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator[int]:
-    """The process id of a program that has said its first word."""
+    """The process id of a program that has said its first word; ends with all that it started."""
     command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    ) as process:
         assert process.stdout is not None
         try:
             assert process.stdout.readline()
             yield process.pid
         finally:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
+            # Until nobody is left that holds the other end.
+            process.stdout.read()
