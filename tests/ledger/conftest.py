@@ -78,7 +78,7 @@ def postgres_url(postgres: Any) -> str:
 @pytest.fixture
 def postgres_shop(postgres_url: str) -> Iterator[Shop]:
     shop = Shop(kind="postgresql", url=postgres_url)
-    for table in ("orders", "escrowmq_ledger", "escrowmq_consumed"):
+    for table in ("orders", "escrowmq_ledger", "escrowmq_ledger_swept", "escrowmq_consumed"):
         shop.run(f"DELETE FROM {table}")
     yield shop
     shop.close()

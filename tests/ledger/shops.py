@@ -25,6 +25,7 @@ from escrowmq.client.ledger_table import (
     SqlLedger,
 )
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 
 GROUP = "orders"
 NOW_MS = 1_700_000_000_000
@@ -105,9 +106,11 @@ class Shop:
             self.known_ledger = SqlLedger(self.url)
         return self.known_ledger
 
-    def settle(self, *questions: Question, now_ms: int = NOW_MS) -> dict[str, Answer]:
+    def settle(
+        self, *questions: Question, now_ms: int = NOW_MS, sight: Sight | None = None
+    ) -> dict[str, Answer]:
         ledger = self.ledger()
-        return ledger.settle(questions, ledger_uuid=ledger.uuid(), now_ms=now_ms)
+        return ledger.settle(questions, ledger_uuid=ledger.uuid(), now_ms=now_ms, sight=sight)
 
     def fence(self, transaction_id: str) -> None:
         assert self.settle(overdue(transaction_id)) == {transaction_id: ROLLED_BACK}

@@ -113,7 +113,7 @@ def test_a_row_that_waits_for_a_fence_is_written_when_the_fence_is_given_up(
 
 def half_done_fence(fencer: Any, key: str) -> None:
     sql = POSTGRESQL.fence.replace("?", "%s")
-    fencer.execute(sql, [str(NOW_MS), *POSTGRESQL.pack_pairs({key: GROUP})])
+    fencer.execute(sql, POSTGRESQL.pack_pairs({key: GROUP}))
 
 
 def is_waiting(shop: Shop) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
-from escrowmq.client.janitor import FENCE_KEPT_MS, PAGE_ROWS_MAX
+from escrowmq.client.janitor import FENCE_KEPT_MS, PAGE_ROWS_MAX, Confirmed
 from escrowmq.client.ledger_table import Outcome
 from escrowmq.model.errors import Unavailable
-from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id, refused
+from tests.ledger.shops import GROUP, Shop, new_id, refused
 
 
 def add(shop: Shop, outcome: str, *, age_ms: int = 0, count: int = 1) -> list[str]:
     keys = [new_id() for _ in range(count)]
-    rows = ", ".join(f"('{key}', '{GROUP}', '{outcome}', {NOW_MS - age_ms})" for key in keys)
+    written_at_ms = time.time_ns() // 1_000_000 - age_ms
+    rows = ", ".join(f"('{key}', '{GROUP}', '{outcome}', {written_at_ms})" for key in keys)
     shop.run(f"INSERT INTO escrowmq_ledger VALUES {rows}")
     return keys
 
@@ -25,15 +27,15 @@ class Broker:
         self.asked: list[int] = []
         self.chunks_max = 1_000
 
-    def __call__(self, ids: Sequence[str]) -> Mapping[str, Outcome]:
+    def __call__(self, ids: Sequence[str]) -> Confirmed:
         self.asked.append(len(ids))
         if len(self.asked) > self.chunks_max:
             raise Unavailable("broker_gone")
-        return {key: self.decisions[key] for key in ids if key in self.decisions}
+        return Confirmed({key: self.decisions[key] for key in ids if key in self.decisions}, ())
 
 
 def sweep(shop: Shop, broker: Broker) -> int:
-    return shop.ledger().sweep(broker, now_ms=NOW_MS)
+    return shop.ledger().sweep(broker)
 
 
 def test_decided_rows_go_and_undecided_ones_stay(shop: Shop) -> None:
@@ -44,7 +46,7 @@ def test_decided_rows_go_and_undecided_ones_stay(shop: Shop) -> None:
 
 
 def test_a_fence_stays_for_seven_days(shop: Shop) -> None:
-    young = add(shop, "rolled_back", age_ms=FENCE_KEPT_MS - 1)
+    young = add(shop, "rolled_back", age_ms=FENCE_KEPT_MS - 60_000)
     old = add(shop, "rolled_back", age_ms=FENCE_KEPT_MS)
     broker = Broker(dict.fromkeys(young + old, Outcome.ROLLED_BACK))
     assert sweep(shop, broker) == 1
@@ -105,7 +107,7 @@ def test_a_ledger_that_was_exchanged_is_not_swept(shop: Shop) -> None:
     shop.run("UPDATE escrowmq_ledger_id SET ledger_uuid = 'other'")
     try:
         with refused("ledger_differs"):
-            ledger.sweep(Broker(dict.fromkeys(keys, Outcome.COMMITTED)), now_ms=NOW_MS)
+            ledger.sweep(Broker(dict.fromkeys(keys, Outcome.COMMITTED)))
         assert set(shop.outcomes()) == set(keys)
     finally:
         shop.run(f"UPDATE escrowmq_ledger_id SET ledger_uuid = '{uuid}'")

@@ -86,9 +86,9 @@ def test_a_database_that_does_not_answer_is_cut_off(slow_url: str, postgres_shop
     """Its own timeouts may never be reached: the process is stopped, or the network is gone."""
     uuid = postgres_shop.ledger().uuid()
     inquiry = ledger_checks.Inquiry(opener_of(slow_url), uuid, seconds_max=0.2)
-    assert inquiry.settle(["a"], [GROUP], {"a"}, now_ms=NOW_MS) == {"a": unknown("out_of_time")}
+    assert inquiry.settle(["a"], [GROUP], {"a"}) == {"a": unknown("out_of_time")}
     # It has failed: nobody else waits for it.
-    assert inquiry.settle(["b"], [GROUP], {"b"}, now_ms=NOW_MS) == {"b": unknown("out_of_time")}
+    assert inquiry.settle(["b"], [GROUP], {"b"}) == {"b": unknown("out_of_time")}
     assert postgres_shop.outcomes() == {}
 
 

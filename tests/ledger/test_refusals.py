@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_table import SqlLedger
 from tests.ledger.shops import (
     COMMITTED,
@@ -303,7 +304,7 @@ def test_an_async_engine_must_be_awaited(shop: Shop) -> None:
         ledger.create,
         lambda: ledger.look_up([], ledger_uuid=""),
         lambda: ledger.settle([], ledger_uuid="", now_ms=0),
-        lambda: ledger.sweep(lambda _ids: {}, now_ms=0),
+        lambda: ledger.sweep(lambda _ids: Confirmed({}, ())),
     ):
         with refused("ledger_needs_await"):
             call()

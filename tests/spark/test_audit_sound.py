@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.model.message import Message
@@ -109,8 +110,7 @@ def test_what_retention_and_a_janitor_took_is_told_and_not_found(
         shop.archive()
         committed = {"old-booked": Outcome.COMMITTED}
         swept = SqlLedger(shop.url).sweep(
-            lambda ids: {one: committed[one] for one in ids if one in committed},
-            now_ms=shop.broker.clock.now_ms(),
+            lambda ids: Confirmed({one: committed[one] for one in ids if one in committed}, ())
         )
         assert swept == 1
         shop.broker.stop()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.requests import Handlers, Request
@@ -232,6 +232,7 @@ class Checking:
             transaction_id=transaction_id,
             offset_message_id=offset_message_id(broker.store_host, half.log_offset),
             broker_name=broker.config.name,
+            **self._sight(half),
         )
         return encode_request(
             RequestCode.CHECK_TRANSACTION_STATE,
@@ -241,6 +242,17 @@ class Checking:
             is_one_way=True,
             is_binary=is_binary,
         )
+
+    def _sight(self, half: Half) -> dict[str, Any]:
+        """What a ledger must be told before it may be fenced."""
+        store = self._broker.store
+        if not store.core.names.origins[half.origin].ledger:
+            return {}
+        return {
+            "lineage": store.core.lineage.encode(),
+            "log_end": store.settled,
+            "half_end": store.settled_rows,
+        }
 
     def _sent(self, ask: _Ask, producer: Client[Connection], *, is_taken: bool) -> None:
         if is_taken:

@@ -68,6 +68,7 @@ class Ending:
             by=request.connection.client_id or request.connection.address,
             group=header.producer_group,
             log_offset=header.log_offset,
+            ids=tuple(one for one in (header.unique_key, header.transaction_id) if one),
             from_check=header.is_check_answer,
         )
         self._broker.submit(

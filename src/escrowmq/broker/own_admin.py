@@ -126,6 +126,8 @@ class OwnAdmin:
             half_offset=half.half_offset,
             resolution=resolution,
             by=f"{header.by}{BY_HAND}{header.reason}",
+            epoch=header.epoch,
+            seen_to=header.log_end,
         )
 
         def settled(decision: Decision) -> None:

@@ -146,6 +146,7 @@ class Call(Generic[HeaderT]):
 
     def _answered(self, count: int, fields: dict[str, Any]) -> OwnAnswer:
         fields.setdefault("now_ms", self.broker.clock.now_ms())
+        fields.setdefault("epoch", self.broker.store.core.lineage.epoch)
         spec = self.spec
         return spec.answer(form=self.header.form, version=spec.version, row_count=count, **fields)
 

@@ -103,6 +103,7 @@ class OwnFacts:
             half_end=table.end,
             flush_ms_median=broker.writer.flush_times.quantile_ms(0.5),
             flush_ms_p99=broker.writer.flush_times.quantile_ms(0.99),
+            lineage=broker.store.core.lineage.encode(),
             open_files_max=min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _FILES_MAX),
         )
 

@@ -14,6 +14,7 @@ from escrowmq.protocol.filter import TAGS_MAX
 from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_stored import ReadStoredHeader
 from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.bulk_reading import read_stored
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         FindMessagesHeader,
         ListQueuesHeader,
         ReadMessagesHeader,
-        ReadStoredHeader,
     )
     from escrowmq.store.reader import Located
 

@@ -26,6 +26,7 @@ from escrowmq.broker.own_calls import (
 from escrowmq.broker.own_events import Event, Kind
 from escrowmq.broker.own_told import ANY, List, Told
 from escrowmq.broker.own_transactions import named_half, true_head
+from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.message_views import stored_at_ms
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.frames import HEAD_BYTES
@@ -259,6 +260,12 @@ class OwnRecords:
         half = named_half(broker, call.header.half_offset, call.header.transaction_id)
         head = true_head(store, half)
         origin = store.core.names.origins[head.origin]
+        if origin.ledger and call.header.limit == 1 and not call.header.leaves_marks:
+            raise RequestRefused(
+                "client_outdated",
+                "update the SDK: this version would sweep the ledger without a mark",
+                ledger=origin.ledger,
+            )
         is_decided = head.state in (State.COMMITTED, State.ROLLED_BACK)
         end = store.table.op_offset(head) + 1 if is_decided else store.settled
         page = self._page(call, head.log_offset - HEAD_BYTES, end, _EVENTS, head.half_offset)

@@ -94,6 +94,11 @@ class _Obeying:
         #: Only those that are parked have one.
         self._reasons = rows.values("reason") if len(self._others) else []
         self._outcomes = np.zeros(len(rows), dtype=np.uint8)
+        lineage, header = broker.store.core.lineage, call.header
+        if header.epoch and not lineage.holds(header.epoch, header.log_end):
+            # The facts were of another history: no verdict says anything about this one.
+            self._slices, self._others = [], self._others[:0]
+            self._outcomes[:] = _CODES[VerdictOutcome.STALE]
 
     def _refuse_nonsense(self) -> None:
         is_wrong = (self._kinds < 0) | (self._states < 0) | (self._states > max(State))

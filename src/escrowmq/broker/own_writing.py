@@ -246,6 +246,8 @@ class OwnWriting:
                 by=by,
                 group=row.producer_group,
                 log_offset=row.log_offset,
+                epoch=call.header.epoch,
+                seen_to=row.log_offset or 0,
             )
             for row in call.rows(DecisionRow)
         ]

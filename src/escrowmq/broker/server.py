@@ -32,7 +32,7 @@ from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
-from escrowmq.store.recovery import open_store
+from escrowmq.store.recovery import start_store
 from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
 
@@ -171,7 +171,12 @@ class Server:
         # Aside, because it may take long and probes want an answer meanwhile.
         began = perf_counter()
         store, found = await asyncio.to_thread(
-            open_store, OsDisk(self._data / STORE), self._store_config, self._policy, store_host
+            start_store,
+            OsDisk(self._data / STORE),
+            self._store_config,
+            self._policy,
+            store_host,
+            self._clock.now_ms(),
         )
         recovery_s = perf_counter() - began
         self._writer = Writer(store, self._clock, self._writer_config)

@@ -376,7 +376,7 @@ def _head(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import TransactionHeader
 
-    asked = TransactionHeader(**_named(transaction), limit=1)
+    asked = TransactionHeader(**_named(transaction), limit=1, leaves_marks=True)
     told: LifeLineAnswer = calls.call(OwnCode.LIFE_LINE, asked).header
     return told
 

@@ -16,10 +16,12 @@ import msgspec
 from escrowmq.client.apache_broker import end_header
 from escrowmq.client.messages import Received, received
 from escrowmq.client.outgoing import Held, Resolution
+from escrowmq.model.lineage import Sight
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.properties import PGROUP
 from escrowmq.protocol.send_headers import CheckTransactionHeader
+from escrowmq.protocol.sights import sight_of_check
 from escrowmq.protocol.stored_message import decode
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Check(msgspec.Struct, frozen=True):
     message: Received
     held: Held
     connection: Connection
+    #: The broker's history as it stood when it asked.
+    sight: Sight | None = None
 
 
 Checker: TypeAlias = Callable[[Sequence[Check]], Awaitable[Mapping[str, Resolution]]]
@@ -77,7 +81,8 @@ class CheckAnswers:
             message_id=header.unique_key or message.message_id,
             topic=message.topic,
         )
-        self._waiting[transaction_id] = Check(transaction_id, message, held, connection)
+        sight = sight_of_check(header)
+        self._waiting[transaction_id] = Check(transaction_id, message, held, connection, sight)
         if self._running is None:
             self._running = asyncio.ensure_future(self._answer_all())
 

@@ -3,44 +3,60 @@
 A row goes when the broker says that its transaction is durably decided, and decided as the row
 says: a contradiction is evidence and stays.  A fence row also stays for seven days, because a slow
 transaction must still run into it when it comes back; the SDK writes no row after
-``MAX_DURATION_MS``, far below that.  If the broker cannot be asked, nothing is deleted.
+``MAX_DURATION_MS``, far below that.  If the broker cannot be asked, nothing is deleted.  Every
+sweep leaves a mark of the history in which the transactions were decided (``ledger_marks.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.databases import Opener, reading, writing
 from escrowmq.client.ledger_checks import Outcome
+from escrowmq.client.ledger_marks import write_marks
 from escrowmq.client.ledger_sql import is_name
 from escrowmq.client.links import Link, Row
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.lineage import Sight
 
 FENCE_KEPT_MS = 7 * 24 * 3_600_000
 #: Rows that the broker is asked about at a time.
 PAGE_ROWS_MAX = 256
 
-Decided = Callable[[Sequence[str]], Mapping[str, Outcome]]
-"""Asks the broker: which of these are durably decided, and how.  Raises if it cannot be asked."""
+
+class Confirmed(NamedTuple):
+    """What brokers say of some transactions."""
+
+    #: Those that are durably decided, by id.
+    outcomes: Mapping[str, Outcome]
+    #: The histories in which they are, each seen after they were confirmed.
+    sights: Sequence[Sight]
 
 
-def sweep(opener: Opener, decided: Decided, *, ledger_uuid: str, now_ms: int) -> int:
+Confirm = Callable[[Sequence[str]], Confirmed]
+"""Asks the brokers which of these are decided.  Raises if one cannot be asked."""
+
+
+def sweep(opener: Opener, confirm: Confirm, *, ledger_uuid: str) -> int:
     """Go once through the whole ledger; return how many rows were deleted."""
     deleted = 0
     with opener() as link:
         for page in pages(link, ledger_uuid):
-            candidates = [row for row in page if not _is_kept(row, now_ms)]
+            candidates = [row for row in page.rows if not _is_kept(row, page.now_ms)]
             if not candidates:
                 continue
-            decisions = decided([row[0] for row in candidates])
-            for outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK):
-                ids = [
-                    row[0]
-                    for row in candidates
-                    if row[1] == outcome and decisions.get(row[0]) == outcome
+            confirmed = confirm([row[0] for row in candidates])
+            ids = {
+                outcome: [
+                    key
+                    for key, written, _ in candidates
+                    if written == outcome and confirmed.outcomes.get(key) == outcome
                 ]
-                deleted += _delete(link, ids, outcome)
+                for outcome in (Outcome.COMMITTED, Outcome.ROLLED_BACK)
+            }
+            deleted += _delete(link, ids, confirmed.sights)
     return deleted
 
 
@@ -61,11 +77,17 @@ def _is_kept(row: Row, now_ms: int) -> bool:
     return bool(outcome == Outcome.ROLLED_BACK and now_ms - written_at_ms < FENCE_KEPT_MS)
 
 
-def pages(link: Link, ledger_uuid: str) -> Iterator[Sequence[Row]]:
-    """The ledger in the order of its primary key, which needs no index beside it.
+class Page(NamedTuple):
+    """Some of a ledger's rows."""
 
-    A row is id, outcome and when it was written.
-    """
+    #: Each is id, outcome and when it was written.
+    rows: Sequence[Row]
+    #: The database's clock: fences are written and aged by it.
+    now_ms: int
+
+
+def pages(link: Link, ledger_uuid: str) -> Iterator[Page]:
+    """The ledger in the order of its primary key, which needs no index beside it."""
     last = ""
     while True:
         with reading(link):
@@ -74,15 +96,22 @@ def pages(link: Link, ledger_uuid: str) -> Iterator[Sequence[Row]]:
                 raise RequestRefused(
                     "ledger_differs", "this is another ledger", expected=ledger_uuid
                 )
-            page = link.execute(ledger_sql.PAGE_SQL.format(limit=PAGE_ROWS_MAX), [last]).rows
-        if not page:
+            now_ms = link.execute(link.dialect.now_ms).rows[0][0]
+            rows = link.execute(ledger_sql.PAGE_SQL.format(limit=PAGE_ROWS_MAX), [last]).rows
+        if not rows:
             return
-        yield page
-        last = page[-1][0]
+        yield Page(rows, int(now_ms))
+        last = rows[-1][0]
 
 
-def _delete(link: Link, ids: Sequence[str], outcome: Outcome) -> int:
-    if not ids:
+def _delete(link: Link, ids: Mapping[Outcome, Sequence[str]], sights: Sequence[Sight]) -> int:
+    """Delete rows, and say in the same transaction in which history they were decided."""
+    if not any(ids.values()):
         return 0
     with writing(link):
-        return link.execute(link.dialect.delete, [outcome, link.dialect.pack(ids)]).row_count
+        write_marks(link, sights)
+        return sum(
+            link.execute(link.dialect.delete, [outcome, link.dialect.pack(some)]).row_count
+            for outcome, some in ids.items()
+            if some
+        )

@@ -19,9 +19,11 @@ from typing import NamedTuple
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.databases import Opener, cutting, reading, writing
+from escrowmq.client.ledger_marks import SWEPT_MEANWHILE, Limits, read_marks
 from escrowmq.client.ledger_sql import SQLITE, are_names, is_name
 from escrowmq.client.links import Link, Row
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 
 #: Transactions in one statement, and in one transaction of ours.
 CHUNK_ROWS_MAX = 4_096
@@ -57,6 +59,8 @@ class Question(NamedTuple):
     transaction_id: str
     producer_group: str
     deadline_at_ms: int
+    #: Its first half message.
+    half_offset: int = 0
 
 
 Answers = dict[str, Answer]
@@ -83,6 +87,10 @@ class _NotTheLedger(Exception):
     """The database that was reached is not the one that was asked for, or not its primary."""
 
 
+class _MarksMoved(Exception):
+    """A sweep went on while rows were fenced."""
+
+
 def deadline_at_ms(stored_at_ms: int, allowed_ms: int) -> int:
     """Until when a sender may commit its own transaction: what is absent then can be fenced off.
 
@@ -102,9 +110,18 @@ def look_up(opener: Opener, questions: Iterable[Question], *, ledger_uuid: str) 
 
 
 def settle(
-    opener: Opener, questions: Iterable[Question], *, ledger_uuid: str, now_ms: int
+    opener: Opener,
+    questions: Iterable[Question],
+    *,
+    ledger_uuid: str,
+    now_ms: int,
+    sight: Sight | None = None,
 ) -> Answers:
-    """Read first; then fence off what is absent and past its deadline by ``now_ms``."""
+    """Read first; then fence off what is absent and past its deadline by ``now_ms``.
+
+    ``sight`` is the broker's history, seen before the questions were: without it nothing is fenced
+    in a ledger that was ever swept.
+    """
     questions = list(questions)
     return Inquiry(opener, ledger_uuid).settle(
         [question.transaction_id for question in questions],
@@ -112,7 +129,8 @@ def settle(
         # Of two with one id, both must be past theirs.
         {question.transaction_id for question in questions}
         - {question.transaction_id for question in questions if question.deadline_at_ms >= now_ms},
-        now_ms=now_ms,
+        sight,
+        [question.half_offset for question in questions],
     )
 
 
@@ -141,9 +159,17 @@ class Inquiry:
         return answers
 
     def settle(
-        self, ids: Sequence[str], groups: Sequence[str], overdue: Collection[str], *, now_ms: int
+        self,
+        ids: Sequence[str],
+        groups: Sequence[str],
+        overdue: Collection[str],
+        sight: Sight | None = None,
+        half_offsets: Sequence[int] = (),
     ) -> Answers:
-        """Read first; then fence off what is absent and among the overdue."""
+        """Read first; then fence off what is absent and among the overdue.
+
+        All are half messages of one broker, which was seen so before they were.
+        """
         answers = self.look_up(ids, groups)
         absent = {
             key: group
@@ -152,7 +178,10 @@ class Inquiry:
         }
         if absent:
             fences = {key: absent[key] for key in sorted(absent)}
-            self._work(fences, answers, lambda link, all_of: self._fence_all(link, all_of, now_ms))
+            halves = dict(zip(ids, half_offsets, strict=False))
+            self._work(
+                fences, answers, lambda link, all_of: self._fence_all(link, all_of, sight, halves)
+            )
         return answers
 
     def _work(self, groups: Groups, answers: Answers, step: _Step) -> None:
@@ -186,7 +215,9 @@ class Inquiry:
                 found = link.execute(link.dialect.read, [link.dialect.pack(chunk)])
             yield _answers(chunk, found.rows)
 
-    def _fence_all(self, link: Link, groups: Groups, now_ms: int) -> Iterator[Answers]:
+    def _fence_all(
+        self, link: Link, groups: Groups, sight: Sight | None, halves: Mapping[str, int]
+    ) -> Iterator[Answers]:
         """Fence in chunks; one that meets a lock is cut up until the locked transaction is alone.
 
         Its parts come last: one transaction that stays locked must not hold up the others.
@@ -198,7 +229,9 @@ class Inquiry:
                 yield dict.fromkeys(chunk, LOCKED)
                 continue
             try:
-                yield _fence(link, chunk, self._ledger_uuid, now_ms)
+                yield _fence(link, chunk, self._ledger_uuid, sight, halves)
+            except _MarksMoved:
+                yield dict.fromkeys(chunk, Answer(Outcome.UNKNOWN, SWEPT_MEANWHILE))
             except Exception as error:
                 if failure_of(error) is not Failure.LOCKED:
                     raise
@@ -265,21 +298,43 @@ def _answers(groups: Groups, rows: Sequence[Row]) -> Answers:
     return answers
 
 
-def _fence(link: Link, chunk: Groups, ledger_uuid: str, now_ms: int) -> Answers:
+def _fence(
+    link: Link, chunk: Groups, ledger_uuid: str, sight: Sight | None, halves: Mapping[str, int]
+) -> Answers:
     """Write ``rolled_back`` where there is no row, and read what stands there in the end.
 
-    The INSERT waits for whoever is writing the same row, so the read after it sees that one's row
-    or ours.  Only when ours is committed may anybody act on it.
+    The INSERT waits for a transaction that is writing the same row, so the read after it sees that
+    row or ours.  A fence counts only once it is committed.  A row that may have been swept is
+    not fenced: the marks are read before the INSERT, and once more after it, because a sweep may
+    delete a row between the two.
     """
     dialect = link.dialect
     with writing(link):
         _check_ledger(link, ledger_uuid)
+        marks = read_marks(link)
+        answers, chunk = _unfenceable(chunk, marks.limits(sight), halves)
+        if not chunk:
+            return answers
         for statement in dialect.make_durable:
             link.execute(statement)
-        fenced = link.execute(dialect.fence, [str(now_ms), *dialect.pack_pairs(chunk)])
-        answers = _answers(chunk, fenced.rows) if dialect.is_fence_returned else {}
+        fenced = link.execute(dialect.fence, dialect.pack_pairs(chunk))
+        if dialect.is_fence_returned:
+            answers |= _answers(chunk, fenced.rows)
         others = [key for key in chunk if key not in answers]
         if others:
             found = link.execute(dialect.read_locked, [dialect.pack(others)])
             answers |= _answers(chunk, found.rows)
+        if read_marks(link) != marks:
+            raise _MarksMoved
     return answers
+
+
+def _unfenceable(
+    chunk: Groups, limits: Limits, halves: Mapping[str, int]
+) -> tuple[Answers, Groups]:
+    """Answers for what may not be fenced, and what may."""
+    if not limits.reason and not limits.swept_below:
+        return {}, chunk
+    reasons = {key: limits.reason_for(halves.get(key, 0)) for key in chunk}
+    answers = {key: Answer(Outcome.UNKNOWN, reason) for key, reason in reasons.items() if reason}
+    return answers, {key: group for key, group in chunk.items() if key not in answers}

@@ -42,6 +42,9 @@ _KEEP_FIRST = {
     "mysql": "ON DUPLICATE KEY UPDATE singleton = singleton",
 }
 
+VERSION = 2
+"""Of the tables below.  Version 1 had no marks of sweeps."""
+
 _TABLES = (
     """\
 CREATE TABLE IF NOT EXISTS escrowmq_ledger (
@@ -56,8 +59,29 @@ CREATE TABLE IF NOT EXISTS escrowmq_ledger_id (
     ledger_uuid {text} NOT NULL
 )""",
     """\
+CREATE TABLE IF NOT EXISTS escrowmq_ledger_version (
+    singleton integer NOT NULL PRIMARY KEY CHECK (singleton = 1),
+    version integer NOT NULL,
+    is_swept_unmarked integer NOT NULL
+)""",
+    # A ledger that is there already may have been swept by version 1, which left no marks.
+    """\
+INSERT INTO escrowmq_ledger_version (singleton, version, is_swept_unmarked)
+SELECT 1, {version}, CASE WHEN EXISTS (SELECT 1 FROM escrowmq_ledger_id) THEN 1 ELSE 0 END
+WHERE true {keep_first}""",
+    "UPDATE escrowmq_ledger_version SET version = {version} WHERE version < {version}",
+    """\
 INSERT INTO escrowmq_ledger_id (singleton, ledger_uuid) VALUES (1, {new_uuid})
 {keep_first}""",
+    """\
+CREATE TABLE IF NOT EXISTS escrowmq_ledger_swept (
+    store_id {text} NOT NULL,
+    epoch {text} NOT NULL,
+    lineage text NOT NULL,
+    log_end bigint NOT NULL,
+    half_end bigint NOT NULL,
+    PRIMARY KEY (store_id, epoch)
+)""",
     """\
 CREATE TABLE IF NOT EXISTS escrowmq_consumed (
     consumer_group {text} NOT NULL,
@@ -94,6 +118,7 @@ def ddl_statements(dialect: str) -> list[str]:
         "text": _TEXT[dialect],
         "new_uuid": _NEW_UUID[dialect],
         "keep_first": _KEEP_FIRST[dialect],
+        "version": VERSION,
     }
     return [statement.format(**words) for statement in _TABLES]
 
@@ -120,7 +145,7 @@ class Dialect:
     read_locked: str
     #: Many transactions with their groups, as parameters.
     pack_pairs: Callable[[Mapping[str, str]], list[str]]
-    #: Inserts fence rows at a time, the first parameter, for packed pairs; what is there stays.
+    #: Inserts fence rows for packed pairs, with the database's own time; what is there stays.
     fence: str
     #: Whether that statement gives back the rows that it inserted.
     is_fence_returned: bool
@@ -130,8 +155,11 @@ class Dialect:
     make_durable: tuple[str, ...]
     #: Run before the tables are made; two at once would disturb each other.
     exclude: tuple[str, ...]
-    #: A row if there is a table for the rows.
+    #: A row if there is a table for the rows, or for the version.
     has_rows_table: str
+    has_version_table: str
+    #: The database's clock, in milliseconds.
+    now_ms: str
 
 
 FORGET_UUID = "DELETE FROM escrowmq_ledger_id"
@@ -140,8 +168,10 @@ _ROW = "transaction_id, producer_group, outcome"
 _READ = f"SELECT {_ROW} FROM escrowmq_ledger WHERE transaction_id "
 _FENCE = (
     f"INSERT INTO escrowmq_ledger ({_ROW}, written_at_ms)"
-    f" SELECT asked.key, asked.value, '{ROLLED_BACK}', CAST(? AS bigint) FROM "
+    f" SELECT asked.key, asked.value, '{ROLLED_BACK}', {{now_ms}} FROM "
 )
+_SQLITE_NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS integer)"
+_PG_NOW_MS = "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 _KEEP_ROW = " ON CONFLICT (transaction_id) DO NOTHING"
 _DELETE = "DELETE FROM escrowmq_ledger WHERE outcome = ? AND transaction_id "
 
@@ -180,13 +210,15 @@ SQLITE = Dialect(
     read_locked=_READ + _SQLITE_PACKED,
     pack_pairs=_pairs_in_json,
     # Without "WHERE true" SQLite takes ON for that of a join.
-    fence=_FENCE + "json_each(?) AS asked WHERE true" + _KEEP_ROW,
+    fence=_FENCE.format(now_ms=_SQLITE_NOW_MS) + "json_each(?) AS asked WHERE true" + _KEEP_ROW,
     # Builds from before 2021 have no RETURNING.
     is_fence_returned=False,
     delete=_DELETE + _SQLITE_PACKED,
     make_durable=(),
     exclude=(),
     has_rows_table="SELECT 1 FROM sqlite_master WHERE name = 'escrowmq_ledger'",
+    has_version_table="SELECT 1 FROM sqlite_master WHERE name = 'escrowmq_ledger_version'",
+    now_ms=f"SELECT {_SQLITE_NOW_MS}",
 )
 
 POSTGRESQL = Dialect(
@@ -210,7 +242,7 @@ POSTGRESQL = Dialect(
     read_locked=_READ + _PG_PACKED + " FOR SHARE",
     pack_pairs=_pairs_in_lines,
     # In the order of the parameters: two that fence the same transactions take turns.
-    fence=_FENCE
+    fence=_FENCE.format(now_ms=_PG_NOW_MS)
     + f"unnest({_PG_LINES}, {_PG_LINES}) AS asked (key, value)"
     + _KEEP_ROW
     + f" RETURNING {_ROW}",
@@ -227,6 +259,8 @@ POSTGRESQL = Dialect(
     # "CREATE TABLE IF NOT EXISTS" fails when two run at once; the number is ours alone.
     exclude=("SELECT pg_advisory_xact_lock(7307199748510379341)",),
     has_rows_table="SELECT 1 WHERE to_regclass('escrowmq_ledger') IS NOT NULL",
+    has_version_table="SELECT 1 WHERE to_regclass('escrowmq_ledger_version') IS NOT NULL",
+    now_ms=f"SELECT {_PG_NOW_MS}",
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL)}
@@ -291,6 +325,21 @@ FORGET_CONSUMED = (
     "DELETE FROM escrowmq_consumed WHERE consumed_at_ms > 0 AND consumed_at_ms < CAST(? AS bigint)"
 )
 
+
+READ_VERSION = "SELECT version, is_swept_unmarked FROM escrowmq_ledger_version"
+READ_MARKS = "SELECT lineage, log_end, half_end FROM escrowmq_ledger_swept ORDER BY lineage"
+# A mark only moves forward: of two sweeps at a time the later position stays.
+WRITE_MARK = (
+    "INSERT INTO escrowmq_ledger_swept (store_id, epoch, lineage, log_end, half_end)"
+    f" VALUES ({_NAME_VALUE}, {_NAME_VALUE}, {_NAME_VALUE}, CAST(? AS bigint), CAST(? AS bigint))"
+    " ON CONFLICT (store_id, epoch) DO UPDATE SET lineage = excluded.lineage,"
+    " log_end = excluded.log_end, half_end = excluded.half_end"
+    " WHERE excluded.log_end > escrowmq_ledger_swept.log_end"
+)
+DROP_MARK = (
+    "DELETE FROM escrowmq_ledger_swept WHERE store_id = ? AND epoch = ?"
+    " AND log_end = CAST(? AS bigint)"
+)
 
 #: A page of the whole table, by id.
 PAGE_SQL = (

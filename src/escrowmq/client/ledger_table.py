@@ -9,7 +9,7 @@ reasons.  Importing this imports no database driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
@@ -29,12 +29,14 @@ from escrowmq.client.databases import (
     reading,
     writing,
 )
-from escrowmq.client.janitor import Decided
+from escrowmq.client.janitor import Confirm, Confirmed
 from escrowmq.client.ledger_block import RowFacts, missing
 from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
+from escrowmq.client.ledger_marks import read_version
 from escrowmq.client.ledger_sql import FORGET_UUID, ddl_statements
 from escrowmq.client.links import Link
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.model.lineage import Sight
 
 __all__ = [
     "Answer",
@@ -55,8 +57,8 @@ START_WAIT_MS = 10_000
 BROKER_WAIT_S = 60.0
 
 T = TypeVar("T")
-AsyncDecided = Callable[[Sequence[str]], Coroutine[Any, Any, Mapping[str, Outcome]]]
-"""As janitor.Decided, awaited."""
+AsyncConfirm = Callable[[Sequence[str]], Coroutine[Any, Any, Confirmed]]
+"""As janitor.Confirm, awaited."""
 
 
 def ddl(dialect: str) -> str:
@@ -146,43 +148,60 @@ class SqlLedger:
             lambda opener: ledger_checks.look_up(opener, asked, ledger_uuid=ledger_uuid)
         )
 
-    def settle(self, questions: Iterable[Question], *, ledger_uuid: str, now_ms: int) -> Answers:
-        """Read, and fence off what is absent past its deadline; ``now_ms`` is the broker's."""
+    def settle(
+        self,
+        questions: Iterable[Question],
+        *,
+        ledger_uuid: str,
+        now_ms: int,
+        sight: Sight | None = None,
+    ) -> Answers:
+        """Read, and fence off what is absent past its deadline; ``now_ms`` is the broker's.
+
+        ``sight`` is the broker's history as it was before the questions came up.
+        """
         return ledger_checks.settle(
-            self._waited_for(self._opener), questions, ledger_uuid=ledger_uuid, now_ms=now_ms
+            self._waited_for(self._opener),
+            questions,
+            ledger_uuid=ledger_uuid,
+            now_ms=now_ms,
+            sight=sight,
         )
 
     async def settle_async(
-        self, questions: Iterable[Question], *, ledger_uuid: str, now_ms: int
+        self,
+        questions: Iterable[Question],
+        *,
+        ledger_uuid: str,
+        now_ms: int,
+        sight: Sight | None = None,
     ) -> Answers:
         """Read, and fence off what is absent past its deadline."""
         asked = list(questions)
         return await self._run(
             lambda opener: ledger_checks.settle(
-                opener, asked, ledger_uuid=ledger_uuid, now_ms=now_ms
+                opener, asked, ledger_uuid=ledger_uuid, now_ms=now_ms, sight=sight
             )
         )
 
-    def sweep(self, decided: Decided, *, now_ms: int) -> int:
-        """Delete what the broker says is decided for good; return how many rows."""
+    def sweep(self, confirm: Confirm) -> int:
+        """Delete what brokers confirm as decided for good; return how many rows."""
         opener = self._waited_for(self._opener)
-        return janitor.sweep(opener, decided, ledger_uuid=self.uuid(), now_ms=now_ms)
+        return janitor.sweep(opener, confirm, ledger_uuid=self.uuid())
 
-    async def sweep_async(self, decided: AsyncDecided, *, now_ms: int) -> int:
-        """Delete what the broker says is decided for good; ``decided`` runs on this loop."""
+    async def sweep_async(self, confirm: AsyncConfirm) -> int:
+        """Delete what brokers confirm as decided for good; ``confirm`` runs on this loop."""
         ledger_uuid = await self.uuid_async()
         loop = asyncio.get_running_loop()
 
-        def ask(ids: Sequence[str]) -> Mapping[str, Outcome]:
+        def ask(ids: Sequence[str]) -> Confirmed:
             if self._is_awaited:
                 from sqlalchemy.util import await_only
 
-                return await_only(decided(ids))
-            return asyncio.run_coroutine_threadsafe(decided(ids), loop).result(BROKER_WAIT_S)
+                return await_only(confirm(ids))
+            return asyncio.run_coroutine_threadsafe(confirm(ids), loop).result(BROKER_WAIT_S)
 
-        return await self._run(
-            lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid, now_ms=now_ms)
-        )
+        return await self._run(lambda opener: janitor.sweep(opener, ask, ledger_uuid=ledger_uuid))
 
     def forget_consumed(self, before_ms: int) -> int:
         """Delete what consumers' transactions recorded before; return how many rows.
@@ -229,7 +248,9 @@ def _create(opener: Opener) -> str:
 def _read_uuid(opener: Opener) -> str:
     try:
         with opener() as link, reading(link, START_WAIT_MS):
-            return _uuid_of(link)
+            found = _uuid_of(link)
+            read_version(link)
+            return found
     except EscrowError:
         raise
     except Exception as error:

@@ -78,6 +78,8 @@ class Held(msgspec.Struct, frozen=True):
     #: Of its first message.
     message_id: str
     topic: str
+    #: The broker's epoch when it answered; empty from a broker without a lineage.
+    epoch: str = ""
 
 
 class Decided(msgspec.Struct, frozen=True):

@@ -51,7 +51,9 @@ class OwnBroker:
             lambda item: item[0].terms,
             shared_max=SHARING_TRANSACTIONS_MAX,
         )
-        self._deciding: Lane[_Deciding, Decided] = Lane(self._decide, lambda _item: 64)
+        self._deciding: Lane[_Deciding, Decided] = Lane(
+            self._decide, lambda _item: 64, lambda item: item[0].epoch
+        )
 
     def send(self, message: Outgoing, until: float) -> asyncio.Future[Sent]:
         """Store an ordinary message, with others that come at the same time."""
@@ -119,15 +121,16 @@ class OwnBroker:
         until = max(until for _, until in items)
         answer = await self._call(OwnCode.HOLD_MANY, header, rows, until, again=True)
         return [
-            self._held(holding, row) for (holding, _), row in zip(items, answer.rows, strict=True)
+            self._held(holding, row, answer.header.epoch)
+            for (holding, _), row in zip(items, answer.rows, strict=True)
         ]
 
-    def _held(self, holding: Holding, row: Any) -> Held | EscrowError:  # noqa: ANN401 - a HeldInRow
+    def _held(self, holding: Holding, row: Any, epoch: str) -> Held | EscrowError:  # noqa: ANN401 - a HeldInRow
         if row.refused is not None:
             return RequestRefused(row.refused, row.detail.removeprefix(f"{row.refused}: "))
-        return self._as_held(holding, row.half_offset, row.log_offset)
+        return self._as_held(holding, row.half_offset, row.log_offset, epoch)
 
-    def _as_held(self, holding: Holding, half_offset: int, log_offset: int) -> Held:
+    def _as_held(self, holding: Holding, half_offset: int, log_offset: int, epoch: str) -> Held:
         return Held(
             address=self._address,
             group=holding.group,
@@ -136,6 +139,7 @@ class OwnBroker:
             log_offset=log_offset,
             message_id=holding.messages[0].message_id,
             topic=holding.messages[0].place.topic,
+            epoch=epoch,
         )
 
     async def _hold_alone(self, holding: Holding, until: float) -> Held:
@@ -154,7 +158,8 @@ class OwnBroker:
             answer = await self._call(OwnCode.HOLD_HALVES, header, rows, until, again=True)
             if held is None:
                 first = answer.rows[0]
-                held = self._as_held(holding, first.half_offset, first.log_offset)
+                epoch = answer.header.epoch
+                held = self._as_held(holding, first.half_offset, first.log_offset, epoch)
         assert held is not None
         return held
 
@@ -169,7 +174,8 @@ class OwnBroker:
             for held, resolution, _ in items
         ]
         until = max(until for _, _, until in items)
-        answer = await self._call(OwnCode.DECIDE_MANY, ByHeader(), rows, until, again=True)
+        header = ByHeader(epoch=items[0][0].epoch)
+        answer = await self._call(OwnCode.DECIDE_MANY, header, rows, until, again=True)
         return [_decided(row) for row in answer.rows]
 
 

@@ -25,6 +25,7 @@ from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
 if TYPE_CHECKING:
     from escrowmq.client.check_answers import Check
     from escrowmq.client.ledger_table import SqlLedger
+    from escrowmq.model.lineage import Sight
 
 log = logging.getLogger(__name__)
 
@@ -80,19 +81,34 @@ class ProducerChecks:
         self, ledger: SqlLedger, checks: Sequence[Check], answers: dict[str, Resolution]
     ) -> None:
         ours = await ledger.uuid_async()
+        of_ours = [check for check in checks if check.message.properties[LEDGER] == ours]
+        # Checks of one broker in one state of its log share a look-up.
+        for sight, some in _by_sight(of_ours):
+            await self._settle(ledger, ours, some, sight, answers)
+
+    async def _settle(
+        self,
+        ledger: SqlLedger,
+        ledger_uuid: str,
+        checks: Sequence[Check],
+        sight: Sight | None,
+        answers: dict[str, Resolution],
+    ) -> None:
         questions = [
-            Question(check.transaction_id, check.held.group, deadline_at_ms(check.message))
+            Question(
+                check.transaction_id,
+                check.held.group,
+                deadline_at_ms(check.message),
+                check.held.half_offset,
+            )
             for check in checks
-            if check.message.properties[LEDGER] == ours
         ]
-        if not questions:
-            return
         # The deadline counts from the broker's clock, "now" is ours.  If ours is ahead, a slow
         # transaction is fenced early: its row cannot be written then, and it rolls back, as the
         # broker is told.  If ours is behind, the fence comes late.  Neither breaks anything,
         # because the fence and the row are the same row of the same table.
         found = await ledger.settle_async(
-            questions, ledger_uuid=ours, now_ms=int(time.time() * 1_000)
+            questions, ledger_uuid=ledger_uuid, now_ms=int(time.time() * 1_000), sight=sight
         )
         for transaction_id, answer in found.items():
             answers[transaction_id] = _RESOLUTIONS[answer.outcome]
@@ -116,6 +132,24 @@ class ProducerChecks:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(ASKED_MAX, thread_name_prefix="escrowmq-check")
         return self._threads
+
+
+def _by_sight(checks: Sequence[Check]) -> list[tuple[Sight | None, list[Check]]]:
+    """Checks by the newest history that all of them have seen: one set for each epoch."""
+    by_epoch: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        lineage = check.sight.lineage if check.sight is not None else None
+        key = ("", "") if lineage is None else (lineage.store_id, lineage.epoch)
+        by_epoch.setdefault(key, []).append(check)
+    # The earliest is true for all of them: a later one knows only of more decisions.
+    return [
+        (min((one.sight for one in some if one.sight), key=_log_end, default=None), some)
+        for some in by_epoch.values()
+    ]
+
+
+def _log_end(sight: Sight) -> int:
+    return sight.log_end
 
 
 class _Patience:

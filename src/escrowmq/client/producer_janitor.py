@@ -9,15 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_checks import Outcome
-from escrowmq.model.errors import RequestRefused
+from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.lineage import Sight
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import read_answer
-from escrowmq.protocol.own_headers import LifeLineAnswer, TransactionHeader
+from escrowmq.protocol.own_headers import (
+    LifeLineAnswer,
+    OwnAnswer,
+    OwnHeader,
+    StatusAnswer,
+    TransactionHeader,
+)
+from escrowmq.protocol.sights import sight_of
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
@@ -50,7 +58,7 @@ class Janitor:
 
     async def clean(self) -> int:
         """Go once through the ledger; how many rows were deleted."""
-        return await self._ledger.sweep_async(self._decided, now_ms=int(time.time() * 1_000))
+        return await self._ledger.sweep_async(self._confirm)
 
     async def _clean_again(self, every_s: float) -> None:
         while True:
@@ -63,28 +71,52 @@ class Janitor:
             else:
                 log.info("ledger_cleaned", extra={"rows_deleted": deleted})
 
-    async def _decided(self, ids: Sequence[str]) -> dict[str, Outcome]:
-        """Which of these are durably decided, and how."""
+    async def _confirm(self, ids: Sequence[str]) -> Confirmed:
+        """Which of these are durably decided, how, and in which history."""
         found: dict[str, Outcome] = {}
+        sights: list[Sight] = []
         async with asyncio.timeout(ANSWERS_S):
             for address in self._producing.member.brokers:
-                if (await self._producing.broker(address)).is_ours:
-                    asked = (self._state(address, one) for one in ids)
-                    states = zip(ids, await asyncio.gather(*asked), strict=True)
-                    found |= {one: Outcome(state) for one, state in states if state in _DECIDED}
-        return found
+                if not (await self._producing.broker(address)).is_ours:
+                    continue
+                answers = await asyncio.gather(*(self._life_line(address, one) for one in ids))
+                decided = {
+                    one: Outcome(answer.state)
+                    for one, answer in zip(ids, answers, strict=True)
+                    if answer is not None and answer.state in _DECIDED
+                }
+                if decided:
+                    epochs = {answer.epoch for answer in answers if answer is not None}
+                    sights.append(await self._sight(address, epochs))
+                    found |= decided
+        return Confirmed(found, sights)
 
-    async def _state(self, address: str, transaction_id: str) -> str:
-        code = OwnCode.LIFE_LINE
-        header = TransactionHeader(transaction_id=transaction_id, limit=1)
+    async def _life_line(self, address: str, transaction_id: str) -> LifeLineAnswer | None:
+        header = TransactionHeader(transaction_id=transaction_id, limit=1, leaves_marks=True)
         try:
-            answer = read_answer(code, await self._producing.network.ask(address, code, header))
+            answer = await self._ask(address, OwnCode.LIFE_LINE, header)
         except RequestRefused as refused:
             if refused.code != "transaction_unknown":
                 raise
-            return ""
-        assert isinstance(answer.header, LifeLineAnswer)
-        return answer.header.state
+            return None
+        assert isinstance(answer, LifeLineAnswer)
+        return answer
+
+    async def _sight(self, address: str, epochs: Collection[str]) -> Sight:
+        """The broker's history, seen after it answered under these epochs."""
+        told = await self._ask(address, OwnCode.STATUS, OwnHeader())
+        assert isinstance(told, StatusAnswer)
+        sight = sight_of(told)
+        if sight is None or set(epochs) != {told.epoch}:
+            raise Unavailable(
+                "broker_restarted", "the next round asks again", broker=address, epoch=told.epoch
+            )
+        return sight
+
+    async def _ask(self, address: str, code: OwnCode, header: OwnHeader) -> OwnAnswer:
+        answer = read_answer(code, await self._producing.network.ask(address, code, header))
+        header_told: OwnAnswer = answer.header
+        return header_told
 
 
 _DECIDED = (Outcome.COMMITTED, Outcome.ROLLED_BACK)

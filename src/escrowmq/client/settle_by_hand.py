@@ -15,11 +15,18 @@ from escrowmq.client.outgoing import Resolution
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import SettleAnswer, SettleHeader
-from escrowmq.protocol.own_headers import LifeLineAnswer, ListTransactionsHeader, TransactionHeader
+from escrowmq.protocol.own_headers import (
+    LifeLineAnswer,
+    ListTransactionsHeader,
+    StatusAnswer,
+    TransactionHeader,
+)
+from escrowmq.protocol.sights import sight_of
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.model.lineage import Sight
 
 #: In these a transaction waits for a decision.
 _OPEN = ("prepared", "parked")
@@ -47,11 +54,17 @@ def settle_by_hand(
     Raises:
         RequestRefused: ``against_ledger``, with what the ledger says; nothing was decided.
     """
-    named = TransactionHeader(half_offset=half_offset, transaction_id=transaction_id, limit=1)
+    # Seen first: whatever is undecided afterwards was undecided then.
+    status = calls.call(OwnCode.STATUS).header
+    assert isinstance(status, StatusAnswer)
+    named = TransactionHeader(
+        half_offset=half_offset, transaction_id=transaction_id, limit=1, leaves_marks=True
+    )
     told = calls.call(OwnCode.LIFE_LINE, named).header
     assert isinstance(told, LifeLineAnswer)
     if told.ledger and told.state in _OPEN:
-        said = _look_up(calls, ledgers.get(told.ledger), told, resolution, force=force)
+        ledger, sight = ledgers.get(told.ledger), sight_of(status)
+        said = _look_up(calls, ledger, told, resolution, sight, force=force)
         if said.outcome is not _AGREES.get(resolution) and not force:
             raise RequestRefused(
                 "against_ledger",
@@ -65,7 +78,12 @@ def settle_by_hand(
     elif force and told.state in _OPEN:
         reason = f"{reason} (forced; it has no ledger)"
     header = SettleHeader(
-        half_offset=told.half_offset, resolution=resolution.value, reason=reason, by=by
+        half_offset=told.half_offset,
+        resolution=resolution.value,
+        reason=reason,
+        by=by,
+        epoch=status.epoch,
+        log_end=status.log_end,
     )
     answer = calls.call(OwnCode.SETTLE, header).header
     assert isinstance(answer, SettleAnswer)
@@ -97,6 +115,7 @@ def _look_up(
     ledger: SqlLedger | None,
     told: LifeLineAnswer,
     resolution: Resolution,
+    sight: Sight | None,
     *,
     force: bool,
 ) -> Answer:
@@ -114,9 +133,9 @@ def _look_up(
     if force:
         # Early is safe: whoever comes later with the row cannot commit.
         deadline_ms = now_ms - 1
-    question = Question(told.transaction_id, told.producer_group, deadline_ms)
+    question = Question(told.transaction_id, told.producer_group, deadline_ms, told.half_offset)
     if resolution is Resolution.ROLLBACK:
-        answers = ledger.settle([question], ledger_uuid=told.ledger, now_ms=now_ms)
+        answers = ledger.settle([question], ledger_uuid=told.ledger, now_ms=now_ms, sight=sight)
     else:
         answers = ledger.look_up([question], ledger_uuid=told.ledger)
     return answers[told.transaction_id]

@@ -13,7 +13,7 @@ import msgspec
 
 from escrowmq.protocol import own_hand_headers as hand_headers
 from escrowmq.protocol import own_headers as headers
-from escrowmq.protocol import own_log
+from escrowmq.protocol import own_log, own_stored
 from escrowmq.protocol import own_rows as rows
 from escrowmq.protocol.own_forms import Row
 
@@ -175,8 +175,8 @@ _TABLE = (
     OwnRequest(
         code=OwnCode.READ_STORED,
         about="Visible messages of a queue, by queue offsets, as they were written.",
-        header=headers.ReadStoredHeader,
-        answer=headers.ReadStoredAnswer,
+        header=own_stored.ReadStoredHeader,
+        answer=own_stored.ReadStoredAnswer,
         answer_rows=rows.StoredEntryRow,
         answer_rows_max=16_384,
         answer_bytes=(

@@ -27,6 +27,10 @@ class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
     resolution: str
     #: Why, for the record.
     reason: str
+    #: The epoch and the end of the log under which the transaction was looked at; another history
+    #: of the store refuses.
+    epoch: str = ""
+    log_end: Int64 = -1
 
 
 class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):

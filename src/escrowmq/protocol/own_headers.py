@@ -27,6 +27,8 @@ class OwnAnswer(Header, frozen=True, kw_only=True):
     row_count: Int32 = 0
     #: The broker's clock.
     now_ms: Int64 = 0
+    #: The epoch under which the broker answers; empty from a release without a lineage.
+    epoch: str = ""
 
 
 class OwnRefusal(Header, frozen=True, kw_only=True):
@@ -123,6 +125,9 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     flush_ms_p99: float = 0.0
     #: Files that the process may have open.
     open_files_max: Int64 = 0
+    #: The store's id and its epochs, each with its log offset, half offset and store time:
+    #: `STORE/ID:LOG:HALF:TIME,…`.
+    lineage: str = ""
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):
@@ -254,33 +259,6 @@ class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
     homes: str
 
 
-class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
-    """READ_STORED."""
-
-    topic: str
-    queue_id: Int32
-    #: Queue offsets: from, and up to.  What retention has deleted is passed over.
-    start: Int64
-    end: Int64
-    #: Messages to answer at most; 0 means as many as there may be.
-    limit: Int32 = 0
-    #: Bytes of messages to answer at most, but for one that is larger; 0 lets the broker say.
-    bytes_max: Int32 = 0
-    #: Only messages whose tag has one of these codes (Java's hash code), with commas between
-    #: them; empty for all.  Tags may share a code.
-    tag_codes: str = ""
-
-
-class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """READ_STORED."""
-
-    #: Where to read on.
-    next_start: Int64
-    #: The queue's offsets: from, and up to.
-    queue_start: Int64
-    queue_end: Int64
-
-
 # Writing.
 
 
@@ -325,6 +303,11 @@ class ByHeader(OwnHeader, frozen=True, kw_only=True):
 
     #: Who decides, for the record; empty means the client's id or address.
     by: str = ""
+    #: The epoch that the half messages were held under, or the facts were read under.  What was
+    #: meant for another history of the store is refused as `other_history`.
+    epoch: str = ""
+    #: Where the log ended when the facts were read; -1 where each row names a log offset.
+    log_end: Int64 = -1
 
 
 class DecideBatchHeader(OwnHeader, frozen=True, kw_only=True):
@@ -379,6 +362,9 @@ class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
     half_offset: Int64 = -1
     #: Of several with this id the newest is meant.
     transaction_id: str = ""
+    #: The caller leaves a mark when it sweeps a ledger.  Without this, a single event of a
+    #: transaction with a ledger is refused: a caller of version 0.1.0 would sweep without a mark.
+    leaves_marks: bool = False
 
 
 class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):

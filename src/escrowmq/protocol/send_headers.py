@@ -89,6 +89,10 @@ class CheckTransactionHeader(Header, frozen=True, kw_only=True):
     transaction_id: str | None = None
     offset_message_id: str | None = field(name="offsetMsgId", default=None)
     broker_name: str | None = field(name="bname", default=None)
+    #: For half messages with a ledger: the broker's lineage, and how far it has come.
+    lineage: str | None = field(name="escrowLineage", default=None)
+    log_end: Int64 | None = field(name="escrowLogEnd", default=None)
+    half_end: Int64 | None = field(name="escrowHalfEnd", default=None)
 
 
 class ResumeCheckHeader(Header, frozen=True, kw_only=True):

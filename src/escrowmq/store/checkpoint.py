@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
@@ -67,6 +68,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     parkings: SavedParkings = SavedParkings()
     #: Ranges of the log that repair took out: start and end.
     lost: list[tuple[int, int]] = []
+    #: The epochs of the store's lineage; none in a checkpoint of format version 1.
+    epochs: list[Epoch] = []
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 

@@ -58,6 +58,7 @@ class CheckpointJob:
             copy_after_ms=store.copy_after_max_ms,
             parkings=store.parkings.saved(),
             lost=list(store.lost.ranges),
+            epochs=list(core.lineage.epochs),
         )
 
     def write(self) -> None:

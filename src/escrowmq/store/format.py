@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 PATH = "format"
 TEMPORARY = "format.tmp"
-VERSION = 1
+VERSION = 2
+"""Version 2 has epochs in the log."""
+READABLE = (1, 2)
 DIRECTORIES = (
     commit_log.DIRECTORY,
     consume_queue.DIRECTORY,
@@ -40,11 +42,12 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 def chosen(seed: int, chunk_rows: int) -> Format:
     """The format of a store that is made today."""
-    return Format(version=VERSION, seed=seed, chunk_rows=chunk_rows, check=_check(seed, chunk_rows))
+    check = _check(VERSION, seed, chunk_rows)
+    return Format(version=VERSION, seed=seed, chunk_rows=chunk_rows, check=check)
 
 
-def _check(seed: int, chunk_rows: int) -> int:
-    return crc32(f"{VERSION} {seed} {chunk_rows}".encode())
+def _check(version: int, seed: int, chunk_rows: int) -> int:
+    return crc32(f"{version} {seed} {chunk_rows}".encode())
 
 
 def read_or_make(disk: Disk, chunk_rows: int) -> Format:
@@ -65,16 +68,27 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
         )
     made = chosen(secrets.randbits(32), chunk_rows)
     disk.make_directory("")
+    _write(disk, made)
+    return made
+
+
+def upgrade(disk: Disk) -> None:
+    """Let no program open the store that cannot read what this version writes."""
+    found = read(disk)
+    if found.version != VERSION:
+        _write(disk, chosen(found.seed, found.chunk_rows))
+
+
+def _write(disk: Disk, form: Format) -> None:
     file = disk.open(TEMPORARY, create=True)
     try:
         file.truncate(0)
-        file.write_at(0, msgspec.json.encode(made))
+        file.write_at(0, msgspec.json.encode(form))
         file.flush()
     finally:
         file.close()
     disk.rename(TEMPORARY, PATH)
     disk.flush_directory("")
-    return made
 
 
 def read(disk: Disk) -> Format:
@@ -87,7 +101,7 @@ def read(disk: Disk) -> Format:
     try:
         stated = msgspec.json.decode(data, type=dict)
         version = stated["version"]
-        if version != VERSION:
+        if version not in READABLE:
             raise StoreUnusable(
                 "store_version_unknown",
                 "a newer EscrowMQ made this store; use that one",
@@ -99,7 +113,7 @@ def read(disk: Disk) -> Format:
         raise StoreCorrupt(
             "format_damaged", "restore the file from a backup", path=PATH, cause=str(error)
         ) from None
-    if found.check != _check(found.seed, found.chunk_rows):
+    if found.check != _check(found.version, found.seed, found.chunk_rows):
         raise StoreCorrupt(
             "format_damaged",
             "restore the file from a backup",

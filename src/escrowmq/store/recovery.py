@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.replay import Replayer, publish_all
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
+from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
 
 if TYPE_CHECKING:
@@ -56,12 +58,32 @@ class Found(msgspec.Struct, kw_only=True):
     rebuilt_because: str = ""
 
 
+def start_store(
+    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, now_ms: int
+) -> tuple[Store, Found]:
+    """Open a store to serve it: what is written from here on belongs to a new epoch."""
+    with refusing_full_disk():
+        store, found = _open(disk, config, policy, store_host)
+        formats.upgrade(disk)
+        # Later than everything before it: the time tells which queue entries came after the start.
+        store.execute(Begin(epoch=secrets.token_hex(8)), max(now_ms, store.last_at_ms + 1))
+        store.sync()
+    return store, found
+
+
 def open_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
 ) -> tuple[Store, Found]:
     """Open a store, new or old, and bring it to the state that its log says."""
-    try:
+    with refusing_full_disk():
         return _open(disk, config, policy, store_host)
+
+
+@contextmanager
+def refusing_full_disk() -> Iterator[None]:
+    """Say what to do when there is no room to recover."""
+    try:
+        yield
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -157,6 +179,8 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     }
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
+    for epoch in checkpoint.epochs:
+        core.lineage = core.lineage.with_epoch(epoch)
     store.parkings.load(checkpoint.parkings)
     store.last_at_ms = checkpoint.at_ms
     for start, end in checkpoint.lost:

@@ -133,6 +133,17 @@ class StateTable:
                 return candidate
         return None
 
+    def may_have_id(self, half: Half, transaction_id: str) -> bool:
+        """Whether the row can be of this transaction, as far as its hash tells.
+
+        A row that only files hold is decided, and any id may be its own.
+        """
+        row, wanted = half.half_offset, crc32(transaction_id.encode())
+        if row in self.survivors.rows:
+            return row in self.survivors.rows_by_hash.get(wanted, ())
+        chunk = self.chunks.get(row - row % self.chunk_rows)
+        return chunk is None or chunk.id_hash[row - chunk.base] == wanted
+
     def _candidates(self, wanted: int) -> Iterator[int]:
         in_chunks = (
             row for chunk in reversed(self.chunks.values()) for row in chunk.candidates(wanted)

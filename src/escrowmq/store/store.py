@@ -89,7 +89,12 @@ class Store:
                 decision=self.reading.decision,
             ),
         )
-        self.core = Transactions(self.table, policy, copy_after_ms=config.copy_after_ms)
+        self.core = Transactions(
+            self.table,
+            policy,
+            copy_after_ms=config.copy_after_ms,
+            store_id=f"{form.seed:08x}",
+        )
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         self.space = Space(disk, config.free_bytes_min)

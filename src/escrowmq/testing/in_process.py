@@ -25,6 +25,7 @@ import msgspec
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.client.background import Background
 from escrowmq.client.ledger_checks import Outcome, Question
+from escrowmq.client.ledger_marks import MAYBE_SWEPT
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.store.config import StoreConfig
@@ -243,6 +244,8 @@ class _Port:
 
     def undecided(self) -> Sequence[Undecided]:
         """Every transaction that may be checked; a ledger that nobody can read here is none."""
+        # Its history must be seen before its transactions are.
+        self._port.policy()
         return [
             half if half.ledger in self._ledgers else _without_ledger(half)
             for half in self._port.undecided()
@@ -252,14 +255,16 @@ class _Port:
         """Have the broker do what they say."""
         return self._port.obey(verdicts)
 
-    def look_up(self, half: Undecided) -> Resolution:
+    def look_up(self, half: Undecided) -> Resolution | str:
         """Read the ledger's row, or fence it off if its time is over."""
         now_ms = self._clock.now_ms()
-        question = Question(half.transaction_id, half.group, now_ms - half.age_ms + half.allowed_ms)
+        deadline_at_ms = now_ms - half.age_ms + half.allowed_ms
+        question = Question(half.transaction_id, half.group, deadline_at_ms, half.half_offset)
         answers = self._ledgers[half.ledger].settle(
-            [question], ledger_uuid=half.ledger, now_ms=now_ms
+            [question], ledger_uuid=half.ledger, now_ms=now_ms, sight=self._port.sight
         )
-        return _RESOLUTIONS[answers[half.transaction_id].outcome]
+        answer = answers[half.transaction_id]
+        return MAYBE_SWEPT if answer.reason == MAYBE_SWEPT else _RESOLUTIONS[answer.outcome]
 
 
 def _without_ledger(half: Undecided) -> Undecided:

@@ -76,6 +76,10 @@ class MemoryTable:
                 return row
         return None
 
+    def may_have_id(self, half: Half, transaction_id: str) -> bool:
+        """Whether the row is of this transaction."""
+        return self.identity(self.rows[half.first])[0] == transaction_id
+
     def holds(self, half: Half, message: Message) -> bool:
         """Whether the stored half has this message's topic and body."""
         stored = self.log.message_at(half.location)

@@ -71,8 +71,9 @@ class SettlePort(Protocol):
         ...
 
 
-LookUp = Callable[[Undecided], Resolution | None]
-"""A ledger table: the outcome it has.  None and UNKNOWN: it has none, or cannot be read."""
+LookUp = Callable[[Undecided], Resolution | str | None]
+"""A ledger table: the outcome it has.  None and UNKNOWN: it has none, or cannot be read.  Any other
+text: why the transaction must be parked at once."""
 
 
 class Round(msgspec.Struct, kw_only=True):
@@ -131,6 +132,8 @@ class Settler:
             return self._park(half)
         assert what is Due.LOOK_UP, what
         outcome = None if self._look_up is None else self._look_up(half)
+        if outcome is not None and not isinstance(outcome, Resolution):
+            return _verdict(half, VerdictKind.PARK, outcome)
         if outcome is not None and outcome is not Resolution.UNKNOWN:
             return _verdict(half, VerdictKind(outcome.value))
         is_over = due(half.facts(), self._policy, DUES_UNANSWERED) is Due.PARK

@@ -18,10 +18,12 @@ from types import FrameType
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader
+from escrowmq.protocol.own_headers import ByHeader, ListTransactionsHeader
 from escrowmq.protocol.own_rows import VerdictRow
+from escrowmq.protocol.sights import sight_of
 from escrowmq.testing.settler import LookUp, Round, Settler, Undecided
 from escrowmq.transaction.commands import Verdict
 from escrowmq.transaction.policy import CheckPolicy
@@ -35,10 +37,14 @@ class BrokerPort:
 
     def __init__(self, calls: OwnCalls) -> None:
         self._calls = calls
+        #: The broker's history when its policy was read.
+        self.sight: Sight | None = None
 
     def policy(self) -> CheckPolicy:
         """The time rules that the broker was set up with."""
-        return CheckPolicy.told_by(self._calls.call(OwnCode.STATUS).header)
+        told = self._calls.call(OwnCode.STATUS).header
+        self.sight = sight_of(told)
+        return CheckPolicy.told_by(told)
 
     def undecided(self) -> Sequence[Undecided]:
         """Every transaction that may be checked."""
@@ -72,9 +78,14 @@ class BrokerPort:
                 )
                 for verdict in verdicts[at : at + _VERDICTS_MAX]
             ]
-            answer = self._calls.call(OwnCode.OBEY_VERDICTS, rows=rows)
+            answer = self._calls.call(OwnCode.OBEY_VERDICTS, self._header(), rows)
             outcomes += [VerdictOutcome(row.outcome) for row in answer.rows]
         return outcomes
+
+    def _header(self) -> ByHeader:
+        if self.sight is None:
+            return ByHeader()
+        return ByHeader(epoch=self.sight.lineage.epoch, log_end=self.sight.log_end)
 
 
 def settle_once(port: BrokerPort, look_up: LookUp | None = None) -> Round:

@@ -66,6 +66,12 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     #: What the caller believes; checked when given.
     group: str | None = None
     log_offset: int | None = None
+    #: One of these must be the transaction's id, if any is given.
+    ids: tuple[str, ...] = ()
+    #: The epoch that the half message was seen under; checked when given.
+    epoch: str = ""
+    #: Up to which log offset that epoch was seen.
+    seen_to: int = 0
     #: The answer to a back-check: an UNKNOWN is then recorded.
     from_check: bool = False
 
@@ -161,6 +167,12 @@ class Abandon(msgspec.Struct, frozen=True, kw_only=True):
     by: str
 
 
+class Begin(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker starts: what it writes from here on belongs to this epoch."""
+
+    epoch: str
+
+
 Command = (
     Prepare
     | Append
@@ -174,6 +186,7 @@ Command = (
     | Release
     | Carry
     | Abandon
+    | Begin
 )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
@@ -21,6 +22,7 @@ from escrowmq.transaction.records import (
     Answered,
     Asked,
     BatchDecided,
+    Began,
     Decided,
     DecidedMany,
     Lost,
@@ -76,12 +78,14 @@ class Transactions:
         *,
         copy_after_ms: int,
         moved_max: int = MOVED_MAX,
+        store_id: str = "",
     ) -> None:
         self.table = table
         self.policy = policy
         self.copy_after_ms = copy_after_ms
         self.names = Names()
         self.batches = Batches()
+        self.lineage = new_lineage(store_id)
         #: By queue number: the next queue offset to give.
         self.queue_ends: list[int] = []
         #: By head: transactions of several requests, while they are undecided.
@@ -111,6 +115,7 @@ class Transactions:
             Moved: self._apply_moved,
             Lost: self._apply_lost,
             DecidedMany: self._apply_decided_many,
+            Began: self._apply_began,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -316,6 +321,14 @@ class Transactions:
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
 
-    def _apply_lost(self, record: Lost, _where: Where) -> None:
+    def _apply_lost(self, record: Lost, where: Where) -> None:
         for queue, end in record.queue_ends:
             self.queue_ends[queue] = end
+        # Decisions may be lost with it: this history differs from the one before the repair.
+        self.lineage = self.lineage.with_epoch(
+            repaired(where.frame + record.length, self.table.end)
+        )
+
+    def _apply_began(self, record: Began, where: Where) -> None:
+        epoch = Epoch(record.epoch, where.frame, self.table.end, where.at_ms)
+        self.lineage = self.lineage.with_epoch(epoch)

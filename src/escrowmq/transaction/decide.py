@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.transaction import batching, checking, copying, holding, losing, obeying, settling
+from escrowmq.transaction import (
+    batching,
+    beginning,
+    checking,
+    copying,
+    holding,
+    losing,
+    obeying,
+    settling,
+)
 from escrowmq.transaction.commands import (
     Abandon,
     Append,
+    Begin,
     Carry,
     CheckSent,
     DecideBatch,
@@ -41,4 +51,5 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     Verdicts: obeying.obey_many,
     DecideBatch: batching.decide_batch,
     Abandon: losing.abandon,
+    Begin: beginning.begin,
 }

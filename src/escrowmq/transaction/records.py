@@ -221,6 +221,12 @@ class DecidedMany(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False
         return [(row, 1) for row in (*unpack_rows(self.committed), *unpack_rows(self.rolled_back))]
 
 
+class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
+    """A broker started: from this frame on, the log is written under this epoch."""
+
+    epoch: str
+
+
 def unpack_rows(packed: bytes) -> memoryview[int]:
     """Half offsets as they stand in a record."""
     return memoryview(packed).cast("q")
@@ -242,6 +248,7 @@ Record = (
     | Moved
     | Lost
     | DecidedMany
+    | Began
 )
 
 Op = Decided | BatchDecided | DecidedMany

@@ -49,6 +49,25 @@ def disagreement(core: Transactions, half: Half, command: End) -> Decision | Non
             half_offset=half.half_offset,
             producer_group=command.group,
         )
+    return _other_transaction(core, half, command)
+
+
+def _other_transaction(core: Transactions, half: Half, command: End) -> Decision | None:
+    """After a restore another transaction may have got the same offsets."""
+    if command.epoch and not core.lineage.holds(command.epoch, command.seen_to):
+        return refuse(
+            "other_history",
+            "the broker's history went back since: look at the transaction again",
+            half_offset=half.half_offset,
+            epoch=command.epoch,
+        )
+    if command.ids and not any(core.table.may_have_id(half, one) for one in command.ids):
+        return refuse(
+            "transaction_id_wrong",
+            "another transaction has this half message",
+            half_offset=half.half_offset,
+            transaction_id=command.ids[-1],
+        )
     return None
 
 

@@ -125,6 +125,10 @@ class HalfTable(Protocol):
         """The newest request's first row with exactly this transaction id, if still known."""
         ...
 
+    def may_have_id(self, half: Half, transaction_id: str) -> bool:
+        """Whether the row can be of this transaction, as far as its hash tells."""
+        ...
+
     def holds(self, half: Half, message: Message) -> bool:
         """Whether the stored half has this message's topic and body."""
         ...

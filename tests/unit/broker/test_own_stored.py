@@ -11,7 +11,8 @@ from escrowmq.broker import own_calls, own_reading, writer
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import BlocksAnswer, encode_call, read_blocks_answer
-from escrowmq.protocol.own_headers import ListQueuesHeader, PagedHeader, ReadStoredHeader
+from escrowmq.protocol.own_headers import ListQueuesHeader, PagedHeader
+from escrowmq.protocol.own_stored import ReadStoredHeader
 from escrowmq.protocol.properties import tags_code
 from escrowmq.protocol.stored_message import SYS_PREPARED, StoredMessage, decode_many, record_crc
 from escrowmq.testing import ManualClock

@@ -167,7 +167,7 @@ def test_a_data_directory_is_looked_at_while_it_is_served_and_after(tmp_path: Pa
         )
     found = by_check(doctor_data.findings(tmp_path))
     assert "nobody serves it" in found["data directory"].found
-    assert found["store"].found == "format version 1"
+    assert found["store"].found == "format version 2"
     assert found["checkpoint"].level is Level.OK
 
 

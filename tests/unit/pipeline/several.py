@@ -110,7 +110,7 @@ def settle(served: Brokers, *, homes: dict[str, str] | None = None) -> Counter[s
                     fields = ("half_offset", "transaction_id", "producer_group", "state")
                     facts = {name: getattr(row, name) for name in (*fields, "checks_sent")}
                     found.append({**facts, "broker": broker.broker_address, "age_ms": row.age_ms})
-    reports, away = settle_parts(pa.Table.from_pylist(found), homes)
+    reports, away = settle_parts(pa.Table.from_pylist(found), homes, {})
     done = Counter({f"away {place}": 1 for place in away})
     for one in reports:
         if one["kind"] == "count":

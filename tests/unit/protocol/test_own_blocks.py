@@ -9,8 +9,8 @@ from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_blocks import decode_blocks, encode_blocks
 from escrowmq.protocol.own_frames import read_blocks_answer
-from escrowmq.protocol.own_headers import ReadStoredAnswer
 from escrowmq.protocol.own_rows import StoredEntryRow
+from escrowmq.protocol.own_stored import ReadStoredAnswer
 from escrowmq.protocol.remoting import decode_frame, encode_request, encode_response
 
 COLUMNS = [

@@ -26,7 +26,7 @@ from tests.unit.store.shop import Shop, frames_of, opened
 def test_an_intact_store_is_described(shop: Shop, disk: FaultyDisk) -> None:
     report = check(disk)
     assert not report.is_damaged
-    assert (report.version, report.log_start, report.log_end) == (1, 0, shop.store.log.end)
+    assert (report.version, report.log_start, report.log_end) == (2, 0, shop.store.log.end)
     assert [found.path for found in report.checkpoints] == ["checkpoint", "checkpoint.old"]
     assert all(found.is_whole for found in report.checkpoints)
     assert [found.path for found in report.segments] == segments(disk)
@@ -84,7 +84,7 @@ def test_a_real_directory_is_read_without_any_right_to_write(
 
 
 def test_a_report_can_be_written_as_json(disk: FaultyDisk) -> None:
-    assert json.loads(msgspec.json.encode(check(disk)))["version"] == 1
+    assert json.loads(msgspec.json.encode(check(disk)))["version"] == 2
 
 
 # What a crash leaves.
@@ -154,7 +154,7 @@ def test_a_file_that_is_not_ours_is_told(disk: FaultyDisk, path: str) -> None:
 
 def test_a_store_of_another_format_version_is_refused(disk: FaultyDisk) -> None:
     made = json.loads(disk.open("format").read_at(0, 1_000))
-    made["version"] = 2
+    made["version"] = 3
     file = disk.open("format")
     file.truncate(0)
     file.write_at(0, json.dumps(made).encode())

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.commands import Decision, End, Settled, Verdict, VerdictKind
+from escrowmq.transaction.commands import Begin, Decision, End, Settled, Verdict, VerdictKind
 from escrowmq.transaction.records import NEVER, Answered, Decided, Span
 from escrowmq.transaction.states import SETTLES, Resolution, State
 
@@ -213,6 +214,21 @@ def test_what_the_caller_believes_of_the_half_message_is_verified() -> None:
     right = end(engine, COMMIT, log_offset=held.log_offsets[0], group="pay")
     assert right.refused is None
     assert engine.state(1) is State.COMMITTED
+
+
+def test_a_decision_for_another_transaction_or_another_history_is_refused() -> None:
+    engine = MemoryEngine()
+    engine.prepare("t", message(b"a"))
+    commit = End(half_offset=0, resolution=COMMIT, by="late")
+    for believed, refusal in (
+        (replace(commit, ids=("other",)), "transaction_id_wrong"),
+        (replace(commit, epoch="other", seen_to=0), "other_history"),
+    ):
+        assert code(engine.submit(believed)) == refusal
+    assert engine.state(0) is State.PREPARED
+    engine.submit(Begin(epoch="now"))
+    right = replace(commit, ids=("other", "t"), epoch="now", seen_to=1)
+    assert engine.submit(right).refused is None
 
 
 def test_a_wrong_belief_is_refused_even_if_the_answer_is_unknown() -> None:

@@ -87,10 +87,10 @@ def _pages(uuid: str, url: str) -> Iterator[pa.RecordBatch]:
     try:
         with opener_of(url)() as link:
             for page in janitor.pages(link, uuid):
-                ids, outcomes, times = zip(*page, strict=True)
+                ids, outcomes, times = zip(*page.rows, strict=True)
                 yield pa.record_batch(
                     {
-                        LEDGER: pa.array([uuid] * len(page), pa.string()),
+                        LEDGER: pa.array([uuid] * len(page.rows), pa.string()),
                         TRANSACTION_ID: pa.array(ids, pa.string()),
                         OUTCOME: pa.array(outcomes, pa.string()),
                         WRITTEN_AT_MS: pa.array(times, pa.int64()),

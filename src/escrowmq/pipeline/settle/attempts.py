@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import is_part
 from escrowmq.pipeline.settle.brokers import decided_batches
 from escrowmq.pipeline.settle.parts import settle_parts
@@ -29,10 +30,15 @@ Done = tuple[list[dict[str, Any]], Mapping[str, EscrowError]]
 left alone."""
 
 
-def settle_attempts(spark: SparkSession, attempts: pa.Table, homes: Mapping[str, str]) -> Done:
+def settle_attempts(
+    spark: SparkSession,
+    attempts: pa.Table,
+    homes: Mapping[str, str],
+    sights: Mapping[str, Sight],
+) -> Done:
     """Roll back those with evidence against them, then end parts as their homes did.
 
-    `homes` are the addresses of brokers, by name.
+    `homes` are the addresses of brokers, by name; `sights` are their histories, by address.
     """
     import pyarrow as pa
     import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
@@ -40,15 +46,15 @@ def settle_attempts(spark: SparkSession, attempts: pa.Table, homes: Mapping[str,
     is_part_of = pa.array([is_part(group) for group in attempts.column(PRODUCER_GROUP).to_pylist()])
     at_home = attempts.filter(pc.invert(is_part_of))
     # First: what is rolled back at home is so elsewhere in the same round.
-    done, away = _settle_at_home(spark, at_home) if at_home.num_rows else ([], {})
+    done, away = _settle_at_home(spark, at_home, sights) if at_home.num_rows else ([], {})
     parts = attempts.filter(is_part_of)
     if parts.num_rows:
-        more, also_away = settle_parts(parts, homes)
+        more, also_away = settle_parts(parts, homes, sights)
         done, away = done + more, {**away, **also_away}
     return done, away
 
 
-def _settle_at_home(spark: SparkSession, attempts: pa.Table) -> Done:
+def _settle_at_home(spark: SparkSession, attempts: pa.Table, sights: Mapping[str, Sight]) -> Done:
     """Roll back those with evidence against them."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -65,7 +71,7 @@ def _settle_at_home(spark: SparkSession, attempts: pa.Table) -> Done:
         return [], away
     batches = pa.concat_tables(decided)
     orphans = orphaned(spark.createDataFrame(attempts), spark.createDataFrame(batches))
-    done = told(orphans, TellTask(VerdictKind.ROLLBACK, Kind.ATTEMPT))
+    done = told(orphans, TellTask(VerdictKind.ROLLBACK, Kind.ATTEMPT, sights))
     return done.toArrow().to_pylist(), away
 
 

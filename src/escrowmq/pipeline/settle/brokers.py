@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import AwaitDueAnswer, AwaitDueHeader, StatusAnswer
+from escrowmq.protocol.sights import sight_of
 from escrowmq.transaction.policy import CheckPolicy
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ class Standing:
     has_work: bool
     #: The time rules that it was set up with.
     policy: CheckPolicy
+    #: Its history, before anything of it is read; None from a release without a lineage.
+    sight: Sight | None = None
+
+
+def sights_of(standing: Sequence[Standing]) -> dict[str, Sight]:
+    """By address the histories of brokers that tell theirs."""
+    return {one.address: one.sight for one in standing if one.sight is not None}
 
 
 def look_at(addresses: Sequence[str]) -> tuple[list[Standing], dict[str, EscrowError]]:
@@ -64,6 +73,7 @@ def _look_at(address: str) -> Standing | EscrowError:
         undecided=due.undecided,
         has_work=due.due > 0 or due.sink_attempts > 0,
         policy=CheckPolicy.told_by(told),
+        sight=sight_of(told),
     )
 
 

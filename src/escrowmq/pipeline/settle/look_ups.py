@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from escrowmq.client.databases import Opener, opener_of
-from escrowmq.client.ledger_checks import Answer, Answers, Inquiry, Outcome, deadline_at_ms
+from escrowmq.client.ledger_checks import LATE, Answer, Answers, Inquiry, Outcome, deadline_at_ms
+from escrowmq.client.ledger_marks import MAYBE_SWEPT
 from escrowmq.client.links import Link
+from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.rows import DUE_UNANSWERED, PARK_REASON
 from escrowmq.pipeline.views.facts import (
     ALLOWED_MS,
     AS_OF_MS,
     BROKER,
+    HALF_OFFSET,
     PRODUCER_GROUP,
     STORED_AT_MS,
     TRANSACTION_ID,
@@ -62,8 +65,10 @@ class LookedUp:
 class LookUps:
     """One task's connections to ledgers."""
 
-    def __init__(self, ledgers: KnownLedgers) -> None:
+    def __init__(self, ledgers: KnownLedgers, sights: Mapping[str, Sight] | None = None) -> None:
         self._ledgers = ledgers
+        #: By broker its history, seen before the facts were read.
+        self._sights = sights or {}
         self._inquiries: dict[str, Inquiry] = {}
         self._open = ExitStack()
 
@@ -75,10 +80,7 @@ class LookUps:
 
     def settle(self, ledger_uuid: str, rows: pa.RecordBatch) -> LookedUp:
         """Look up rows of one ledger, fence what is absent past its deadline, and judge."""
-        ids = rows.column(TRANSACTION_ID).to_pylist()
-        groups = rows.column(PRODUCER_GROUP).to_pylist()
-        answers = self._answers(ledger_uuid, ids, groups, rows)
-        found = [answers[key] for key in ids]
+        found = self._found(ledger_uuid, rows)
         verdicts: list[str | None] = [_VERDICTS.get(answer.outcome) for answer in found]
         reasons: list[str | None] = [None] * len(found)
         unknown: Counter[tuple[str, str]] = Counter()
@@ -89,14 +91,31 @@ class LookUps:
             dues = some.column(DUE_UNANSWERED).to_pylist()
             why = some.column(PARK_REASON).to_pylist()
             for at, broker, due, reason in zip(lost, brokers, dues, why, strict=True):
-                if due == Due.PARK.value:
+                if found[at].reason == MAYBE_SWEPT:
+                    verdicts[at], reasons[at] = VerdictKind.PARK.value, MAYBE_SWEPT
+                elif due == Due.PARK.value:
                     verdicts[at], reasons[at] = VerdictKind.PARK.value, reason
                 else:
                     unknown[broker, found[at].reason] += 1
         return LookedUp(verdicts, reasons, unknown)
 
+    def _found(self, ledger_uuid: str, rows: pa.RecordBatch) -> list[Answer]:
+        """What the ledger says of each; it may be asked only about one broker at a time."""
+        import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
+
+        brokers, found = rows.column(BROKER), [LATE] * rows.num_rows
+        for broker in brokers.unique().to_pylist():
+            is_its = pc.equal(brokers, broker)
+            its = rows.filter(is_its)
+            ids = its.column(TRANSACTION_ID).to_pylist()
+            answers = self._answers(ledger_uuid, ids, its, self._sights.get(broker))
+            places = pc.indices_nonzero(is_its).to_pylist()
+            for at, key in zip(places, ids, strict=True):
+                found[at] = answers[key]
+        return found
+
     def _answers(
-        self, ledger_uuid: str, ids: list[str], groups: list[str], rows: pa.RecordBatch
+        self, ledger_uuid: str, ids: list[str], rows: pa.RecordBatch, sight: Sight | None
     ) -> Answers:
         silent = self._ledgers.silent.get(ledger_uuid)
         if silent is not None:
@@ -112,7 +131,9 @@ class LookUps:
         )
         on_time = (deadlines >= as_of).nonzero()[0].tolist()
         overdue = set(ids) - {ids[at] for at in on_time}
-        answers = inquiry.settle(ids, groups, overdue, now_ms=int(as_of.min()))
+        groups = rows.column(PRODUCER_GROUP).to_pylist()
+        half_offsets = rows.column(HALF_OFFSET).to_pylist()
+        answers = inquiry.settle(ids, groups, overdue, sight, half_offsets)
         if inquiry.failed is not None:
             _resting[url] = time.monotonic() + REST_S, inquiry.failed
         return answers

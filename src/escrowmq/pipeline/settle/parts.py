@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import HomePart, parse_part
 from escrowmq.pipeline.settle.brokers import ANSWER_S
 from escrowmq.pipeline.settle.rows import UNKNOWN, Kind, Tallies, Tally, counts, reports
@@ -42,12 +43,12 @@ class _Judged(NamedTuple):
 
 
 def settle_parts(
-    parts: pa.Table, homes: Mapping[str, str]
+    parts: pa.Table, homes: Mapping[str, str], sights: Mapping[str, Sight]
 ) -> tuple[list[dict[str, Any]], Mapping[str, EscrowError]]:
     """End those of the parts whose home has decided.
 
-    `homes` are the addresses of brokers, by name.  The reports of what was done, and the homes
-    that could not be asked.
+    `homes` are the addresses of brokers, by name, and `sights` their histories, by address.
+    Returns the reports of what was done, and the homes that could not be asked.
     """
     rows: list[_Row] = parts.to_pylist()
     judged, away = judge(rows, homes)
@@ -56,7 +57,7 @@ def settle_parts(
         if verdict is None and reason:
             tallies[Tally(row[BROKER], UNKNOWN, reason)] += 1
     origin = uuid4().hex
-    with Verdicts(tallies) as verdicts:
+    with Verdicts(tallies, sights) as verdicts:
         (batch,) = parts.combine_chunks().to_batches()
         verdicts.put(
             batch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from escrowmq.pipeline.settle.brokers import sights_of
 from escrowmq.pipeline.settle.rows import READ_COLUMNS, Kind
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
@@ -47,9 +48,10 @@ class Plan:
         # The rules of all brokers: who has work changes from round to round.
         at_work = [broker for broker in standing if broker.has_work]
         due = stages.classified(self._undecided(at_work), self._due[1])
-        settled = stages.settled(stages.to_settle(due, self._columns), SettleTask(known))
+        sights = sights_of(standing)
+        settled = stages.settled(stages.to_settle(due, self._columns), SettleTask(known, sights))
         budgeted = stages.within_budget(settled, self._asks_max)
-        return stages.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK))
+        return stages.told(budgeted, TellTask(VerdictKind.ASK, Kind.ASK, sights))
 
     def _undecided(self, standing: Sequence[Standing]) -> DataFrame:
         options = {

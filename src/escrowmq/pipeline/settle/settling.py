@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
 from escrowmq.model.verdict_outcome import VerdictOutcome
-from escrowmq.pipeline.settle.brokers import Standing, look_at
+from escrowmq.pipeline.settle.brokers import Standing, look_at, sights_of
 from escrowmq.pipeline.settle.plan import Plan
 from escrowmq.pipeline.settle.round_summary import RoundSummary
 from escrowmq.pipeline.settle.rows import (
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql import SparkSession
 
+    from escrowmq.model.lineage import Sight
     from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,8 @@ class _Round:
     brokers: int = 0
     #: By name, the addresses of those that answer; two with one name cannot be told apart.
     homes: Mapping[str, str] = field(default_factory=dict)
+    #: By address their histories, seen before anything was read.
+    sights: Mapping[str, Sight] = field(default_factory=dict)
     attempts: int = 0
     away: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
@@ -153,7 +156,7 @@ class _Round:
         if self.attempts:
             from escrowmq.pipeline.settle.attempts import settle_attempts
 
-            done, away = settle_attempts(self.plan.spark, attempts, self.homes)
+            done, away = settle_attempts(self.plan.spark, attempts, self.homes, self.sights)
             self._note(done)
             self._lose(away)
 
@@ -161,6 +164,7 @@ class _Round:
         standing, away = look_at(addresses)
         self._lose(away)
         self.brokers = len(standing)
+        self.sights = sights_of(standing)
         named = Counter(broker.name for broker in standing)
         self.homes = {one.name: one.address for one in standing if named[one.name] == 1}
         return standing

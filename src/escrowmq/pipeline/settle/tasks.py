@@ -6,12 +6,13 @@ computed from, and what it writes into a ledger is a fence that anybody would ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
 from escrowmq.pipeline.settle.look_ups import LookUps
 from escrowmq.pipeline.settle.rows import (
@@ -60,12 +61,17 @@ class SettleTask:
     """
 
     ledgers: KnownLedgers = field(repr=False)
+    #: By broker its history, seen before the facts were read.
+    sights: Mapping[str, Sight] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Work through one partition."""
         origin, numbers = uuid4().hex, count()
         tallies = Tallies()
-        with LookUps(self.ledgers) as look_ups, Verdicts(tallies) as verdicts:
+        with (
+            LookUps(self.ledgers, self.sights) as look_ups,
+            Verdicts(tallies, self.sights) as verdicts,
+        ):
             for batch in batches:
                 _count(tallies, batch, SEEN)
                 for due, what in _COUNTED:
@@ -100,11 +106,12 @@ class TellTask:
 
     verdict: VerdictKind
     kind: Kind
+    sights: Mapping[str, Sight] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Work through one partition."""
         tallies = Tallies()
-        with Verdicts(tallies) as verdicts:
+        with Verdicts(tallies, self.sights) as verdicts:
             for batch in batches:
                 mine = where(batch, KIND, self.kind.value)
                 if self.verdict is VerdictKind.ASK:

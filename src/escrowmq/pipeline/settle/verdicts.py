@@ -7,12 +7,13 @@ counted as unknown, and the next round looks again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.lineage import Sight
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.pipeline.settle.rows import REASON, UNKNOWN, UNTOLD, Tallies, Tally
 from escrowmq.pipeline.views.facts import (
@@ -25,6 +26,7 @@ from escrowmq.pipeline.views.facts import (
     TRANSACTION_ID,
 )
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
+from escrowmq.protocol.own_headers import ByHeader
 from escrowmq.transaction.commands import VerdictKind
 
 if TYPE_CHECKING:
@@ -43,8 +45,10 @@ _KEPT = (*_SENT, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS)
 class Verdicts:
     """One task's connections to brokers."""
 
-    def __init__(self, tallies: Tallies) -> None:
+    def __init__(self, tallies: Tallies, sights: Mapping[str, Sight]) -> None:
         self._tallies = tallies
+        #: By broker its history, seen before the facts were read.
+        self._sights = sights
         self._calls: dict[str, OwnCalls] = {}
         self._open = ExitStack()
         self._waiting: dict[str, list[pa.RecordBatch]] = defaultdict(list)
@@ -109,7 +113,7 @@ class Verdicts:
         if broker not in self._away:
             try:
                 answer = self._called(broker).call_arrow(
-                    OwnCode.OBEY_VERDICTS, batch=batch.select(list(_SENT))
+                    OwnCode.OBEY_VERDICTS, self._header(broker), batch.select(list(_SENT))
                 )
             except EscrowError as error:
                 self._away[broker] = error.code
@@ -121,6 +125,12 @@ class Verdicts:
                 self._note_parked(broker, batch.filter(is_parked))
                 return
         self._tallies[Tally(broker, UNTOLD, self._away[broker])] += batch.num_rows
+
+    def _header(self, broker: str) -> ByHeader:
+        sight = self._sights.get(broker)
+        if sight is None:
+            return ByHeader()
+        return ByHeader(epoch=sight.lineage.epoch, log_end=sight.log_end)
 
     def _called(self, broker: str) -> OwnCalls:
         if broker not in self._calls:

@@ -21,7 +21,7 @@ from escrowmq.pipeline.source.offsets import Loss, Range, Span, side_by_side
 from escrowmq.pipeline.source.queues import patiently
 from escrowmq.pipeline.source.stored_records import Page, Place, joined
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ReadStoredHeader
+from escrowmq.protocol.own_stored import ReadStoredHeader
 from escrowmq.protocol.properties import tags_code
 
 if TYPE_CHECKING:

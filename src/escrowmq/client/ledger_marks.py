@@ -1,0 +1,118 @@
+"""Marks of sweeps: up to which point of which history the rows of decided transactions are gone.
+
+A row that is absent means that its transaction never committed, unless a sweep has deleted it.  A
+sweep deletes only rows of transactions that a broker has decided.  So a half message that is
+undecided in the history in which the sweep was made has lost nothing.  After a restore the broker
+has another history, in which a half message may be undecided although its row was swept: the mark
+names the history of the sweep, and its fork from the broker's tells which half messages those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from escrowmq.client import ledger_sql
+from escrowmq.client.links import Link
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.lineage import Sight, decode_lineage
+
+MAYBE_SWEPT = "maybe_swept"
+"""The row may have been swept in another history: nobody can tell whether it was there."""
+SWEPT_MEANWHILE = "swept_meanwhile"
+"""A sweep went on since the broker was looked at: look again."""
+NO_LINEAGE = "no_lineage"
+"""The ledger was swept, and the broker does not tell its history."""
+
+
+class Marks(NamedTuple):
+    """What is known of the sweeps of a ledger."""
+
+    sights: Sequence[Sight]
+    #: Version 1 may have swept, and left no marks.
+    is_swept_unmarked: bool
+
+    def limits(self, sight: Sight | None) -> Limits:
+        """Which absent rows may be fenced, for a broker that was seen so."""
+        if sight is None:
+            is_swept = bool(self.sights) or self.is_swept_unmarked
+            return Limits(0, NO_LINEAGE if is_swept else "")
+        swept_below = 0
+        first = sight.lineage.first_epoch
+        if self.is_swept_unmarked and first is not None:
+            # Its history before that may be another one than the ledger's.
+            swept_below = first.half_offset
+        reason = ""
+        for mark in self.sights:
+            if mark.store_id != sight.store_id:
+                continue
+            fork = sight.fork(mark)
+            if fork is not None:
+                swept_below = max(swept_below, fork.half_offset)
+            elif mark.log_end > sight.log_end:
+                reason = SWEPT_MEANWHILE
+        return Limits(swept_below, reason)
+
+
+class Limits(NamedTuple):
+    """What may be fenced."""
+
+    #: Half messages below this offset may have lost their row.
+    swept_below: int
+    #: Why nothing may be fenced now; empty if something may.
+    reason: str
+
+    def reason_for(self, half_offset: int) -> str:
+        """Why this half message may not be fenced; empty if it may."""
+        return self.reason or (MAYBE_SWEPT if half_offset < self.swept_below else "")
+
+
+def read_marks(link: Link) -> Marks:
+    """Read all of them, inside a transaction."""
+    version = read_version(link)
+    sights = [
+        Sight(lineage, log_end, half_end)
+        for text, log_end, half_end in link.execute(ledger_sql.READ_MARKS).rows
+        if (lineage := decode_lineage(text)) is not None
+    ]
+    return Marks(sights, version.is_swept_unmarked)
+
+
+def write_marks(link: Link, sights: Iterable[Sight]) -> None:
+    """Say in the sweep's own transaction up to where decisions were confirmed."""
+    known = read_marks(link).sights
+    for sight in sights:
+        store_id, epoch = sight.store_id, sight.lineage.epoch
+        for mark in known:
+            is_older = mark.store_id == store_id and mark.lineage.epoch != epoch
+            # Whatever leaves the older mark's history leaves ours at the same point.
+            if is_older and mark.log_end <= sight.log_end and sight.fork(mark) is None:
+                older = (store_id, mark.lineage.epoch, str(mark.log_end))
+                link.execute(ledger_sql.DROP_MARK, older)
+        position = (str(sight.log_end), str(sight.half_end))
+        link.execute(ledger_sql.WRITE_MARK, (store_id, epoch, sight.lineage.encode(), *position))
+
+
+class LedgerVersion(NamedTuple):
+    """What the database says of its tables."""
+
+    version: int
+    is_swept_unmarked: bool
+
+
+def read_version(link: Link) -> LedgerVersion:
+    """Read it, or say what to do about a ledger of another version."""
+    if not link.execute(link.dialect.has_version_table).rows:
+        raise RequestRefused(
+            "ledger_outdated",
+            "its tables are of version 1: run `escrowmq ledger migrate`, or SqlLedger(…).create()",
+        )
+    ((version, is_swept_unmarked),) = link.execute(ledger_sql.READ_VERSION).rows
+    if version > ledger_sql.VERSION:
+        raise RequestRefused(
+            "ledger_version_unknown",
+            "a newer EscrowMQ made this ledger: update this program",
+            version=version,
+            known=ledger_sql.VERSION,
+        )
+    return LedgerVersion(version, bool(is_swept_unmarked))
