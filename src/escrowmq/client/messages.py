@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, TypedDict
 
@@ -140,6 +141,18 @@ def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Messa
     return topic
 
 
+class SendStatus(StrEnum):
+    """How safely a message is stored; only Apache's broker answers anything but SEND_OK."""
+
+    SEND_OK = "send_ok"
+    #: Stored, but not yet on the broker's disk.
+    FLUSH_DISK_TIMEOUT = "flush_disk_timeout"
+    #: Stored, but not yet on the broker's slave.
+    FLUSH_SLAVE_TIMEOUT = "flush_slave_timeout"
+    #: Stored, but the broker has no slave to copy it to.
+    SLAVE_NOT_AVAILABLE = "slave_not_available"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """Where a message is now."""
@@ -150,6 +163,7 @@ class Sent:
     queue_id: int
     #: -1 while it waits for its time.
     queue_offset: int
+    status: SendStatus = SendStatus.SEND_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
