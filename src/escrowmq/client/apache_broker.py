@@ -25,6 +25,7 @@ from escrowmq.protocol.properties import (
     format_properties,
 )
 from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader, SendResponseHeader
+from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_PREPARED, SYS_ROLLED_BACK
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class ApacheBroker:
             PGROUP: holding.group,
             OWN_TRANSACTION_ID: holding.transaction_id,
         }
-        if holding.check_after_ms is not None:
+        chosen_ms = read_sent_facts(message.properties).check_after_ms
+        if holding.check_after_ms is not None and chosen_ms is None:
             pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
         properties = message.properties + format_properties(pairs)
         header = _header(message, properties, holding.group, SYS_PREPARED)
