@@ -121,6 +121,8 @@ class ApacheBroker:
             log_offset=log_offset,
             message_id=message.message_id,
             topic=message.place.topic,
+            broker_name=message.place.broker_name,
+            queue_id=message.place.queue_id,
         )
         if status is not SendStatus.SEND_OK:
             await self._withdraw(held, until)

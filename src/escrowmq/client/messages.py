@@ -75,6 +75,8 @@ class Message:
     deliver_at_ms: int = 0
     #: Goes with it for life; made when it is sent if it is empty.
     message_id: str = ""
+    #: Set by the producer before it sends a half message; a check is asked about this id.
+    transaction_id: str = ""
 
     def payload(self) -> bytes:
         """The bytes to send."""
