@@ -69,6 +69,7 @@ class Ending:
             group=header.producer_group,
             log_offset=header.log_offset,
             from_check=header.is_check_answer,
+            remark=request.frame.remark,
         )
         self._broker.submit(
             request,

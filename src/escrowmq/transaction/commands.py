@@ -68,6 +68,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     log_offset: int | None = None
     #: The answer to a back-check: an UNKNOWN is then recorded.
     from_check: bool = False
+    #: Why it is UNKNOWN, in the producer's words; recorded with the answer.
+    remark: str = ""
 
 
 class CheckSent(msgspec.Struct, frozen=True, kw_only=True):
