@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def play_apache(server: Server) -> None:
     """Have producers that start from now on take the broker for one of Apache's."""
     for code in OwnCode:
-        server.broker._handlers.pop(code, None)  # type: ignore[attr-defined]
+        server.broker._handlers.pop(code, None)
 
 
 def store_unsafely(monkeypatch: pytest.MonkeyPatch, code: ResponseCode) -> None:

@@ -137,7 +137,7 @@ async def test_a_rollback_that_is_not_heard_is_left_to_the_check(
 ) -> None:
     code = ResponseCode.FLUSH_DISK_TIMEOUT
     async with unsafe(tmp_path, monkeypatch, code) as server:
-        server.broker._handlers[RequestCode.END_TRANSACTION] = lambda _request: None  # type: ignore[attr-defined]
+        server.broker._handlers[RequestCode.END_TRANSACTION] = lambda _request: None
         async with AsyncProducer(server.name_address, "pay", timeout_s=0.2) as producer:
             with pytest.raises(Unavailable, match="half_not_safe"):
                 await producer.send_half("orders", b"1")
