@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import Unavailable
@@ -34,3 +35,27 @@ async def test_a_half_message_that_is_not_safe_rolls_the_block_back(
         await in_thread(sell)
         assert shop.orders() == there.paid() == set()
         assert there.states() == [State.ROLLED_BACK]
+
+
+async def test_a_half_message_that_is_not_safe_rolls_the_async_block_back(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = shop.async_engine()
+    async with market(shop, tmp_path) as there:
+        play_apache(there.server)
+        store_unsafely(monkeypatch, ResponseCode.FLUSH_DISK_TIMEOUT)
+        with pytest.raises(Unavailable, match="half_not_safe"):
+            async with there.async_producer().transaction(AsyncSession(engine)) as tx:
+                pay(tx, 1)
+        # The caller's own commit meets it in its hook.
+        with pytest.raises(Unavailable, match="half_not_safe"):
+            async with (
+                AsyncSession(engine) as session,
+                session.begin(),
+                there.async_producer().transaction(session) as tx,
+            ):
+                pay(tx, 2)
+        assert tx.state is TransactionState.ROLLED_BACK
+        assert shop.orders() == there.paid() == set()
+        assert there.states() == [State.ROLLED_BACK] * 2
+    await engine.dispose()
