@@ -88,7 +88,7 @@ class Consuming:
         """Note a subscription; ``expression`` is ``*`` or tags with || between."""
         parse_filter(expression)
         known = self._subscribed.get(topic)
-        if known is not None and known[1] is not handler:
+        if known is not None and known[1] != handler:
             raise RequestRefused("already_subscribed", "one handler for a topic", topic=topic)
         if known is not None and known[0] != (expression or "*"):
             self._changed.add(topic)

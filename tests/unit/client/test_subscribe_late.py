@@ -186,11 +186,12 @@ async def test_other_tags_hold_from_then_on(tmp_path: Path, *, broadcast: bool) 
         await send(server, b"1", tag="a")
         got = Got()
         ours = consumer(server, broadcast=broadcast)
-        ours.subscribe(ORDERS, tag="a")(got)
+        # A method is another object each time, and still the same handler.
+        ours.subscribe(ORDERS, tag="a")(got.__call__)
         async with ours:
             await eventually(lambda: got.bodies == [b"1"])
             await eventually(lambda: is_reading(server))
-            ours.subscribe(ORDERS, tag="a || b")(got)
+            ours.subscribe(ORDERS, tag="a || b")(got.__call__)
             # What an open pull passed over with the old tags does not come.
             await eventually(lambda: _read_tags(ours) == ["a || b"])
             assert _wanted(server) == "a || b"
