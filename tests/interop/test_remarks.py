@@ -34,6 +34,7 @@ def test_the_exception_of_a_stock_check_is_kept(
         checks=[Answer.THROW, Answer.COMMIT],
     )
     producer.wait_for_check("bad-day", 2)
+    assert sent.transaction_id is not None
     asked = TransactionHeader(transaction_id=sent.transaction_id)
 
     def remarks() -> list[str]:
