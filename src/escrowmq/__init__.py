@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from escrowmq.client.handling import AlreadyConsumed, GiveUp, RetryLater
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.listener import Executed, TransactionListener
-    from escrowmq.client.messages import Message, Received, Sent
+    from escrowmq.client.messages import Message, Received, SendStatus, Sent
     from escrowmq.client.outgoing import Resolution
     from escrowmq.client.producer import AsyncProducer, Producer
     from escrowmq.client.transaction_order import TransactionState
@@ -46,6 +46,7 @@ __all__ = [
     "RequestRefused",
     "Resolution",
     "RetryLater",
+    "SendStatus",
     "Sent",
     "SqlLedger",
     "Start",
@@ -62,7 +63,7 @@ _HOMES = {
     "client.handling": ("AlreadyConsumed", "GiveUp", "RetryLater"),
     "client.ledger_table": ("SqlLedger",),
     "client.listener": ("Executed", "TransactionListener"),
-    "client.messages": ("Message", "Received", "Sent"),
+    "client.messages": ("Message", "Received", "SendStatus", "Sent"),
     "client.outgoing": ("Resolution",),
     "client.producer": ("AsyncProducer", "Producer"),
     "client.transaction_order": ("TransactionState",),

@@ -8,10 +8,14 @@ import pytest
 
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import TransactionHeader
+from escrowmq.protocol.remoting import encode_request
 from escrowmq.transaction.commands import VerdictKind
 from escrowmq.transaction.states import State
 from tests.conformance.talk import clock_of
 from tests.unit.broker.asking import begin, row, verdict
+from tests.unit.broker.own_peer import all_rows
 from tests.unit.broker.wire import (
     COMMIT,
     END,
@@ -90,6 +94,26 @@ async def test_who_waits_for_an_answer_gets_one_whatever_was_said(tmp_path: Path
             unknown = ending(answer, UNKNOWN, is_check_answer=is_check_answer)
             assert (await peer.ask(END, unknown)).code == ResponseCode.SUCCESS
         assert (await peer.ask(END, ending(answer, 4))).code == ResponseCode.SYSTEM_ERROR
+        assert row(server).state is State.PREPARED
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+async def test_the_remark_of_an_unknown_is_kept(tmp_path: Path, *, is_binary: bool) -> None:
+    """Stock clients send the text of the exception that their check raised, one-way."""
+    remark = "checkLocalTransactionState Exception: java.lang.RuntimeException: no table"
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        answer = await peer.ask(SEND, half("t"), b"x")
+        unknown = ending(answer, UNKNOWN, is_check_answer=True)
+        peer.write(
+            encode_request(
+                END, 0, header=unknown, remark=remark, is_one_way=True, is_binary=is_binary
+            )
+        )
+        await peer.ask(SEND, sending(), b"after it")
+        line = await all_rows(peer, OwnCode.LIFE_LINE, TransactionHeader(half_offset=0))
+        (answered,) = (one for one in line if one.event == "answered")
+        assert answered.detail == f"check 0: {remark}"
         assert row(server).state is State.PREPARED
 
 

@@ -228,6 +228,7 @@ def test_begin_holds_at_once_and_the_caller_decides(
     with failing(), producer.begin() as failed:
         failed.send(topic, b"failed")
         raise OutOfStock
+    failed.rollback()
     rolled_back = producer.begin()
     rolled_back.send(topic, b"rolled back")
     decided = rolled_back.rollback()

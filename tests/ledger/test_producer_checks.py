@@ -14,11 +14,13 @@ from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Received
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer_checks import NEVER_MS, deadline_at_ms
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import TransactionHeader
 from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
 from escrowmq.transaction.states import State
 from tests.ledger.market import PAID, Market, in_thread, market, pay
 from tests.ledger.shops import GROUP, Shop, new_id, sqlite_shop
-from tests.unit.broker.wire import eventually
+from tests.unit.broker.own_peer import all_rows
+from tests.unit.broker.wire import Peer, eventually
 
 
 async def hold(there: Market, shop: Shop, number: int, transaction_id: str = "") -> str:
@@ -213,3 +215,31 @@ def test_a_deadline_counts_from_when_the_half_was_first_stored() -> None:
     # Nobody of ours wrote that: it is never overdue.
     for odd in ({}, {ALLOWED_MS: ""}, {ALLOWED_MS: "-1"}, {ALLOWED_MS: "soon"}):
         assert deadline_at_ms(half(**odd)) == NEVER_MS > time.time() * 1_000
+
+
+async def test_a_ledger_that_cannot_be_read_is_told_to_the_broker(
+    file_shop: Shop, tmp_path: Path
+) -> None:
+    async with market(file_shop, tmp_path) as there:
+        key = await hold(there, file_shop, 1)
+        await there.async_producer().start()
+        await eventually(lambda: there.server.broker.clients.producers(GROUP))
+        file_shop.run("DROP TABLE escrowmq_ledger_id")
+        there.check_all()
+        remarks = await answers_about(there, key)
+        assert remarks == ["check 1: ledger: ledger_missing"]
+
+
+async def answers_about(there: Market, transaction_id: str) -> list[str]:
+    """What producers answered, once they have."""
+    peer = await Peer.to(there.server.broker_address)
+    asked = TransactionHeader(transaction_id=transaction_id)
+
+    async def answers() -> list[str]:
+        line = await all_rows(peer, OwnCode.LIFE_LINE, asked)
+        return [one.detail for one in line if one.event == "answered"]
+
+    async with asyncio.timeout(10):
+        while not (found := await answers()):  # noqa: ASYNC110 - nobody sets an event for a test
+            await asyncio.sleep(0.005)
+    return found

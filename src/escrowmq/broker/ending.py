@@ -70,6 +70,7 @@ class Ending:
             log_offset=header.log_offset,
             ids=tuple(one for one in (header.unique_key, header.transaction_id) if one),
             from_check=header.is_check_answer,
+            remark=request.frame.remark,
         )
         self._broker.submit(
             request,

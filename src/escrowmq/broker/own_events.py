@@ -94,10 +94,7 @@ def events_of(record: Record, core: Transactions) -> Iterator[Event]:
         case Released():
             yield from _released(record, core)
         case Asked() | Answered():
-            kind = Kind.ASKED if type(record) is Asked else Kind.ANSWERED
-            yield Event(
-                kind=kind, head=record.head, checks_sent=record.checks_sent, by=record.client
-            )
+            yield _checked(record)
         case Parked():
             yield Event(kind=Kind.PARKED, head=record.head, detail=record.reason)
         case Resumed():
@@ -127,6 +124,15 @@ def _carried(record: Moved) -> Event:
         number=row.number,
         transaction_id=row.transaction_id,
     )
+
+
+def _checked(record: Asked | Answered) -> Event:
+    asked = Event(
+        kind=Kind.ASKED, head=record.head, checks_sent=record.checks_sent, by=record.client
+    )
+    if isinstance(record, Asked):
+        return asked
+    return msgspec.structs.replace(asked, kind=Kind.ANSWERED, detail=record.remark or None)
 
 
 def _decided(record: Decided) -> Iterator[Event]:

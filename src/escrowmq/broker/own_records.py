@@ -305,7 +305,7 @@ def _told_of(event: Event, names: Names) -> tuple[str, str]:
             by = names.origins[event.origin].group
             detail = f"{event.count} messages from {event.first} on"
         case Kind.ASKED | Kind.ANSWERED:
-            detail = f"check {event.checks_sent}"
+            detail = f"check {event.checks_sent}" + (f": {detail}" if detail else "")
         case Kind.COMMITTED if event.app_id is not None:
             detail = f"batch {event.batch_id} of {event.app_id}, {event.detail}"
         case Kind.VISIBLE:

@@ -79,9 +79,10 @@ class OwnWriting:
         header = call.header
         columns = self._many_halves(call) if header.is_bulk else None
         messages: tuple[Message, ...] = ()
+        check_after_ms = header.check_after_ms
         if columns is None:
             rows = call.rows(SentRow)
-            messages = self._halves(
+            messages, check_after_ms = self._halves(
                 call, header.producer_group, header.transaction_id, header.number, rows
             )
         command = Prepare(
@@ -92,7 +93,7 @@ class OwnWriting:
             bulk=header.is_bulk,
             ledger=header.ledger,
             allowed_ms=header.allowed_ms,
-            check_after_ms=header.check_after_ms,
+            check_after_ms=check_after_ms,
             columns=columns,
         )
 
@@ -128,7 +129,9 @@ class OwnWriting:
                     transaction_id=transaction_id,
                 )
             try:
-                messages = self._halves(call, header.producer_group, transaction_id, 0, rows)
+                messages, check_after_ms = self._halves(
+                    call, header.producer_group, transaction_id, 0, rows
+                )
             except RequestRefused as refused:
                 refusals[transaction_id] = refused
                 continue
@@ -141,7 +144,7 @@ class OwnWriting:
                     number=0,
                     ledger=header.ledger,
                     allowed_ms=header.allowed_ms,
-                    check_after_ms=header.check_after_ms,
+                    check_after_ms=check_after_ms,
                 )
             )
 
@@ -211,28 +214,36 @@ class OwnWriting:
         transaction_id: str,
         number: int,
         rows: Iterable[SentRow | SentInRow],
-    ) -> tuple[Message, ...]:
+    ) -> tuple[tuple[Message, ...], int | None]:
+        """The half messages, and the age before their first back-check.
+
+        A message may choose that age by a property, as with stock clients; the longest counts.
+        """
         now_ms = self._broker.clock.now_ms()
         maker = self._broker.messages
         born_host = call.request.connection.born_host
         marks = half_marks(group)
         messages = []
+        chosen_ms: list[int] = []
         # The same request sent again must mean the same queues.
         for turn, row in enumerate(rows, crc32(transaction_id.encode()) + number):
             properties = join_properties(row.properties.encode(), marks)
+            facts = read_sent_facts(properties)
+            if facts.check_after_ms is not None:
+                chosen_ms.append(facts.check_after_ms)
             messages.append(
                 maker.make(
                     maker.place(row.topic, row.queue_id, now_ms, turn=turn),
                     row.body,
                     properties,
-                    read_sent_facts(properties),
+                    facts,
                     Sender(row.flag, row.sys_flag, row.born_at_ms, born_host),
                     now_ms=now_ms,
                     is_half=True,
                     transaction_id=transaction_id,
                 )
             )
-        return tuple(messages)
+        return tuple(messages), max(chosen_ms, default=call.header.check_after_ms)
 
     # Decisions.
 

@@ -68,7 +68,12 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def _text(value: object) -> str:
     if value is None or value == "":
         return "-"
-    return str(value).lower() if isinstance(value, bool) else " ".join(str(value).split("\n"))
+    return str(value).lower() if isinstance(value, bool) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Text on one line without control characters: a client's words must not steer a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def as_csv(rows: Sequence[Sequence[Any]]) -> str:

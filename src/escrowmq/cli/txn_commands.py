@@ -135,11 +135,12 @@ def explain(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say in words why a transaction is as it is, when its next check comes and why then."""
-    from escrowmq.cli.txn_explain import explained
+    from escrowmq.cli.txn_explain import explained, what_matters
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
-        head, events = _what_matters(calls, transaction)
+        head = _head(calls, transaction)
+        events = what_matters(calls, head)
         told = calls.call(OwnCode.STATUS).header
         before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
     lines = explained(head, events, told, due_before=before)
@@ -301,37 +302,6 @@ def _listed(
                 return
             if is_wanted(row):
                 yield row
-
-
-def _what_matters(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:
-    """How it stands with a transaction, and those events that tell why.
-
-    All of them would be searched for up to the end of the log.
-    """
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import ListTransactionsHeader, TransactionHeader
-    from escrowmq.protocol.own_rows import EventRow
-
-    events: list[EventRow] = []
-    head = _head(calls, transaction)
-    asked_line = TransactionHeader(half_offset=head.half_offset)
-    for page in calls.pages(OwnCode.LIFE_LINE, asked_line):
-        events += page.rows
-        is_found = any(event.event == head.state for event in page.rows)
-        # What is parked may have been so before, for another reason.
-        if head.state == "prepared" or (is_found and head.state != "parked"):
-            break
-    if head.state == "prepared":
-        first = head.half_offset
-        asked = ListTransactionsHeader(start=first, end=first + 1, states="prepared")
-        listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
-        # Its age counts from when it was resumed, if it was.
-        events += [
-            EventRow(listed.header.now_ms - row.age_ms, "resumed", -1, "", "")
-            for row in listed.rows
-            if row.age_ms < listed.header.now_ms - row.stored_at_ms
-        ]
-    return head, events
 
 
 def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:

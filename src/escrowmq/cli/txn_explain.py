@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from escrowmq.cli.asking import at, duration
+from escrowmq.cli.output import printable
 from escrowmq.cli.txn_explain_sink import held_by_sink, is_of_sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from escrowmq.client.own_calls import OwnCalls
     from escrowmq.protocol.own_headers import LifeLineAnswer, StatusAnswer
     from escrowmq.protocol.own_rows import EventRow
     from escrowmq.transaction.rules import Due
 
+ANSWER_SEARCH_S = 5.0
+"""How long the log is searched for the last answer about an undecided transaction."""
+
 DECIDED = ("committed", "rolled_back")
+
+
+def what_matters(calls: OwnCalls, head: LifeLineAnswer) -> list[EventRow]:
+    """The events that tell why a transaction is as it is.
+
+    All of them would be searched for up to the end of the log.
+    """
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_headers import ListTransactionsHeader, TransactionHeader
+    from escrowmq.protocol.own_rows import EventRow
+
+    events: list[EventRow] = []
+    until = time.monotonic() + ANSWER_SEARCH_S
+    for page in calls.pages(OwnCode.LIFE_LINE, TransactionHeader(half_offset=head.half_offset)):
+        events += page.rows
+        if _is_enough(head, page.rows) or (head.state == "prepared" and time.monotonic() >= until):
+            break
+    if head.state == "prepared":
+        first = head.half_offset
+        asked = ListTransactionsHeader(start=first, end=first + 1, states="prepared")
+        listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
+        # Its age counts from when it was resumed, if it was.
+        events += [
+            EventRow(listed.header.now_ms - row.age_ms, "resumed", -1, "", "")
+            for row in listed.rows
+            if row.age_ms < listed.header.now_ms - row.stored_at_ms
+        ]
+    return events
+
+
+def _is_enough(head: LifeLineAnswer, events: Sequence[EventRow]) -> bool:
+    """Whether these events, the newest that were read, have what explains the state."""
+    if head.state != "prepared":
+        # What is parked may have been so before, for another reason.
+        return head.state != "parked" and any(event.event == head.state for event in events)
+    last = f"check {head.checks_sent}"
+    return not head.checks_sent or any(
+        event.event == "answered" and event.detail.partition(": ")[0] == last for event in events
+    )
 
 
 def explained(
@@ -31,7 +76,7 @@ def explained(
     if head.state in DECIDED:
         return [*lines, *_decided(head, events)]
     if head.state == "parked":
-        return [*lines, *_parked(events, told)]
+        return [*lines, *_parked(events, told), *_last_answer(events)]
     return [*lines, *_undecided(head, events, told, due_before)]
 
 
@@ -80,6 +125,7 @@ def _checked(
             f"{head.producers_online} producers of group {head.producer_group} are online; "
             f"it was asked about {head.checks_sent} of {told.checks_max} times."
         )
+    yield from _last_answer(events)
     due = _due(head, events, told)
     if due is Due.WAIT:
         yield from _waiting(head, told)
@@ -89,6 +135,15 @@ def _checked(
         yield f"It is due since {_overdue(head, told)}: the pipeline's next round looks it up."
     else:
         yield from _to_ask(head, events, told, due_before)
+
+
+def _last_answer(events: Sequence[EventRow]) -> Iterator[str]:
+    """Why the last producer that was asked could not tell, in its words."""
+    answers = [event for event in events if event.event == "answered"]
+    if answers and ": " in answers[-1].detail:
+        check, _, remark = answers[-1].detail.partition(": ")
+        when = at(answers[-1].at_ms)
+        yield f"{answers[-1].by} could not tell at {check}, at {when}: {printable(remark)}"
 
 
 def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:

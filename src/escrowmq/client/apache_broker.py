@@ -6,15 +6,16 @@ It takes one message per transaction, delivers at least once, and asks only live
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
-from escrowmq.client.messages import OWN_TRANSACTION_ID, Sent
+from escrowmq.client.messages import OWN_TRANSACTION_ID, SendStatus, Sent
 from escrowmq.client.network import Place
 from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.client.trying import until_done
-from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.ids import parse_offset_message_id
 from escrowmq.protocol.properties import (
@@ -24,10 +25,13 @@ from escrowmq.protocol.properties import (
     format_properties,
 )
 from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader, SendResponseHeader
+from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_PREPARED, SYS_ROLLED_BACK
 
 if TYPE_CHECKING:
     from escrowmq.client.network import Network
+
+log = logging.getLogger(__name__)
 
 REQUEST_S = 3.0
 _DEFAULT_TOPIC = "TBW102"
@@ -37,6 +41,13 @@ _BITS = {
     Resolution.COMMIT: SYS_COMMITTED,
     Resolution.ROLLBACK: SYS_ROLLED_BACK,
     Resolution.UNKNOWN: 0,
+}
+#: Codes of answers to a message that is stored: each has the whole header.
+_STATUSES: dict[int, SendStatus] = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
 _STATES = {Resolution.COMMIT: "committed", Resolution.ROLLBACK: "rolled_back"}
 
@@ -62,20 +73,18 @@ class ApacheBroker:
     async def _send(self, message: Outgoing, until: float) -> Sent:
         header = _header(message, message.properties, "", 0)
 
-        async def ask() -> SendResponseHeader:
-            return await self._ask(header, message.body)
-
-        answer = await until_done(ask, until, is_repeatable=False)
+        status, answer = await self._store(header, message.body, until)
         return Sent(
             message_id=message.message_id,
             topic=message.place.topic,
             broker_name=message.place.broker_name,
             queue_id=answer.queue_id,
             queue_offset=answer.queue_offset,
+            status=status,
         )
 
     async def hold(self, holding: Holding, until: float) -> Held:
-        """Hold one half message."""
+        """Hold one half message; one that is stored unsafely is rolled back and raises."""
         if len(holding.messages) != 1 or holding.number:
             raise RequestRefused(
                 "one_message_per_transaction",
@@ -96,18 +105,15 @@ class ApacheBroker:
             PGROUP: holding.group,
             OWN_TRANSACTION_ID: holding.transaction_id,
         }
-        if holding.check_after_ms is not None:
+        chosen_ms = read_sent_facts(message.properties).check_after_ms
+        if holding.check_after_ms is not None and chosen_ms is None:
             pairs[CHECK_IMMUNITY_TIME_IN_SECONDS] = str(-(-holding.check_after_ms // 1_000))
         properties = message.properties + format_properties(pairs)
         header = _header(message, properties, holding.group, SYS_PREPARED)
-
-        async def ask() -> SendResponseHeader:
-            return await self._ask(header, message.body)
-
         # Sent twice, it holds an orphan that a check rolls back or commits like the other one.
-        answer = await until_done(ask, until, is_repeatable=False)
+        status, answer = await self._store(header, message.body, until)
         _, log_offset = parse_offset_message_id(answer.offset_message_id)
-        return Held(
+        held = Held(
             address=self._address,
             group=holding.group,
             transaction_id=holding.transaction_id,
@@ -115,7 +121,28 @@ class ApacheBroker:
             log_offset=log_offset,
             message_id=message.message_id,
             topic=message.place.topic,
+            broker_name=message.place.broker_name,
+            queue_id=message.place.queue_id,
         )
+        if status is not SendStatus.SEND_OK:
+            await self._withdraw(held, until)
+            raise Unavailable(
+                "half_not_safe",
+                "the half message was rolled back, the local transaction must not run: try again",
+                status=status.value,
+                transaction_id=held.transaction_id,
+                address=self._address,
+            )
+        return held
+
+    async def _withdraw(self, held: Held, until: float) -> None:
+        """Roll a half message back before its sender has done anything."""
+        try:
+            await self.decide(held, Resolution.ROLLBACK, until)
+        except EscrowError as error:
+            # A check finds out that there was no local transaction.
+            facts = {"transaction_id": held.transaction_id, "why": str(error)}
+            log.warning("rollback_untold", extra=facts)
 
     async def decide(self, held: Held, resolution: Resolution, until: float) -> Decided:
         """Commit or roll back; it publishes again what is committed twice, so only once."""
@@ -135,12 +162,19 @@ class ApacheBroker:
     async def close(self) -> None:
         """Nothing waits here."""
 
-    async def _ask(self, header: SendHeader, body: bytes) -> SendResponseHeader:
-        connection = await self._network.connection(self._address)
-        answer = await connection.ask(
-            RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=REQUEST_S
-        )
-        return read_header(SendResponseHeader, refuse_unless_done(answer).ext)
+    async def _store(
+        self, header: SendHeader, body: bytes, until: float
+    ) -> tuple[SendStatus, SendResponseHeader]:
+        async def ask() -> tuple[SendStatus, SendResponseHeader]:
+            connection = await self._network.connection(self._address)
+            answer = await connection.ask(
+                RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=REQUEST_S
+            )
+            if answer.code not in _STATUSES:
+                refuse_unless_done(answer)
+            return _STATUSES[answer.code], read_header(SendResponseHeader, answer.ext)
+
+        return await until_done(ask, until, is_repeatable=False)
 
 
 def end_header(

@@ -1,13 +1,15 @@
 """Answering back-checks: a broker asks what became of a transaction, and somebody here knows.
 
 Checks that come at the same time are answered together, since whoever knows may be a database.  An
-answer that cannot be had is UNKNOWN, never COMMIT: the broker asks again later.
+answer that cannot be had is UNKNOWN, never COMMIT: the broker asks again later.  The text of an
+error goes with it as the remark, as RocketMQ's clients send it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: What is sent of an error's text; our broker keeps as much.
+REMARK_CHARS_MAX = 1_024
 WAITING_MAX = 10_000
 SHARED_MAX = 1_000
 CLOSE_S = 5.0
@@ -47,7 +51,15 @@ class Check(msgspec.Struct, frozen=True):
     sight: Sight | None = None
 
 
-Checker: TypeAlias = Callable[[Sequence[Check]], Awaitable[Mapping[str, Resolution]]]
+class Unknown(msgspec.Struct, frozen=True):
+    """Resolution.UNKNOWN, and why: the broker keeps the text."""
+
+    remark: str
+
+
+Answer: TypeAlias = "Resolution | Unknown"
+
+Checker: TypeAlias = "Callable[[Sequence[Check]], Awaitable[Mapping[str, Answer]]]"
 """Knows the outcome of transactions, by id; one that it leaves out is UNKNOWN."""
 
 
@@ -95,19 +107,26 @@ class CheckAnswers:
             self._running = None
 
     async def _answer(self, checks: list[Check]) -> None:
+        known: Mapping[str, Answer]
         try:
             known = await self._checker(checks)
-        except Exception:
+        except Exception as error:
             log.exception("check_failed", extra={"transactions": len(checks)})
-            known = {}
+            unknown = Unknown(remark_of(error))
+            known = dict.fromkeys([check.transaction_id for check in checks], unknown)
         for check in checks:
-            resolution = known.get(check.transaction_id, Resolution.UNKNOWN)
-            if not isinstance(resolution, Resolution):
+            answer = known.get(check.transaction_id, Resolution.UNKNOWN)
+            resolution, remark = Resolution.UNKNOWN, ""
+            if isinstance(answer, Resolution):
+                resolution = answer
+            elif isinstance(answer, Unknown):
+                remark = answer.remark
+            else:
                 log.error("answer_odd", extra={"transaction_id": check.transaction_id})
-                resolution = Resolution.UNKNOWN
             check.connection.tell(
                 RequestCode.END_TRANSACTION,
                 end_header(check.held, resolution, is_check_answer=True),
+                remark=remark,
             )
 
     async def close(self) -> None:
@@ -115,3 +134,10 @@ class CheckAnswers:
         if self._running is not None:
             self._waiting.clear()
             await asyncio.wait((self._running,), timeout=CLOSE_S)
+
+
+def remark_of(error: Exception) -> str:
+    """An error's kind and text, as far as it can be sent."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    # A text may have characters that are not UTF-8, such as those of a file name.
+    return text[:REMARK_CHARS_MAX].encode(errors="replace").decode()

@@ -118,12 +118,16 @@ class Connection(asyncio.Protocol):
         self._send(encode_request(code, opaque, header=header, body=body))
         return answer
 
-    def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> bool:
+    def tell(
+        self, code: int, header: Header | None = None, body: bytes = b"", *, remark: str = ""
+    ) -> bool:
         """Send what nobody answers; False if the connection is lost."""
         if not self.is_open:
             return False
         opaque = next(self._opaque) & OPAQUE_MAX
-        self._send(encode_request(code, opaque, header=header, body=body, is_one_way=True))
+        self._send(
+            encode_request(code, opaque, header=header, remark=remark, body=body, is_one_way=True)
+        )
         return True
 
     def reply(self, data: bytes) -> None:

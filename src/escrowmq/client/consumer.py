@@ -18,7 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from escrowmq.client.background import background
 from escrowmq.client.config import ConsumerConfig
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 DatabaseT = TypeVar("DatabaseT")
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
+
+Wanted: TypeAlias = "tuple[str, str, Handler]"
+"""A topic, its tags, and what handles its messages."""
 
 
 class _Subscriptions:
@@ -52,16 +55,30 @@ class _Subscriptions:
             self.config = replace(config or ConsumerConfig(), **settings)
         except TypeError as error:
             raise RequestRefused("bad_config", str(error), key="consumer") from None
-        self._wanted: list[tuple[str, str, Handler]] = []
+        self._wanted: list[Wanted] = []
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[HandlerT], HandlerT]:
-        """Have a function called with each message; ``tag`` may be several with ``||`` between."""
+        """Have a function called with each message; ``tag`` may be several with ``||`` between.
+
+        A consumer that has been started reads the topic at once.
+        """
 
         def register(handler: HandlerT) -> HandlerT:
-            self._wanted.append((topic, tag, handler))
+            wanted = (topic, tag, handler)
+            # First, so that a start on another thread finds it, or is found by the next line.
+            self._wanted.append(wanted)
+            try:
+                self._subscribe_late(wanted)
+            except BaseException:
+                self._wanted.remove(wanted)
+                raise
             return handler
 
         return register
+
+    def _subscribe_late(self, wanted: Wanted) -> None:
+        """Have a consumer that has been started read this, too."""
+        raise NotImplementedError
 
     def transaction(
         self, db: DatabaseT, message: Received | None = None
@@ -79,14 +96,27 @@ class _Subscriptions:
         from escrowmq.client.consuming import Consuming
 
         core = Consuming(self._servers, self.group, self.config)
-        for topic, tag, handler in self._wanted:
-            await core.subscribe(topic, tag, handler)
+        wanted = list(self._wanted)
+        for one in wanted:
+            core.add(*one)
         try:
             await core.start()
+            # What was subscribed to meanwhile.
+            while len(wanted) < len(self._wanted):
+                wanted.append(self._wanted[len(wanted)])
+                await core.subscribe(*wanted[-1])
         except BaseException:
             await core.stop()
             raise
         return core
+
+
+def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this code runs on the loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def _running(core: Consuming | None) -> Consuming:
@@ -99,10 +129,25 @@ class AsyncConsumer(_Subscriptions):
     """For programs with an event loop.  Handlers may be async or plain functions."""
 
     _core: Consuming | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
         """Join the group and begin."""
+        self._loop = asyncio.get_running_loop()
         self._core = self._core or await self._start()
+
+    def _subscribe_late(self, wanted: Wanted) -> None:
+        loop = self._loop
+        if loop is not None and loop.is_running() and not _is_here(loop):
+            # A plain handler runs in a thread.
+            asyncio.run_coroutine_threadsafe(self._add(wanted), loop).result()
+        elif self._core is not None:
+            self._core.add(*wanted)
+            self._core.announce_soon()
+
+    async def _add(self, wanted: Wanted) -> None:
+        if self._core is not None:
+            await self._core.subscribe(*wanted)
 
     async def stop(self) -> None:
         """Take nothing more, wait for the handlers, leave the group."""
@@ -196,8 +241,16 @@ class Consumer(_Subscriptions):
         if self._core is None:
             core = AsyncConsumer(self._servers, self.group, self.config)
             core._wanted = self._wanted  # noqa: SLF001 - one consumer in two forms
-            background().run(core.start())
             self._core = core
+            try:
+                background().run(core.start())
+            except BaseException:
+                self._core = None
+                raise
+
+    def _subscribe_late(self, wanted: Wanted) -> None:
+        if self._core is not None:
+            self._core._subscribe_late(wanted)  # noqa: SLF001 - as above
 
     def stop(self) -> None:
         """Take nothing more, wait for the handlers, leave the group."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from escrowmq.client.config import ConsumerConfig
@@ -64,22 +65,50 @@ class Consuming:
         self._changing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reset: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        #: Topics whose queues are read anew, from where their readers are.
+        self._changed: set[str] = set()
+        #: Topics in which a message waits because nothing here handles it.
+        self.unhandled: set[str] = set()
+        #: A broadcast consumer's offsets of queues that it no longer reads.
+        self._left_at: dict[Place, int] = {}
+        #: Of the subscriptions: brokers replace an older one by a newer one.
+        self._version = 0
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_started = False
 
     # For callers.
 
     async def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
-        """Have messages of a topic handled; ``expression`` is ``*`` or tags with || between."""
+        """Have messages of a topic handled, and wait until the brokers know."""
+        self.add(topic, expression, handler)
+        await self.announce()
+
+    def add(self, topic: str, expression: str, handler: Handler) -> None:
+        """Note a subscription; ``expression`` is ``*`` or tags with || between."""
         parse_filter(expression)
         known = self._subscribed.get(topic)
-        if known is not None and known[1] is not handler:
+        if known is not None and known[1] != handler:
             raise RequestRefused("already_subscribed", "one handler for a topic", topic=topic)
+        if known is not None and known[0] != (expression or "*"):
+            self._changed.add(topic)
+        self._changed |= self.unhandled
+        self.unhandled.clear()
         self._subscribed[topic] = (expression or "*", handler)
+        self._version = max(self._version + 1, int(time.time() * 1_000))
         self.member.consuming[self.group] = self._membership()
+
+    async def announce(self) -> None:
+        """Tell the brokers what is subscribed to, and share the queues anew."""
         if self._is_started:
             await self.member.beat()
             self._wake.set()
+
+    def announce_soon(self) -> None:
+        """Tell them without waiting."""
+        announcing = self._loop.create_task(self.announce())
+        self._tasks.add(announcing)
+        announcing.add_done_callback(self._tasks.discard)
 
     async def unsubscribe(self, topic: str) -> None:
         """Have its messages handled here no longer; what is open comes again."""
@@ -96,18 +125,19 @@ class Consuming:
         self.member.consuming[self.group] = self._membership()
         await self.member.start()
         await self.member.beat()
-        self._tasks = [
+        self._tasks |= {
             asyncio.ensure_future(self._share_for_ever()),
             asyncio.ensure_future(self._store_for_ever()),
-        ]
+        }
         if self.config.ordered:
-            self._tasks.append(asyncio.ensure_future(self._lock_for_ever()))
+            self._tasks.add(asyncio.ensure_future(self._lock_for_ever()))
 
     async def stop(self) -> None:
         """Take nothing more, wait for the handlers, store how far the group is, and leave it."""
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         async with self._changing:
             await asyncio.gather(*(self._let_go(place) for place in list(self._reading)))
         self._handlers.close()
@@ -128,7 +158,8 @@ class Consuming:
             group=self.group,
             said_model=MODEL_BROADCASTING if self.config.broadcast else MODEL_CLUSTERING,
             subscriptions=tuple(
-                _subscription(topic, expression) for topic, expression in wanted.items()
+                _subscription(topic, expression, self._version)
+                for topic, expression in wanted.items()
             ),
         )
 
@@ -160,6 +191,10 @@ class Consuming:
             for place in [one for one in self._reading if one.topic == topic]:
                 self._reading[place].is_discarded = True
                 await self._let_go(place)
+        while self._changed:
+            topic = self._changed.pop()
+            for place in [one for one in self._reading if one.topic == topic]:
+                await self._let_go(place)
         wanted: set[Place] = set()
         for subscription in self._membership().subscriptions:
             wanted.update(await self._mine(subscription.topic))
@@ -181,7 +216,9 @@ class Consuming:
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self._wake.set)
             return
         expression, _ = self._handler_of(place.topic)
-        offset = await self.calls.first_offset(place, is_broadcast=self.config.broadcast)
+        offset = self._left_at.pop(place, None)
+        if offset is None:
+            offset = await self.calls.first_offset(place, is_broadcast=self.config.broadcast)
         reader = QueueReader(self.member.network, self.group, place, expression)
         reader.start(offset, self._deliver)
         self._reading[place] = reader
@@ -189,6 +226,8 @@ class Consuming:
     async def _let_go(self, place: Place) -> None:
         reader = self._reading.pop(place)
         await reader.stop(self.config.stop_s)
+        if self.config.broadcast and not reader.is_discarded:
+            self._left_at[place] = reader.progress.committed
         await self._store(reader)
         if self.config.ordered:
             await self._unlock(place)
@@ -253,6 +292,8 @@ class Consuming:
     async def _run(self, message: Received) -> Handled:
         """Within a slot that was admitted."""
         _, handler = self._handler_of(message.topic)
+        if handler is None:
+            self.unhandled.add(message.queue_topic)
         return await self._handlers.handle(handler or _unwanted, message)
 
     async def _give_back(self, reader: QueueReader, message: Received, handled: Handled) -> None:
@@ -289,12 +330,12 @@ def _unwanted(_message: Received) -> None:
     raise Left
 
 
-def _subscription(topic: str, expression: str) -> Subscription:
+def _subscription(topic: str, expression: str, version: int) -> Subscription:
     tags = () if expression == "*" else tuple(part.strip() for part in expression.split("||"))
     return Subscription(
         topic=topic,
         expression=expression,
-        version=1,
+        version=version,
         tags=tags,
         tags_codes=tuple(tags_code(tag) for tag in tags),
     )

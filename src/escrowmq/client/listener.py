@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from escrowmq.client.messages import SendStatus
 from escrowmq.client.outgoing import Decided, Resolution
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class TransactionListener(Protocol):
     def execute_local_transaction(self, message: Message, arg: object) -> Resolution | None:
         """Do the local transaction, once the half message is held.
 
+        ``message.transaction_id`` is the id that ``check_local_transaction`` will be asked about.
         An exception, or None, is UNKNOWN: the broker will ask.
         """
         ...
@@ -35,6 +37,14 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     transaction_id: str
     message_id: str
+    topic: str
+    broker_name: str
+    #: The queue that the message is for.
+    queue_id: int
+    #: The number of the half message at its broker; RocketMQ's clients call it the queue offset.
+    half_offset: int
+    #: How safely the half message is stored.
+    status: SendStatus
     #: What the listener said.
     resolution: Resolution
     #: What the broker says; None if it was told nothing, or did not answer: it will ask.

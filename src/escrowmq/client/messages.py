@@ -6,6 +6,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, TypedDict
 
@@ -74,6 +75,8 @@ class Message:
     deliver_at_ms: int = 0
     #: Goes with it for life; made when it is sent if it is empty.
     message_id: str = ""
+    #: Set by the producer before it sends a half message; a check is asked about this id.
+    transaction_id: str = ""
 
     def payload(self) -> bytes:
         """The bytes to send."""
@@ -140,6 +143,18 @@ def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Messa
     return topic
 
 
+class SendStatus(StrEnum):
+    """How safely a message is stored; only Apache's broker answers anything but SEND_OK."""
+
+    SEND_OK = "send_ok"
+    #: Stored, but not yet on the broker's disk.
+    FLUSH_DISK_TIMEOUT = "flush_disk_timeout"
+    #: Stored, but not yet on the broker's slave.
+    FLUSH_SLAVE_TIMEOUT = "flush_slave_timeout"
+    #: Stored, but the broker has no slave to copy it to.
+    SLAVE_NOT_AVAILABLE = "slave_not_available"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """Where a message is now."""
@@ -150,6 +165,7 @@ class Sent:
     queue_id: int
     #: -1 while it waits for its time.
     queue_offset: int
+    status: SendStatus = SendStatus.SEND_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,11 +75,13 @@ class Held(msgspec.Struct, frozen=True):
     transaction_id: str
     half_offset: int
     log_offset: int
-    #: Of its first message.
+    #: Of its first message, like the queue.
     message_id: str
     topic: str
     #: The broker's epoch when it answered; empty from a broker without a lineage.
     epoch: str = ""
+    broker_name: str = ""
+    queue_id: int = -1
 
 
 class Decided(msgspec.Struct, frozen=True):

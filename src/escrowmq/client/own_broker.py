@@ -131,14 +131,17 @@ class OwnBroker:
         return self._as_held(holding, row.half_offset, row.log_offset, epoch)
 
     def _as_held(self, holding: Holding, half_offset: int, log_offset: int, epoch: str) -> Held:
+        first = holding.messages[0]
         return Held(
             address=self._address,
             group=holding.group,
             transaction_id=holding.transaction_id,
             half_offset=half_offset,
             log_offset=log_offset,
-            message_id=holding.messages[0].message_id,
-            topic=holding.messages[0].place.topic,
+            message_id=first.message_id,
+            topic=first.place.topic,
+            broker_name=first.place.broker_name,
+            queue_id=first.place.queue_id,
             epoch=epoch,
         )
 

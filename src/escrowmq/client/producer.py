@@ -26,6 +26,7 @@ from escrowmq.client.messages import (
     Body,
     Message,
     MessageFields,
+    SendStatus,
     Sent,
     message_of,
     new_transaction_id,
@@ -277,6 +278,12 @@ async def _executed(
     return Executed(
         transaction_id=held.transaction_id,
         message_id=held.message_id,
+        topic=held.topic,
+        broker_name=held.broker_name,
+        queue_id=held.queue_id,
+        half_offset=held.half_offset,
+        # One that is stored less safely was rolled back, and has raised.
+        status=SendStatus.SEND_OK,
         resolution=resolution,
         decided=decided,
         error=failure,

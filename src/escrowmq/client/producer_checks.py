@@ -13,9 +13,11 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from escrowmq.client import ledger_checks
+from escrowmq.client.check_answers import Unknown, remark_of
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.listener import resolution_of
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
@@ -23,7 +25,7 @@ from escrowmq.client.outgoing import Resolution
 from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
 
 if TYPE_CHECKING:
-    from escrowmq.client.check_answers import Check
+    from escrowmq.client.check_answers import Answer, Check
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.model.lineage import Sight
 
@@ -59,16 +61,19 @@ class ProducerChecks:
         self._asked: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
 
-    async def __call__(self, checks: Sequence[Check]) -> Mapping[str, Resolution]:
-        """What became of each; those that nobody knows are left out."""
-        answers: dict[str, Resolution] = {}
+    async def __call__(self, checks: Sequence[Check]) -> Mapping[str, Answer]:
+        """What became of each, or why that is not known; others are left out."""
+        answers: dict[str, Answer] = {}
         work: list[Coroutine[Any, Any, None]] = []
         with_ledger = [check for check in checks if check.message.properties.get(LEDGER)]
         if with_ledger and self._ledger is not None:
-            work.append(self._looking.wait(self._look_up(self._ledger, with_ledger, answers)))
+            look_up = partial(self._look_up, self._ledger, with_ledger, answers)
+            work.append(self._looking.wait(_noting(look_up, with_ledger, answers)))
         if self._ask is not None:
             work += [
-                self._asking.wait(self._call(self._ask, check, answers))
+                self._asking.wait(
+                    _noting(partial(self._call, self._ask, check, answers), [check], answers)
+                )
                 for check in checks
                 if not check.message.properties.get(LEDGER)
                 # One that hangs is not asked again meanwhile.
@@ -78,7 +83,7 @@ class ProducerChecks:
         return answers
 
     async def _look_up(
-        self, ledger: SqlLedger, checks: Sequence[Check], answers: dict[str, Resolution]
+        self, ledger: SqlLedger, checks: Sequence[Check], answers: dict[str, Answer]
     ) -> None:
         ours = await ledger.uuid_async()
         of_ours = [check for check in checks if check.message.properties[LEDGER] == ours]
@@ -92,7 +97,7 @@ class ProducerChecks:
         ledger_uuid: str,
         checks: Sequence[Check],
         sight: Sight | None,
-        answers: dict[str, Resolution],
+        answers: dict[str, Answer],
     ) -> None:
         questions = [
             Question(
@@ -113,10 +118,11 @@ class ProducerChecks:
         for transaction_id, answer in found.items():
             answers[transaction_id] = _RESOLUTIONS[answer.outcome]
             if answer.outcome is Outcome.UNKNOWN:
+                answers[transaction_id] = Unknown(f"ledger: {answer.reason}")
                 facts = {"transaction_id": transaction_id, "reason": answer.reason}
                 log.info("check_unknown", extra=facts)
 
-    async def _call(self, ask: Ask, check: Check, answers: dict[str, Resolution]) -> None:
+    async def _call(self, ask: Ask, check: Check, answers: dict[str, Answer]) -> None:
         self._asked.add(check.transaction_id)
         try:
             if inspect.iscoroutinefunction(ask):
@@ -150,6 +156,18 @@ def _by_sight(checks: Sequence[Check]) -> list[tuple[Sight | None, list[Check]]]
 
 def _log_end(sight: Sight) -> int:
     return sight.log_end
+
+
+async def _noting(
+    ask: Callable[[], Awaitable[None]], checks: Sequence[Check], answers: dict[str, Answer]
+) -> None:
+    """Ask about these checks; after an error they are UNKNOWN with its text."""
+    try:
+        await ask()
+    except Exception as error:
+        unknown = Unknown(remark_of(error))
+        answers.update(dict.fromkeys([check.transaction_id for check in checks], unknown))
+        raise
 
 
 class _Patience:

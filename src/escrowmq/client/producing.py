@@ -154,6 +154,8 @@ class Producing:
         """
         if not messages:
             raise RequestRefused("no_messages", "a transaction holds at least one message")
+        for message in messages:
+            message.transaction_id = transaction_id
         until = self._until()
         places = await self._places(messages, until, address)
         allowed_ms = int(self.config.max_duration_s * 1_000)

@@ -1,6 +1,8 @@
 """Transactions in RocketMQ 5's way: begin, send half messages at once, then commit or roll back.
 
 Nothing ties them to a database: what a check is to be answered is up to the producer's ``checker``.
+A ``with`` block commits at its end.  An exception decides nothing, because the local transaction
+may have committed before it was raised: the checker is asked.  Only ``rollback()`` rolls back.
 """
 
 from __future__ import annotations
@@ -58,6 +60,11 @@ class _Begun:
         self._held = self._held or held
         return held
 
+    def _is_to_commit(self, error: BaseException | None) -> bool:
+        """Whether the end of the ``with`` block commits; the block takes no more messages."""
+        is_over, self._is_over = self._is_over, True
+        return error is None and not is_over
+
     async def _end(self, resolution: Resolution) -> Decided | None:
         """None if there was nothing to decide."""
         self._is_over = True
@@ -78,7 +85,7 @@ class BegunTransaction(_Begun):
         return background().run(self._end(Resolution.COMMIT))
 
     def rollback(self) -> Decided | None:
-        """Drop the messages."""
+        """Drop the messages; also allowed after the ``with`` block has raised."""
         return background().run(self._end(Resolution.ROLLBACK))
 
     def __enter__(self) -> Self:
@@ -90,8 +97,8 @@ class BegunTransaction(_Begun):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._is_over:
-            background().run(self._end(Resolution.ROLLBACK if error else Resolution.COMMIT))
+        if self._is_to_commit(error):
+            self.commit()
 
 
 class AsyncBegunTransaction(_Begun):
@@ -108,7 +115,7 @@ class AsyncBegunTransaction(_Begun):
         return await self._end(Resolution.COMMIT)
 
     async def rollback(self) -> Decided | None:
-        """Drop the messages."""
+        """Drop the messages; also allowed after the ``with`` block has raised."""
         return await self._end(Resolution.ROLLBACK)
 
     async def __aenter__(self) -> Self:
@@ -120,5 +127,5 @@ class AsyncBegunTransaction(_Begun):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._is_over:
-            await self._end(Resolution.ROLLBACK if error else Resolution.COMMIT)
+        if self._is_to_commit(error):
+            await self.commit()

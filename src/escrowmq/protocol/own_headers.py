@@ -275,7 +275,7 @@ class HoldHeader(OwnHeader, frozen=True, kw_only=True):
     ledger: str = ""
     #: How long the sender may take to commit its own transaction.
     allowed_ms: Int64 = 0
-    #: Age before the first back-check; absent means the policy's.
+    #: Age before the first back-check; absent: the policy's.  A message's own property goes first.
     check_after_ms: Int64 | None = None
 
 

@@ -126,7 +126,8 @@ class LogEventRow(Row, frozen=True):
     checks_sent: Int32 | None
     #: Who decided or resumed it, was asked, or answered.
     by: str | None
-    #: Why it was parked, which query decided it, or how many bytes cannot be read.
+    #: Why it was parked, why a check was answered so, which query decided it, or how many bytes
+    #: cannot be read.
     detail: str | None
     #: Where it is visible, and the first of the queue offsets.
     topic: str | None

@@ -74,6 +74,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     seen_to: int = 0
     #: The answer to a back-check: an UNKNOWN is then recorded.
     from_check: bool = False
+    #: Why it is UNKNOWN, in the producer's words; recorded with the answer.
+    remark: str = ""
 
 
 class CheckSent(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,11 +129,13 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
-    """A producer answered that it does not know yet."""
+    """A producer answered that it does not know yet, and perhaps why."""
 
     head: int
     checks_sent: int
     client: str
+    #: The producer's words, such as the error that its check raised.
+    remark: str = ""
 
 
 class Parked(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):

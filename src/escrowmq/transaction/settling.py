@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
 
+REMARK_CHARS_MAX = 1_024
+"""What the log keeps of a producer's words."""
+
 
 def end(core: Transactions, command: End, now_ms: int) -> Decision:
     """Commit or roll back, once; the first decision stands."""
@@ -76,7 +79,8 @@ def note_unknown(core: Transactions, half: Half, command: End) -> Decision:
     if not command.from_check or half.state is not State.PREPARED:
         return Decision()
     head = core.head_row(half)
-    return Decision(records=(Answered(head.half_offset, head.checks_sent, command.by),))
+    remark = command.remark[:REMARK_CHARS_MAX]
+    return Decision(records=(Answered(head.half_offset, head.checks_sent, command.by, remark),))
 
 
 def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:

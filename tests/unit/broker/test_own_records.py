@@ -49,7 +49,9 @@ async def a_day(server: Server) -> Peer:
     await peer.ask(SEND, half("stock"), b"4")
     await hold(peer, "parked")
     await do(server, CheckSent(half_offset=4, client="c1"))
-    unknown = End(half_offset=4, resolution=Resolution.UNKNOWN, by="c1", from_check=True)
+    unknown = End(
+        half_offset=4, resolution=Resolution.UNKNOWN, by="c1", from_check=True, remark="why"
+    )
     await do(server, unknown)
     await do(server, Park(half_offset=4, reason="exhausted"))
     await do(server, Resume(half_offset=4, by="ops"))
@@ -195,7 +197,7 @@ async def test_a_life_line_tells_all_that_happened_to_one_transaction(tmp_path: 
         assert [(event.event, event.by, event.detail) for event in answer.rows] == [
             ("held", "pay", "1 messages from 4 on"),
             ("asked", "c1", "check 1"),
-            ("answered", "c1", "check 1"),
+            ("answered", "c1", "check 1: why"),
             ("parked", "", "exhausted"),
             ("resumed", "ops", ""),
         ]

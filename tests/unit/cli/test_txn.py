@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ import pytest
 from escrowmq.cli.main import main
 from escrowmq.cli.txn_explain import explained
 from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.messages import Received
+from escrowmq.client.outgoing import Resolution
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.producer import Producer
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import (
     HoldManyHeader,
@@ -215,7 +218,11 @@ def test_programs_get_milliseconds(broker: InProcessBroker, run: Run) -> None:
 
 
 def words(
-    told: StatusAnswer | None = None, due_before: int = 0, parked: str = "", **known: object
+    told: StatusAnswer | None = None,
+    due_before: int = 0,
+    parked: str = "",
+    answers: Sequence[str] = (),
+    **known: object,
 ) -> str:
     head = LifeLineAnswer(
         half_offset=1,
@@ -228,6 +235,10 @@ def words(
         producers_online=1,
     )
     events = [EventRow(at_ms=900_000, event="held", log_offset=0, by="", detail="")]
+    events += [
+        EventRow(at_ms=999_000, event="answered", log_offset=1, by="client-1", detail=answer)
+        for answer in answers
+    ]
     if parked:
         events.append(EventRow(at_ms=950_000, event="parked", log_offset=1, by="", detail=parked))
     head = msgspec.structs.replace(head, **known)
@@ -255,6 +266,34 @@ def words(
 )
 def test_what_comes_next_is_said_with_its_reason(known: dict[str, Any], said: str) -> None:
     assert said in words(**known)
+
+
+@pytest.mark.parametrize("state", ["prepared", "parked"])
+def test_the_last_answer_to_a_check_is_told_in_its_producers_words(state: str) -> None:
+    answers = ["check 1: ValueError: earlier", "check 2: ValueError:\x1b[31m no\ntable"]
+    said = words(answers=answers, state=state, checks_sent=2)
+    assert "client-1 could not tell at check 2, at 1970-01-01 00:16:39" in said
+    assert "ValueError: [31m no table" in said
+    assert "earlier" not in said
+    assert "could not tell" not in words(answers=["check 1"], state=state, checks_sent=1)
+
+
+def test_the_error_of_a_check_is_explained(run: Run) -> None:
+    def look_up(_half: Received) -> Resolution:
+        raise LookupError("no table orders")
+
+    with (
+        InProcessBroker() as broker,
+        Producer(broker.address, group="pay", checker=look_up) as producer,
+    ):
+        held = producer.send_half("orders", b"1")
+        broker.advance(seconds=7)
+        broker.run_checks()
+        said = run("txn", "explain", held.transaction_id, at=broker.address)
+        assert "could not tell at check 1" in said
+        assert "LookupError: no table orders" in said
+        shown = run("txn", "show", held.transaction_id, at=broker.address)
+        assert "check 1: LookupError: no table orders" in shown
 
 
 def test_a_transaction_is_explained_from_its_hold_to_its_end(run: Run) -> None:

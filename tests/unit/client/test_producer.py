@@ -7,7 +7,7 @@ import gc
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,9 +127,6 @@ async def test_a_transaction_can_be_begun_filled_and_decided(tmp_path: Path) -> 
                 with pytest.raises(RequestRefused, match="transaction_over"):
                     transaction.send("orders")
                 assert producer.begin().rollback() is None
-                with suppress(ZeroDivisionError), producer.begin() as transaction:
-                    transaction.send("orders", b"4")
-                    1 / 0  # noqa: B018
                 with producer.begin() as transaction:
                     transaction.send("orders", b"5")
 
@@ -146,10 +143,6 @@ async def test_a_transaction_can_be_begun_filled_and_decided(tmp_path: Path) -> 
             await begun.send("carts", b"9")
             await begun.rollback()
             await producer.begin().commit()
-            with suppress(ZeroDivisionError):
-                async with producer.begin() as transaction:
-                    await transaction.send("carts", b"10")
-                    1 / 0  # noqa: B018
             assert sorted(bodies(server, "carts")) == [b"6", b"7"]
 
 

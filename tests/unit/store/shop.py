@@ -196,7 +196,11 @@ class Shop:
             case 7 if head >= 0:
                 self.store.execute(CheckSent(half_offset=head, client="c"), self.now_ms)
                 unknown = End(
-                    half_offset=head, resolution=Resolution.UNKNOWN, by="c", from_check=True
+                    half_offset=head,
+                    resolution=Resolution.UNKNOWN,
+                    by="c",
+                    from_check=True,
+                    remark="no table",
                 )
                 self.store.execute(unknown, self.now_ms)
             case 8 if head >= 0:

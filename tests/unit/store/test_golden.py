@@ -13,8 +13,8 @@ from escrowmq.store.commit_log import CommitLog, read_frames
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.format import read_or_make
 from escrowmq.store.tail import open_segments
-from escrowmq.transaction.records import Began, Record
-from tests.golden.make_v1 import EXPECTED, STORE, make
+from escrowmq.transaction.records import Answered, Began, Record
+from tests.golden.make_v1 import EXPECTED, STORE
 from tests.golden.summary import summary
 from tests.unit.store.helpers import Driver, message
 
@@ -64,6 +64,23 @@ def test_its_projections_can_be_made_anew(copy: Path, expected: dict[str, Any]) 
     assert found == expected
 
 
+def test_its_answers_to_checks_have_no_remark(copy: Path) -> None:
+    """Records of version 1 lack the field."""
+    disk = OsDisk(copy)
+    log = CommitLog(disk, 2**30)
+    open_segments(disk, log, 0)
+    seed = read_or_make(disk, 8).seed
+    answers = [
+        record
+        for segment in log.segments
+        for frame in read_frames(segment, seed, from_offset=segment.start, end=segment.end)
+        for record in frame.records
+        if isinstance(record, Answered)
+    ]
+    assert answers
+    assert {answer.remark for answer in answers} == {""}
+
+
 def test_it_goes_on(copy: Path) -> None:
     driver = opened(copy)
     half = driver.reader.find_transaction("undecided")
@@ -91,9 +108,3 @@ def test_it_holds_every_kind_of_record_in_several_segments(copy: Path) -> None:
     assert kinds == set(RECORDS) - {Began}
     for name in ("checkpoint", "checkpoint.old", "statetable", "consumequeue", "keyindex"):
         assert (copy / name).exists()
-
-
-def test_the_script_makes_what_is_committed(tmp_path: Path, expected: dict[str, Any]) -> None:
-    """When a later version writes another format, drop this test and keep the directory."""
-    make(tmp_path / "made")
-    assert as_json(opened(tmp_path / "made")) == expected

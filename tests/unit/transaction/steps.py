@@ -77,6 +77,7 @@ ENDS = st.builds(
     resolution=st.sampled_from(Resolution),
     by=BY,
     from_check=st.booleans(),
+    remark=st.sampled_from(["", "no table"]),
 )
 STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     PREPARES,

@@ -11,6 +11,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import Begin, Decision, End, Settled, Verdict, VerdictKind
 from escrowmq.transaction.records import NEVER, Answered, Decided, Span
+from escrowmq.transaction.settling import REMARK_CHARS_MAX
 from escrowmq.transaction.states import SETTLES, Resolution, State
 
 COMMIT, ROLLBACK, UNKNOWN = Resolution
@@ -41,6 +42,7 @@ def end(
     log_offset: int | None = None,
     group: str | None = None,
     from_check: bool = False,
+    remark: str = "",
 ) -> Decision:
     return engine.submit(
         End(
@@ -50,6 +52,7 @@ def end(
             log_offset=log_offset,
             group=group,
             from_check=from_check,
+            remark=remark,
         )
     )
 
@@ -127,6 +130,15 @@ def test_unknown_as_the_answer_to_a_check_is_recorded_with_the_number_of_the_che
     decision = end(engine, UNKNOWN, half_offset=1, from_check=True)
     assert decision == Decision(records=(Answered(0, 1, "second"),))
     assert engine.state(0) is State.PREPARED
+
+
+def test_the_remark_of_an_unknown_is_recorded_up_to_its_limit() -> None:
+    engine = engine_in(State.PREPARED)
+    engine.check_sent(0)
+    for remark in ("no table", "x" * REMARK_CHARS_MAX, "x" * REMARK_CHARS_MAX + "y"):
+        decision = end(engine, UNKNOWN, from_check=True, remark=remark)
+        kept = remark[:REMARK_CHARS_MAX]
+        assert decision == Decision(records=(Answered(0, 1, "second", kept),))
 
 
 @pytest.mark.parametrize("state", [State.COMMITTED, State.ROLLED_BACK, State.PARKED])

@@ -1,0 +1,48 @@
+"""What a stock client says of a check that failed is kept by our broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import TransactionHeader
+from tests.interop.harness import Ability, Answer, Escrow, Message, Peer, every_peer
+from tests.interop.scenario import eventually, fresh
+
+THROWERS = [
+    pytest.param(peer.name, marks=pytest.mark.xdist_group(peer.name))
+    for peer in every_peer()
+    if {Ability.TRANSACTION, Ability.THROWING_LISTENER} <= peer.abilities
+]
+
+
+@pytest.mark.parametrize("peer_name", THROWERS)
+def test_the_exception_of_a_stock_check_is_kept(
+    broker: Escrow, peer_named: Callable[[str], Peer], peer_name: str
+) -> None:
+    topic = fresh("remark")
+    broker.create_topic(topic)
+    producer = peer_named(peer_name).start_transaction_producer(
+        broker.name_server, fresh("producers")
+    )
+    sent = producer.send_in_transaction(
+        Message(topic=topic, keys="bad-day"),
+        local=Answer.UNKNOWN,
+        checks=[Answer.THROW, Answer.COMMIT],
+    )
+    producer.wait_for_check("bad-day", 2)
+    assert sent.transaction_id is not None
+    asked = TransactionHeader(transaction_id=sent.transaction_id)
+
+    def remarks() -> list[str]:
+        with OwnCalls(broker.broker_address) as calls:
+            rows = calls.rows(OwnCode.LIFE_LINE, asked)
+            return [row.detail for row in rows if row.event == "answered"]
+
+    eventually(lambda: len(remarks()) == 1, "the answer to the first check")
+    (remark,) = remarks()
+    assert remark.startswith("check 1: ")
+    assert "thrown as scripted" in remark

@@ -1,0 +1,43 @@
+"""Our broker in the role of one of Apache's: it does not know our own requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.requests import Request
+from escrowmq.broker.sending import Sending
+from escrowmq.broker.server import Server
+from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.send_headers import SendResponseHeader
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def play_apache(server: Server) -> None:
+    """Have producers that start from now on take the broker for one of Apache's."""
+    for code in OwnCode:
+        server.broker._handlers.pop(code, None)
+
+
+def store_unsafely(monkeypatch: pytest.MonkeyPatch, code: ResponseCode) -> None:
+    """Store each message, and answer that it was not flushed or copied: with the whole header."""
+
+    def tell(  # noqa: PLR0917 - as the one that it replaces
+        sending: Sending,
+        request: Request,
+        log_offset: int,
+        queue_id: int,
+        queue_offset: int,
+        unique_key: str | None = None,
+    ) -> None:
+        header = SendResponseHeader(
+            offset_message_id=sending._message_id(log_offset),
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            transaction_id=unique_key,
+        )
+        request.answer(code, header=header, remark="not safe yet")
+
+    monkeypatch.setattr(Sending, "_tell", tell)

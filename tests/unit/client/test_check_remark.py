@@ -1,0 +1,117 @@
+"""A check that raises answers UNKNOWN with the error's text, and the broker keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from escrowmq.broker.server import Server
+from escrowmq.client.check_answers import REMARK_CHARS_MAX, Check, remark_of
+from escrowmq.client.messages import Message, Received
+from escrowmq.client.outgoing import Resolution
+from escrowmq.client.producer import AsyncProducer, Producer
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import TransactionHeader
+from escrowmq.transaction.states import State
+from tests.unit.broker.own_peer import all_rows
+from tests.unit.broker.wire import Peer, eventually, serving
+from tests.unit.client.test_producer import check_all, halves
+from tests.unit.client.test_producing import producing
+
+
+async def remarks(server: Server) -> list[str]:
+    """What producers answered about the first transaction, once they have."""
+    peer = await Peer.to(server.broker_address)
+    asked = TransactionHeader(half_offset=0)
+
+    async def answered() -> list[str]:
+        rows = await all_rows(peer, OwnCode.LIFE_LINE, asked)
+        return [row.detail for row in rows if row.event == "answered"]
+
+    async with asyncio.timeout(10):
+        while not (found := await answered()):  # noqa: ASYNC110 - nobody sets an event for a test
+            await asyncio.sleep(0.005)
+    return found
+
+
+class Listener:
+    def execute_local_transaction(self, _message: Message, _arg: object) -> None:
+        return None
+
+    def check_local_transaction(self, message: Received) -> Resolution:
+        raise LookupError(f"no table for {message.body!r}")
+
+
+async def test_the_error_of_a_listeners_check_is_kept_by_the_broker(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        producer = Producer(server.name_address, "pay", listener=Listener())
+        await asyncio.to_thread(
+            producer.send_in_transaction, Message(topic="orders", body=b"1"), None
+        )
+        await eventually(lambda: server.broker.clients.producers("pay"))
+        check_all(server)
+        assert await remarks(server) == ["check 1: LookupError: no table for b'1'"]
+        assert [half.state for half in halves(server)] == [State.PREPARED]
+        await asyncio.to_thread(producer.close)
+
+
+async def test_the_error_of_an_async_check_is_kept_by_the_broker(tmp_path: Path) -> None:
+    async def check(_message: Received) -> Resolution:
+        raise LookupError("no table")
+
+    async with (
+        serving(tmp_path) as server,
+        AsyncProducer(server.name_address, "pay", checker=check) as producer,
+    ):
+        await producer.send_half("orders", b"1")
+        await eventually(lambda: server.broker.clients.producers("pay"))
+        check_all(server)
+        assert await remarks(server) == ["check 1: LookupError: no table"]
+
+
+async def test_a_check_that_knows_nothing_brings_no_remark(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path) as server,
+        AsyncProducer(server.name_address, "pay", checker=lambda _: None) as producer,
+    ):
+        await producer.send_half("orders", b"1")
+        await eventually(lambda: server.broker.clients.producers("pay"))
+        check_all(server)
+        assert await remarks(server) == ["check 1"]
+
+
+async def test_the_error_of_many_checks_at_once_is_told_of_each(tmp_path: Path) -> None:
+    async def check(_checks: Sequence[Check]) -> Mapping[str, Any]:
+        raise LookupError("no table")
+
+    async with serving(tmp_path) as server, producing(server, check) as producer:
+        await producer.hold("t", [Message(topic="orders", body=b"1")])
+        await eventually(lambda: server.broker.clients.producers("pay"))
+        check_all(server)
+        assert await remarks(server) == ["check 1: LookupError: no table"]
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "remark"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (ValueError(), "ValueError"),
+        (ValueError("\udcff"), "ValueError: ?"),
+        (ValueError("x" * 5_000), "ValueError: " + "x" * (REMARK_CHARS_MAX - 12)),
+    ],
+)
+def test_a_remark_is_what_can_be_sent_of_an_error(error: Exception, remark: str) -> None:
+    assert remark_of(error) == remark
+
+
+def test_an_error_that_cannot_be_printed_has_a_remark() -> None:
+    assert "Unprintable" in remark_of(Unprintable())
