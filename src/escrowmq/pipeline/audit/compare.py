@@ -97,6 +97,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     along: list[tuple[str, int, str, int]] = field(default_factory=list)
     ages_ms: list[int] = field(default_factory=list)
+    #: Why finding nothing proves too little.
+    unproved: str = ""
 
 
 def compare_records(work: Work) -> Outcome:

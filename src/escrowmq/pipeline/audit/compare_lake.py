@@ -11,10 +11,16 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.audit.compare import Outcome, Work
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.audit.joins import NAME
-from escrowmq.pipeline.audit.lake import decisions, findings_in_life_lines, findings_in_messages
+from escrowmq.pipeline.audit.lake import (
+    REACH,
+    decisions,
+    findings_in_life_lines,
+    findings_in_messages,
+)
 from escrowmq.pipeline.audit.pins import Pin, take_pins
 from escrowmq.pipeline.audit.views import Views
 from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.marks import is_marked, kept_from_ms, marked_end
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
 from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
 from escrowmq.pipeline.views.facts import (
@@ -31,17 +37,19 @@ from escrowmq.pipeline.views.facts import (
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 LOOKS_MAX = 4
 
 _PLACE = (BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS)
 _SPANS = (
-    f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint, end bigint, end_after bigint"
+    f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint, end bigint,"
+    f" end_after bigint, {REACH}"
 )
 _STARTS = (
     f"{BROKER} string, known_from bigint, log_start bigint, log_end bigint,"
-    " log_end_after bigint, cut_from bigint"
+    f" log_end_after bigint, cut_from bigint, {REACH}"
 )
 #: The brokers no longer have it, perhaps because retention went on while it was read.
 _UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.value)
@@ -50,9 +58,6 @@ _UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.va
 def compare_lake(work: Work) -> Outcome:
     """Archived messages and life lines."""
     lake = Lake(work.request.lake)
-    missing = [one.name for one in (MESSAGES, TRANSACTIONS) if lake.find(one) is None]
-    if MESSAGES.name in missing and TRANSACTIONS.name in missing:
-        raise RequestRefused("lake_missing", "nothing was archived there", lake=lake.uri)
     archived = _Archived(work.spark, lake)
     after = take_pins([pin.address for pin in work.pins])
     pins = work.pins
@@ -67,8 +72,12 @@ def compare_lake(work: Work) -> Outcome:
     else:
         # Retention is always faster: nobody can say what was there.
         found = found.where(~F.col(NAME).isin(*_UNKNOWN))
-    notes = [f"the lake has no table {name} yet" for name in missing]
-    return Outcome(found=found, counts=archived.counts(), notes=notes + archived.horizon(pins))
+    return Outcome(
+        found=found,
+        counts=archived.counts(),
+        notes=archived.horizon(pins),
+        unproved=archived.unproved(),
+    )
 
 
 def _begins(pins: Sequence[Pin]) -> list[tuple[int, list[int]]]:
@@ -80,6 +89,9 @@ class _Archived:
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
+        # Positions before the rows, and what retention deleted after them: all that lies between
+        # is there in the rows.
+        self._messages_at, self._events_at = (_found(lake, one) for one in (MESSAGES, TRANSACTIONS))
         # The quarantine after the messages: it gets its part of a batch first.
         self._messages = _named(spark, lake, MESSAGES).select(*_PLACE)
         self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE)
@@ -87,6 +99,9 @@ class _Archived:
         self._events = events.select(
             BROKER, F.col(HEAD).alias(HALF_OFFSET), EVENT, LOG_OFFSET, AT_MS
         )
+        later = [lake.find(one) for one in (MESSAGES, QUARANTINE)]
+        self._messages_kept_ms = max(kept_from_ms(one) for one in later if one is not None)
+        self._events_kept_ms = kept_from_ms(_found(lake, TRANSACTIONS))
 
     def findings(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
         """What the brokers at these pins say otherwise.
@@ -109,7 +124,14 @@ class _Archived:
             for queue in pin.queues
         }
         spans = [
-            (*key, queue.start, queue.end, ends.get(key, queue.end))
+            (
+                *key,
+                queue.start,
+                queue.end,
+                ends.get(key, queue.end),
+                _archived_end(self._messages_at, *key),
+                self._messages_kept_ms,
+            )
             for pin in pins
             for queue in pin.queues
             for key in [(pin.name, queue.topic, queue.queue_id)]
@@ -122,6 +144,8 @@ class _Archived:
                 pin.log_end,
                 later.log_end,
                 pin.known_from * pin.is_cut,
+                _archived_end(self._events_at, pin.name),
+                self._events_kept_ms,
             )
             for pin, later in zip(pins, after, strict=True)
         ]
@@ -145,17 +169,37 @@ class _Archived:
 
     def horizon(self, pins: Sequence[Pin]) -> list[str]:
         """How far the archive is."""
-        reached = {
-            row[BROKER]: row["high"]
-            for row in self._events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("high")).collect()
-        }
+        ends = [(pin, _archived_end(self._events_at, pin.name)) for pin in pins]
         return [
-            f"{pin.name}: decisions are archived up to log offset {reached[pin.name]}"
-            f" of {pin.log_end}"
-            if pin.name in reached
+            f"{pin.name}: decisions are archived up to log offset {end} of {pin.log_end}"
+            if end
             else f"{pin.name}: nothing of this broker is archived"
-            for pin in pins
+            for pin, end in ends
+            if end is not None
         ]
+
+    def unproved(self) -> str:
+        """Why rows may be missing that are not found to be."""
+        if is_marked(self._messages_at) and is_marked(self._events_at):
+            return ""
+        return (
+            "the archive has not recorded its position in this lake, so rows may be missing at the"
+            " beginning and the end of a queue: run the archive of this version once"
+        )
+
+
+def _archived_end(delta: DeltaTable, *place: object) -> int | None:
+    """Up to where the archive says it is; None if it does not say."""
+    return marked_end(delta, *place) if is_marked(delta) else None
+
+
+def _found(lake: Lake, table: LakeTable) -> DeltaTable:
+    """A table that an archive makes before it archives anything."""
+    found = lake.find(table)
+    if found is None:
+        text = "there is no such table: nothing was archived there, or it was deleted"
+        raise RequestRefused("lake_missing", text, lake=lake.uri, table=table.name)
+    return found
 
 
 def _named(spark: SparkSession, lake: Lake, table: LakeTable) -> DataFrame:
