@@ -126,6 +126,7 @@ class OwnAdmin:
             half_offset=half.half_offset,
             resolution=resolution,
             by=f"{header.by}{BY_HAND}{header.reason}",
+            is_forced=header.is_forced,
         )
 
         def settled(decision: Decision) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.own_calls import OwnCalls
 
+FORCED = "(forced; "
+"""Before what the ledger said, at the end of the reason of a decision that was forced."""
+
 #: In these a transaction waits for a decision.
 _OPEN = ("prepared", "parked")
 _AGREES = {Resolution.COMMIT: Outcome.COMMITTED, Resolution.ROLLBACK: Outcome.ROLLED_BACK}
@@ -61,11 +64,15 @@ def settle_by_hand(
                 says=said.reason or said.outcome.value,
             )
         if force:
-            reason = f"{reason} (forced; the ledger said {said.reason or said.outcome.value})"
+            reason = f"{reason} {FORCED}the ledger said {said.reason or said.outcome.value})"
     elif force and told.state in _OPEN:
-        reason = f"{reason} (forced; it has no ledger)"
+        reason = f"{reason} {FORCED}it has no ledger)"
     header = SettleHeader(
-        half_offset=told.half_offset, resolution=resolution.value, reason=reason, by=by
+        half_offset=told.half_offset,
+        resolution=resolution.value,
+        reason=reason,
+        by=by,
+        is_forced=force,
     )
     answer = calls.call(OwnCode.SETTLE, header).header
     assert isinstance(answer, SettleAnswer)

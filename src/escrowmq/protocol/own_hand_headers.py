@@ -27,6 +27,8 @@ class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
     resolution: str
     #: Why, for the record.
     reason: str
+    #: By force, whatever the ledger says: it goes on record, and an audit lists it.
+    is_forced: bool = False
 
 
 class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     log_offset: int | None = None
     #: The answer to a back-check: an UNKNOWN is then recorded.
     from_check: bool = False
+    #: A person decides by force, whatever the ledger says: it goes on record.
+    is_forced: bool = False
 
 
 class CheckSent(msgspec.Struct, frozen=True, kw_only=True):
