@@ -51,6 +51,9 @@ def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
         settle(shop, "ghost", Resolution.COMMIT, force=True, reason="customer called")
         shop.day.hold("several", [shop.day.sent()] * 2, ledger=shop.ledger)
         settle(shop, "several", Resolution.COMMIT, force=True, reason="customer called")
+        shop.day.hold("undone", ledger=shop.ledger)
+        shop.row("undone")
+        settle(shop, "undone", Resolution.ROLLBACK, force=True, reason="customer called")
         shop.day.hold("agreed", ledger=shop.ledger)
         shop.row("agreed")
         settle(shop, "agreed", Resolution.COMMIT, force=False, reason="I was forced; the ledger")
@@ -59,7 +62,7 @@ def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
             lambda ids: dict.fromkeys(ids, Outcome.COMMITTED),
             now_ms=shop.broker.clock.now_ms(),
         )
-        assert swept == 2
+        assert swept == 3
         request = replace(shop.request(), lake="", business=None)
         report = run_audit(spark, request)
         assert [one.name for one in report.findings] == [Finding.DECIDED_BY_FORCE]
@@ -68,7 +71,9 @@ def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
         assert [case.half_offset for case in listed.cases] == [
             shop.day.heads["ghost"],
             shop.day.heads["several"],
+            shop.day.heads["undone"],
         ]
+        assert listed.cases[2].detail.startswith("rolled_back by operator by hand: ")
         ghost = listed.cases[0]
         assert ghost.transaction_id == "ghost"
         assert ghost.producer_group == "pay"

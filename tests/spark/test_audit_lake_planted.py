@@ -147,6 +147,31 @@ def test_what_the_lakes_own_retention_deleted_is_not_missed(
         ]
 
 
+def test_the_archive_records_what_an_older_one_has_archived(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened_shop(spark, tmp_path) as shop:
+        fill(shop, SOUND)
+        with monkeypatch.context() as older:
+            older.setattr("escrowmq.pipeline.archive.stream.begin_marks", lambda *_: None)
+            for stream in ("messages", "events"):
+                name = f"escrowmq.pipeline.archive.{stream}.with_marks"
+                older.setattr(name, lambda entitled, _: entitled)
+            shop.archive()
+        assert compared(spark, shop).unproved
+        # Nothing new has come: it is enough that the archive runs.
+        shop.archive()
+        shop.lake.open(MESSAGES).delete("queue_id = 0 AND queue_offset = 5")
+        shop.lake.open(TRANSACTIONS).delete()
+        outcome = compared(spark, shop)
+        assert outcome.unproved == ""
+        names = {name for name, _ in heads(outcome)}
+        assert names == {
+            Finding.LAKE_MESSAGE_MISSING.value,
+            Finding.LAKE_DECISION_MISSING.value,
+        }
+
+
 def test_a_lake_without_a_recorded_position_is_no_proof_until_the_archive_has_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:

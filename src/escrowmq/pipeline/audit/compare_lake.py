@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOOKS_MAX = 4
+
+PlaceT = TypeVar("PlaceT", bound=tuple[object, ...])
 
 _PLACE = (BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS)
 _SPANS = (
@@ -118,24 +120,42 @@ class _Archived:
                     TRANSACTION_ID: F.lit(None).cast("string"),
                 }
             )
-        ends = {
+        in_messages = findings_in_messages(
+            visible, self._messages, self._quarantine, self._spans(pins, after)
+        )
+        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
+        in_life_lines = findings_in_life_lines(
+            decisions(ops), self._events, self._starts(pins, after)
+        )
+        return in_messages.unionByName(in_life_lines)
+
+    def _spans(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
+        """The queues: what the broker has of them, and what the archive says it has."""
+        ends_after = {
             (pin.name, queue.topic, queue.queue_id): queue.end
             for pin in after
             for queue in pin.queues
         }
+        queues = {
+            (pin.name, queue.topic, queue.queue_id): queue for pin in pins for queue in pin.queues
+        }
+        archived = _archived_ends(self._messages_at, queues)
         spans = [
             (
                 *key,
                 queue.start,
                 queue.end,
-                ends.get(key, queue.end),
-                _archived_end(self._messages_at, *key),
+                ends_after.get(key, queue.end),
+                archived.get(key),
                 self._messages_kept_ms,
             )
-            for pin in pins
-            for queue in pin.queues
-            for key in [(pin.name, queue.topic, queue.queue_id)]
+            for key, queue in queues.items()
         ]
+        return self._spark.createDataFrame(spans, _SPANS)
+
+    def _starts(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
+        """The same of the logs."""
+        archived = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         starts = [
             (
                 pin.name,
@@ -144,19 +164,12 @@ class _Archived:
                 pin.log_end,
                 later.log_end,
                 pin.known_from * pin.is_cut,
-                _archived_end(self._events_at, pin.name),
+                archived.get((pin.name,)),
                 self._events_kept_ms,
             )
             for pin, later in zip(pins, after, strict=True)
         ]
-        in_messages = findings_in_messages(
-            visible, self._messages, self._quarantine, self._spark.createDataFrame(spans, _SPANS)
-        )
-        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
-        in_life_lines = findings_in_life_lines(
-            decisions(ops), self._events, self._spark.createDataFrame(starts, _STARTS)
-        )
-        return in_messages.unionByName(in_life_lines)
+        return self._spark.createDataFrame(starts, _STARTS)
 
     def counts(self) -> dict[str, int]:
         """How much there was to compare."""
@@ -169,12 +182,13 @@ class _Archived:
 
     def horizon(self, pins: Sequence[Pin]) -> list[str]:
         """How far the archive is."""
-        ends = [(pin, _archived_end(self._events_at, pin.name)) for pin in pins]
+        ends = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         return [
             f"{pin.name}: decisions are archived up to log offset {end} of {pin.log_end}"
             if end
             else f"{pin.name}: nothing of this broker is archived"
-            for pin, end in ends
+            for pin in pins
+            for end in [ends.get((pin.name,))]
             if end is not None
         ]
 
@@ -188,9 +202,11 @@ class _Archived:
         )
 
 
-def _archived_end(delta: DeltaTable, *place: object) -> int | None:
-    """Up to where the archive says it is; None if it does not say."""
-    return marked_end(delta, *place) if is_marked(delta) else None
+def _archived_ends(delta: DeltaTable, places: Iterable[PlaceT]) -> dict[PlaceT, int]:
+    """Up to where the archive says it is, by place; empty if it does not say."""
+    if not is_marked(delta):
+        return {}
+    return {place: marked_end(delta, *place) for place in places}
 
 
 def _found(lake: Lake, table: LakeTable) -> DeltaTable:
