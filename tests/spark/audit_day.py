@@ -30,10 +30,16 @@ class Day:
     _batches: int = 0
 
     def sent(
-        self, body: bytes = b"body", *, key: str = "", queue_id: int = 0, delay_s: int = 0
+        self,
+        body: bytes = b"body",
+        *,
+        key: str = "",
+        queue_id: int = 0,
+        delay_s: int = 0,
+        **more: str,
     ) -> SentRow:
-        """A message."""
-        properties = {"KEYS": key} if key else {}
+        """A message; ``more`` are properties, such as TAGS."""
+        properties = {"KEYS": key, **more} if key else {**more}
         if delay_s:
             properties["TIMER_DELAY_SEC"] = str(delay_s)
         return SentRow(

@@ -128,6 +128,7 @@ class OwnAdmin:
             by=f"{header.by}{BY_HAND}{header.reason}",
             epoch=header.epoch,
             seen_to=header.log_end,
+            is_forced=header.is_forced,
         )
 
         def settled(decision: Decision) -> None:

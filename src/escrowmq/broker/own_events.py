@@ -71,6 +71,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     #: The queue, and the first of the queue offsets that were given.
     queue: int = NOTHING
     queue_offset: int = NOTHING
+    #: 1 for a decision by force.
+    forced: int = NOTHING
     transaction_id: str | None = None
     by: str | None = None
     detail: str | None = None
@@ -137,8 +139,9 @@ def _checked(record: Asked | Answered) -> Event:
 
 def _decided(record: Decided) -> Iterator[Event]:
     kind, head = OF_STATE[State(record.state)], record.head
+    forced = 1 if record.is_forced else NOTHING
     for first, count in record.ranges:
-        yield Event(kind=kind, head=head, first=first, count=count, by=record.by)
+        yield Event(kind=kind, head=head, first=first, count=count, by=record.by, forced=forced)
     for span in record.given:
         # Of several messages nobody wrote down which is where.
         first = head if record.ranges == [(head, 1)] else NOTHING

@@ -216,6 +216,7 @@ class OwnRecords:
             "decided_by": lambda: told.text("by"),
             "app_id": lambda: told.text("app_id"),
             "batch_id": lambda: told.text("batch_id"),
+            "is_forced": lambda: told.plain("forced") == 1,
         }
 
     def _check_columns(self, told: Told) -> ColumnMakers:

@@ -35,6 +35,7 @@ _NUMBERS = (
     "checks_sent",
     "queue",
     "queue_offset",
+    "forced",
 )
 _LAYOUT = np.dtype([(name, "<i8") for name in _NUMBERS])
 _OF_EVENTS = _NUMBERS[2:]

@@ -66,6 +66,15 @@ MessageKeyOption = Annotated[
     str | None,
     typer.Option("--message-key", metavar="keys|property:NAME", help="Where messages have it."),
 ]
+EventsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--event",
+        metavar="EVENT",
+        help="A row has one message of each: 'tag:paid', 'property:NAME=VALUE', also with"
+        " ' where SQL' for its rows; may be repeated.",
+    ),
+]
 TopicsOption = Annotated[
     list[str] | None,
     typer.Option("--topic", help="Whose messages and consumers count; may be repeated."),
@@ -87,18 +96,21 @@ class _Business:
     where: str | None
     url: str | None
     message_key: str | None
+    events: tuple[str, ...]
 
     def given(
         self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]
     ) -> BusinessTable | None:
         """The table, if there is one."""
         from escrowmq.pipeline.audit.business import BusinessTable
+        from escrowmq.pipeline.audit.business_events import business_event
 
         options = {
             "--key": self.key,
             "--where": self.where,
             "--business-url": self.url,
             "--message-key": self.message_key,
+            "--event": next(iter(self.events), None),
         }
         if self.table is None:
             for option, value in options.items():
@@ -113,6 +125,7 @@ class _Business:
             key=self.key,
             where=self.where or "",
             message_key=self.message_key or "keys",
+            events=tuple(map(business_event, self.events)),
         )
 
     def _url(self, ledgers: Mapping[str, LedgerConfig], environ: Mapping[str, str]) -> str:
@@ -145,6 +158,7 @@ def audit(
     where: WhereOption = None,
     business_url: UrlOption = None,
     message_key: MessageKeyOption = None,
+    events: EventsOption = None,
     topics: TopicsOption = None,
     since: SinceOption = None,
     report: ReportOption = None,
@@ -166,7 +180,7 @@ def audit(
         raise _bad("--without-lake", "not together with --lake", "")
     in_data = str(data / "lake") if data else settings.lake_uri
     lake = "" if without_lake else lake_uri or in_data
-    business = _Business(business_table, key, where, business_url, message_key)
+    business = _Business(business_table, key, where, business_url, message_key, tuple(events or ()))
     from escrowmq.pipeline.audit.compare import AuditRequest
 
     request = AuditRequest(

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
     from escrowmq.model.lineage import Sight
 
+FORCED = "(forced; "
+"""Before what the ledger said, at the end of the reason of a decision that was forced."""
+
 #: In these a transaction waits for a decision.
 _OPEN = ("prepared", "parked")
 _AGREES = {Resolution.COMMIT: Outcome.COMMITTED, Resolution.ROLLBACK: Outcome.ROLLED_BACK}
@@ -74,9 +77,9 @@ def settle_by_hand(
                 says=said.reason or said.outcome.value,
             )
         if force:
-            reason = f"{reason} (forced; the ledger said {said.reason or said.outcome.value})"
+            reason = f"{reason} {FORCED}the ledger said {said.reason or said.outcome.value})"
     elif force and told.state in _OPEN:
-        reason = f"{reason} (forced; it has no ledger)"
+        reason = f"{reason} {FORCED}it has no ledger)"
     header = SettleHeader(
         half_offset=told.half_offset,
         resolution=resolution.value,
@@ -84,6 +87,7 @@ def settle_by_hand(
         by=by,
         epoch=status.epoch,
         log_end=status.log_end,
+        is_forced=force,
     )
     answer = calls.call(OwnCode.SETTLE, header).header
     assert isinstance(answer, SettleAnswer)

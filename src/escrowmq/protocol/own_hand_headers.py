@@ -31,6 +31,8 @@ class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
     #: of the store refuses.
     epoch: str = ""
     log_end: Int64 = -1
+    #: By force, whatever the ledger says: it goes on record, and an audit lists it.
+    is_forced: bool = False
 
 
 class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):

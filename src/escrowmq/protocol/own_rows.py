@@ -85,6 +85,8 @@ class OpRow(Row, frozen=True):
     #: Of a batch decision; null for any other.
     app_id: str | None
     batch_id: str | None
+    #: A person decided it by force, whatever its ledger said.
+    is_forced: bool
 
 
 class CheckRow(Row, frozen=True):

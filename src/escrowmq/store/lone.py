@@ -136,7 +136,7 @@ def _with_keys(count: int) -> Struct:
 
 def _encode_decision(record: Decided) -> bytes | None:
     row, given = record.head, record.given
-    if record.ranges != [(row, 1)] or record.waiting:
+    if record.ranges != [(row, 1)] or record.waiting or record.is_forced:
         return None
     queue, queue_offset = (given[0].queue, given[0].first) if given else (-1, -1)
     head = _DECISION.pack(MARK, DECISION_KIND, record.state, 0, queue, row, queue_offset)

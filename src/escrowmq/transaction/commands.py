@@ -76,6 +76,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     from_check: bool = False
     #: Why it is UNKNOWN, in the producer's words; recorded with the answer.
     remark: str = ""
+    #: A person decides by force, whatever the ledger says: it goes on record.
+    is_forced: bool = False
 
 
 class CheckSent(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,6 +103,8 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag=6):
     given: list[Span]
     #: Rows that become visible later, and when.
     waiting: list[tuple[int, int]]
+    #: A person decided it by force, whatever its ledger said.
+    is_forced: bool = False
 
 
 class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):

@@ -33,7 +33,7 @@ def end(core: Transactions, command: End, now_ms: int) -> Decision:
     settled = SETTLES.get((half.state, command.resolution))
     if settled is None or settled is half.state:
         return answer_again(core, half, repeated=settled is half.state)
-    return settle(core, half, settled, command.by, now_ms)
+    return settle(core, half, settled, command.by, now_ms, is_forced=command.is_forced)
 
 
 def disagreement(core: Transactions, half: Half, command: End) -> Decision | None:
@@ -100,7 +100,15 @@ def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
     )
 
 
-def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int) -> Decision:
+def settle(
+    core: Transactions,
+    half: Half,
+    settled: State,
+    by: str,
+    now_ms: int,
+    *,
+    is_forced: bool = False,
+) -> Decision:
     """The record that decides an undecided transaction."""
     named = half.half_offset
     head = core.head_of(half.first)
@@ -108,7 +116,8 @@ def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int)
     ranges = [(named, 1)] if is_alone else core.ranges_of(head)
     reply = Settled(half_offset=named, state=settled, by=by, at_ms=now_ms, repeated=False)
     if settled is State.ROLLED_BACK:
-        return Decision(records=(Decided(head, settled, by, ranges, [], []),), reply=reply)
+        rolled_back = Decided(head, settled, by, ranges, [], [], is_forced)
+        return Decision(records=(rolled_back,), reply=reply)
     carries: tuple[int, ...] = ()
     waiting: list[tuple[int, int]] = []
     waits: set[int] = set()
@@ -122,5 +131,5 @@ def settle(core: Transactions, half: Half, settled: State, by: str, now_ms: int)
     # The head is the oldest: while it is young, nothing else needs a look.
     if half.half_offset != head or now_ms - half.stored_at_ms >= core.copy_after_ms:
         carries = stale_requests(core, ranges, waits, now_ms)
-    decided = Decided(head, settled, by, ranges, given, waiting)
+    decided = Decided(head, settled, by, ranges, given, waiting, is_forced)
     return Decision(records=(decided,), reply=reply, carries=carries)

@@ -12,7 +12,7 @@ from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, Produ
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
-from escrowmq.protocol.own_headers import PagedHeader, TopicFilterHeader
+from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import GroupRow, OffsetRow
 from escrowmq.store.meta import Group
 from escrowmq.transaction.commands import Park
@@ -92,6 +92,24 @@ async def test_a_transaction_is_settled_by_hand_and_says_so(tmp_path: Path) -> N
         with pytest.raises(RequestRefused, match="already_committed"):
             await ask(peer, OwnCode.SETTLE, settling(half_offset=0, resolution="rollback"))
         assert server.broker.contradictions.count == 1
+
+
+@pytest.mark.parametrize("resolution", ["commit", "rollback"])
+async def test_that_a_settlement_was_forced_is_in_its_op_record(
+    tmp_path: Path, resolution: str
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for name in ("asked", "forced", "two-forced"):
+            await hold(peer, name, *[sent(b"paid")] * (2 if name == "two-forced" else 1))
+            header = settling(
+                transaction_id=name, resolution=resolution, is_forced=name.endswith("forced")
+            )
+            await ask(peer, OwnCode.SETTLE, header)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        ops = await all_rows(peer, OwnCode.LIST_OPS, LogRangeHeader())
+        assert [(op.head, op.is_forced) for op in ops] == [(0, False), (1, True), (2, True)]
 
 
 async def test_a_settlement_has_an_outcome_and_a_reason(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ OTHERS = [
         "two messages",
         (msgspec.structs.replace(HALF, placed=Placed([3, 3], [1, 1], [0, 0], [0, 0], [0, 0])),),
     ),
+    Other("a decision by force", (msgspec.structs.replace(COMMIT, is_forced=True),)),
     Other("two rows", (msgspec.structs.replace(COMMIT, ranges=[(7, 2)]),)),
     Other("two requests", (msgspec.structs.replace(COMMIT, ranges=[(7, 1), (9, 1)]),)),
     Other("one that waits", (msgspec.structs.replace(COMMIT, given=[], waiting=[(7, 9)]),)),

@@ -10,6 +10,7 @@ from escrowmq.pipeline.archive.claim import Claim, Place
 from escrowmq.pipeline.archive.stream import ArchiveStream
 from escrowmq.pipeline.archive.tasks import EVENT_COLUMNS, Batch, Target, WriteEvents, written_by
 from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.marks import with_marks
 from escrowmq.pipeline.lake.tables import TRANSACTIONS
 from escrowmq.pipeline.views.facts import BROKER, LOG_OFFSET
 
@@ -32,7 +33,8 @@ class EventStream(ArchiveStream):
     def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
         task = WriteEvents(Target.of(self._lake, TRANSACTIONS))
         files = written_by(self._spark, batch, task)
-        is_new = self._lake.commit(TRANSACTIONS, files, owner.entitled(batch.number))
+        entitled = with_marks(owner.entitled(batch.number), batch.marks)
+        is_new = self._lake.commit(TRANSACTIONS, files, entitled)
         return files if is_new else []
 
     def _take_over(self, _place: Place) -> str:

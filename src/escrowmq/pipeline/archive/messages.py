@@ -17,6 +17,7 @@ from escrowmq.pipeline.archive.tasks import (
 )
 from escrowmq.pipeline.lake.delta import Entitlement, told
 from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.marks import with_marks
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
 
 
@@ -46,7 +47,8 @@ class MessageStream(ArchiveStream):
         if poison:
             self._lake.commit(QUARANTINE, poison, _once(owner, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
-        is_new = self._lake.commit(MESSAGES, good, owner.entitled(batch.number))
+        entitled = with_marks(owner.entitled(batch.number), batch.marks)
+        is_new = self._lake.commit(MESSAGES, good, entitled)
         return files if is_new else []
 
     def _take_over(self, place: Place) -> str:

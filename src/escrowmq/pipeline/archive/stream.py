@@ -21,6 +21,7 @@ from escrowmq.pipeline.archive.tasks import Batch
 from escrowmq.pipeline.data_source import EscrowSource
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.files import WrittenFile
+from escrowmq.pipeline.lake.marks import begin_marks, moved
 from escrowmq.pipeline.lake.storage import absolute, for_spark
 from escrowmq.pipeline.lake.tables import LakeTable
 
@@ -123,6 +124,7 @@ class ArchiveStream(ABC):
         self._reader = EscrowSource(options).streamReader(EscrowSource(options).schema())
         batch = owner.place(self._lake.open(self.table)).batch
         self._position = self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
+        begin_marks(self._lake, self.table, self._position)
         source = self._spark.readStream.format("escrowmq").options(**options).load()
         self._query = (
             # The rows as Spark would read them are never asked for.
@@ -205,7 +207,9 @@ class ArchiveStream(ABC):
     def _planned(self, owner: Claim, batch: int) -> Batch:
         assert self._reader is not None
         start = owner.planned(batch - 1) if batch else self._reader.initialOffset()
-        return Batch(batch, self._reader, self._reader.partitions(start, owner.planned(batch)))
+        end = owner.planned(batch)
+        parts = self._reader.partitions(start, end)
+        return Batch(batch, self._reader, parts, moved(start, end))
 
 
 def covers(position: Mapping[str, Any], target: Mapping[str, Any]) -> bool:

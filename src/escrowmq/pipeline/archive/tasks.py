@@ -23,6 +23,7 @@ from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, La
 from escrowmq.pipeline.views.facts import BROKER, BROKER_NAME
 
 if TYPE_CHECKING:
+    from deltalake import Transaction
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -55,6 +56,8 @@ class Batch:
     number: int
     reader: DataSourceStreamReader
     parts: Sequence[InputPartition]
+    #: The positions that it moves, for its commit.
+    marks: Sequence[Transaction]
 
 
 #: In a task: rows in, what the driver must know of the files out.

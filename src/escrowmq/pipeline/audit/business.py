@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 
 from escrowmq.client.databases import opener_of, reading
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.pipeline.audit.business_events import EVENT, BusinessEvent, by_event
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.source.message_columns import (
@@ -35,7 +36,7 @@ PAGE_ROWS = 10_000
 LOCK_WAIT_MS = 10_000
 
 KEY, ROW_COUNT, MESSAGES = "business_key", "row_count", "messages"
-COUNTED = f"{KEY} string, {ROW_COUNT} bigint"
+COUNTED = f"{EVENT} string, {KEY} string, {ROW_COUNT} bigint"
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*){0,2}")
 _PROPERTY = "property:"
@@ -53,6 +54,8 @@ class BusinessTable:
     where: str = ""
     #: ``keys``, or ``property:NAME``.
     message_key: str = KEYS
+    #: A row has one message of each; without any, one message.
+    events: tuple[BusinessEvent, ...] = ()
 
     def __post_init__(self) -> None:
         for option, name in (("--business-table", self.table), ("--key", self.key)):
@@ -65,6 +68,16 @@ class BusinessTable:
                 option="--message-key",
                 value=self.message_key[:256],
             )
+        names = [event.which for event in self.events]
+        if len(set(names)) < len(names):
+            raise RequestRefused(
+                "bad_option", "each event once", option="--event", value=", ".join(names)[:256]
+            )
+
+    @property
+    def all_events(self) -> tuple[BusinessEvent, ...]:
+        """The events that are compared; a message of any kind is one too."""
+        return self.events or (BusinessEvent(),)
 
     @property
     def property_name(self) -> str:
@@ -76,11 +89,14 @@ class BusinessTable:
     def message_columns(self) -> tuple[str, ...]:
         """What must be read of messages."""
         key = PROPERTIES if self.property_name else KEYS
-        return (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, TRANSACTION_ID, key)
+        place = (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, TRANSACTION_ID)
+        told = [event.column for event in self.events]
+        return tuple(dict.fromkeys((*place, key, *filter(None, told))))
 
-    def counts_sql(self, further: str = "", limit: str = "") -> str:
-        """Keys in their order, and how many rows each has."""
-        conditions = [f"{self.key} IS NOT NULL", f"({self.where})" if self.where else "", further]
+    def counts_sql(self, event: BusinessEvent, further: str = "", limit: str = "") -> str:
+        """Keys of rows that must have this event, in their order, and how many rows each has."""
+        given = [f"({one})" for one in (self.where, event.where) if one]
+        conditions = [f"{self.key} IS NOT NULL", *given, further]
         return (
             f"SELECT {self.key}, COUNT(*) FROM {self.table}"  # noqa: S608 -- names that were checked, and the operator's own condition
             f" WHERE {' AND '.join(filter(None, conditions))}"
@@ -89,12 +105,13 @@ class BusinessTable:
 
 
 def business_rows(spark: SparkSession, table: BusinessTable) -> DataFrame:
-    """The keys of the rows (``COUNTED``); one task reads them, in pages."""
+    """The keys of the rows (``COUNTED``), for each event; one task reads them, in pages."""
 
     def read(batches: Batches) -> Batches:
         for _ in batches:
             with _opened(table) as link:
-                yield from _pages(link, table)
+                for event in table.all_events:
+                    yield from _pages(link, table, event)
 
     return spark.range(1, numPartitions=1).mapInArrow(read, COUNTED)
 
@@ -113,23 +130,24 @@ def _opened(table: BusinessTable) -> Iterator[Link]:
         ) from error
 
 
-def _pages(link: Link, table: BusinessTable) -> Batches:
+def _pages(link: Link, table: BusinessTable, event: BusinessEvent) -> Batches:
     # As the database gave it: as text it might come at another place of the order.
     last: tuple[Any, ...] = ()
     while True:
         further = f"{table.key} > ?" if last else ""
-        sql = table.counts_sql(further, f" LIMIT {PAGE_ROWS}")
+        sql = table.counts_sql(event, further, f" LIMIT {PAGE_ROWS}")
         with reading(link, LOCK_WAIT_MS):
             rows = link.execute(sql, last).rows
-        yield _batch(rows)
+        yield _batch(event, rows)
         if len(rows) < PAGE_ROWS:
             return
         last = (rows[-1][0],)
 
 
-def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+def _batch(event: BusinessEvent, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
     return pa.record_batch(
         {
+            EVENT: pa.array([event.which] * len(rows), pa.string()),
             KEY: pa.array([str(row[0]) for row in rows], pa.string()),
             ROW_COUNT: pa.array([row[1] for row in rows], pa.int64()),
         }
@@ -137,19 +155,20 @@ def _batch(rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
 
 
 def keyed(messages: DataFrame, table: BusinessTable) -> DataFrame:
-    """Messages with each of their keys; one without any has a null."""
+    """Messages with their events, and each of their keys; one without any has a null."""
     if table.property_name:
         keys: Column = F.array(F.col(PROPERTIES)[table.property_name])
     else:
         keys = F.array_distinct(F.split(KEYS, " +"))
     known = F.filter(keys, lambda key: key.isNotNull() & (key != ""))
-    return messages.withColumn(KEY, F.explode_outer(known))
+    return by_event(messages, table.all_events).withColumn(KEY, F.explode_outer(known))
 
 
 def rows_without(rows: DataFrame, by_key: DataFrame) -> DataFrame:
     """Rows with fewer or more messages than there must be: COUNTED, and ``messages``."""
-    counted = by_key.where(F.col(KEY).isNotNull()).groupBy(KEY).agg(F.count("*").alias(MESSAGES))
-    compared = rows.join(counted, on=KEY, how="left")
+    known = by_key.where(F.col(KEY).isNotNull())
+    counted = known.groupBy(EVENT, KEY).agg(F.count("*").alias(MESSAGES))
+    compared = rows.join(counted, on=[EVENT, KEY], how="left")
     return compared.withColumn(MESSAGES, F.coalesce(MESSAGES, F.lit(0))).where(
         F.col(MESSAGES) != F.col(ROW_COUNT)
     )
@@ -157,8 +176,8 @@ def rows_without(rows: DataFrame, by_key: DataFrame) -> DataFrame:
 
 def messages_without(by_key: DataFrame, rows: DataFrame) -> DataFrame:
     """Messages none of whose keys has a row, with one of the keys."""
-    place = [BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET]
-    founded = by_key.join(rows, on=KEY, how="inner").select(*place).distinct()
+    place = [EVENT, BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET]
+    founded = by_key.join(rows, on=[EVENT, KEY], how="inner").select(*place).distinct()
     return by_key.join(founded, on=place, how="left_anti").dropDuplicates(place)
 
 
@@ -178,7 +197,7 @@ def told_rows(found: DataFrame, table: BusinessTable) -> DataFrame:
         nothing.cast("string").alias(TRANSACTION_ID),
         nothing.cast("string").alias(PRODUCER_GROUP),
         nothing.cast("bigint").alias(AT_MS),
-        F.concat_ws("; ", key, counts).alias(DETAIL),
+        F.concat_ws("; ", key, _event(), counts).alias(DETAIL),
     )
 
 
@@ -193,5 +212,12 @@ def told_messages(found: DataFrame, table: BusinessTable) -> DataFrame:
         TRANSACTION_ID,
         F.lit(None).cast("string").alias(PRODUCER_GROUP),
         F.col(VISIBLE_AT_MS).alias(AT_MS),
-        F.concat_ws("; ", place, key, F.lit(f"no such row in {table.table}")).alias(DETAIL),
+        F.concat_ws("; ", place, _event(), key, F.lit(f"no such row in {table.table}")).alias(
+            DETAIL
+        ),
     )
+
+
+def _event() -> Column:
+    """The event's name; null if none was given."""
+    return F.when(F.col(EVENT) != "", F.concat(F.lit("event "), F.col(EVENT)))

@@ -58,9 +58,9 @@ def told(found: DataFrame) -> DataFrame:
             for name, text in _COUNTED.items()
         )
     )
-    other = F.coalesce(counted, F.concat(F.lit("the other side: "), _label(OTHER)))
+    other = F.coalesce(counted, F.concat(F.lit("the other side: "), state_label(OTHER)))
     messages = F.concat(F.col(COUNT), F.lit(" messages"))
-    recorded = F.concat(F.lit("by the records: "), _label(RECORDED))
+    recorded = F.concat(F.lit("by the records: "), state_label(RECORDED))
     return found.select(
         NAME,
         BROKER,
@@ -86,7 +86,7 @@ def told_damage(events: DataFrame) -> DataFrame:
     )
 
 
-def _label(name: str) -> Column:
+def state_label(name: str) -> Column:
     """A state's name; null if there is none."""
     return F.coalesce(*(F.when(F.col(name) == int(one), F.lit(one.label)) for one in STATES))
 

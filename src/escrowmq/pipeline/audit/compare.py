@@ -17,6 +17,8 @@ from escrowmq.pipeline.audit.business import BusinessTable
 from escrowmq.pipeline.audit.cases import TOLD, told, told_damage
 from escrowmq.pipeline.audit.consumers import Progress, progress_cases
 from escrowmq.pipeline.audit.findings import Finding
+from escrowmq.pipeline.audit.forced import COLUMNS as FORCED_COLUMNS
+from escrowmq.pipeline.audit.forced import told_forced
 from escrowmq.pipeline.audit.joins import NAME
 from escrowmq.pipeline.audit.pins import Pin
 from escrowmq.pipeline.audit.views import Views
@@ -97,6 +99,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     along: list[tuple[str, int, str, int]] = field(default_factory=list)
     ages_ms: list[int] = field(default_factory=list)
+    #: Why finding nothing proves too little.
+    unproved: str = ""
 
 
 def compare_records(work: Work) -> Outcome:
@@ -107,7 +111,8 @@ def compare_records(work: Work) -> Outcome:
     found = records.look_again(work.spark, work.pins, judged.found)
     late, ages = undecided(work)
     damaged = records.unreadable(work.views, found)
-    told_all = told(found).unionByName(late)
+    forced = told_forced(work.views.ops(*FORCED_COLUMNS)).localCheckpoint(eager=True)
+    told_all = told(found).unionByName(late).unionByName(forced)
     if damaged is not None:
         told_all = told_all.unionByName(told_damage(damaged))
     notes = [_horizon(pin) for pin in work.pins if pin.log_start or pin.is_cut]

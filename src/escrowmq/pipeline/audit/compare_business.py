@@ -24,6 +24,7 @@ from escrowmq.pipeline.audit.business import (
     told_messages,
     told_rows,
 )
+from escrowmq.pipeline.audit.business_events import EVENT
 from escrowmq.pipeline.audit.compare import Outcome, Work
 from escrowmq.pipeline.audit.pins import Pin, QueueSpan, take_pins
 from escrowmq.pipeline.audit.views import Views
@@ -34,6 +35,7 @@ from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import HALF_OFFSET
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import FindMessagesHeader, ReadMessagesHeader
+from escrowmq.protocol.properties import parse_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 #: Retries and dead letters are copies of messages; what opens an attempt of the sink is none.
 _NO_MESSAGES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
 _SPANS = f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint"
-_PENDING = f"{KEY} string, pending bigint"
+_PENDING = f"{EVENT} string, {KEY} string, pending bigint"
 
 
 def compare_business(work: Work) -> Outcome:
@@ -69,7 +71,8 @@ def compare_business(work: Work) -> Outcome:
             # The table need not have anything to do with all of them.
             notes.append("only rows without a message are told: --topic says whose messages count")
         places = by_key.select(BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET).distinct()
-        counts = {"rows": rows.count(), "messages": places.count()}
+        keys = rows.select(KEY).distinct()
+        counts = {"rows": keys.count(), "messages": places.count()}
         return Outcome(found.localCheckpoint(eager=True), counts, notes)
     finally:
         rows.unpersist()
@@ -162,20 +165,22 @@ def _without_pending(
         later = views.visible("broker", *table.message_columns, since=work.pins, topics=topics)
         if later is None:
             return lost
-        pending = keyed(later, table).groupBy(KEY).agg(F.count("*").alias("pending"))
+        pending = keyed(later, table).groupBy(EVENT, KEY).agg(F.count("*").alias("pending"))
     else:
-        search = _search(work.pins, topics)
-        pending = lost.select(KEY).mapInArrow(search, _PENDING)
+        search = _search(work.pins, topics, table)
+        pending = lost.select(EVENT, KEY).mapInArrow(search, _PENDING)
     come = F.col(MESSAGES) + F.coalesce("pending", F.lit(0))
     return (
-        lost.join(pending, on=KEY, how="left")
+        lost.join(pending, on=[EVENT, KEY], how="left")
         .where(come < F.col(ROW_COUNT))
         .drop("pending")
         .localCheckpoint(eager=True)
     )
 
 
-def _search(pins: Sequence[Pin], topics: Sequence[str]) -> Callable[[Batches], Batches]:
+def _search(
+    pins: Sequence[Pin], topics: Sequence[str], table: BusinessTable
+) -> Callable[[Batches], Batches]:
     """Ask the brokers for messages by their keys; runs in tasks."""
     ends = {
         (pin.address, queue.topic, queue.queue_id): queue.end
@@ -183,12 +188,14 @@ def _search(pins: Sequence[Pin], topics: Sequence[str]) -> Callable[[Batches], B
         for queue in pin.queues
     }
     asked = [(pin.address, topic) for pin in pins for topic in topics]
+    events = {event.which: event for event in table.all_events}
 
-    def count(calls: OwnCalls, address: str, topic: str, key: str) -> int:
+    def count(calls: OwnCalls, address: str, topic: str, which: str, key: str) -> int:
         header = FindMessagesHeader(topic=topic, key=key, with_undecided=True)
         found = calls.call(OwnCode.FIND_MESSAGES, header).rows
         return sum(
             key in one.keys.split(" ")
+            and events[which].is_of(one.tags, parse_properties(one.properties.encode()))
             and (
                 one.queue_offset is None
                 or one.queue_offset >= ends.get((address, topic, one.queue_id), 0)
@@ -200,11 +207,13 @@ def _search(pins: Sequence[Pin], topics: Sequence[str]) -> Callable[[Batches], B
         links = {address: OwnCalls(address) for address, _ in asked}
         try:
             for batch in batches:
-                keys = batch.column(KEY).to_pylist()
-                counts = [sum(count(links[a], a, topic, key) for a, topic in asked) for key in keys]
-                yield pa.record_batch(
-                    {KEY: pa.array(keys, pa.string()), "pending": pa.array(counts, pa.int64())}
-                )
+                which, keys = (batch.column(name).to_pylist() for name in (EVENT, KEY))
+                counts = [
+                    sum(count(links[address], address, topic, *wanted) for address, topic in asked)
+                    for wanted in zip(which, keys, strict=True)
+                ]
+                names = {EVENT: pa.array(which, pa.string()), KEY: pa.array(keys, pa.string())}
+                yield pa.record_batch({**names, "pending": pa.array(counts, pa.int64())})
         finally:
             for link in links.values():
                 link.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
@@ -11,10 +11,16 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.audit.compare import Outcome, Work
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.audit.joins import NAME
-from escrowmq.pipeline.audit.lake import decisions, findings_in_life_lines, findings_in_messages
+from escrowmq.pipeline.audit.lake import (
+    REACH,
+    decisions,
+    findings_in_life_lines,
+    findings_in_messages,
+)
 from escrowmq.pipeline.audit.pins import Pin, take_pins
 from escrowmq.pipeline.audit.views import Views
 from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.marks import is_marked, kept_from_ms, marked_end
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
 from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOPIC, VISIBLE_AT_MS
 from escrowmq.pipeline.views.facts import (
@@ -31,17 +37,21 @@ from escrowmq.pipeline.views.facts import (
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 LOOKS_MAX = 4
 
+PlaceT = TypeVar("PlaceT", bound=tuple[object, ...])
+
 _PLACE = (BROKER, TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS)
 _SPANS = (
-    f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint, end bigint, end_after bigint"
+    f"{BROKER} string, {TOPIC} string, {QUEUE_ID} int, start bigint, end bigint,"
+    f" end_after bigint, {REACH}"
 )
 _STARTS = (
     f"{BROKER} string, known_from bigint, log_start bigint, log_end bigint,"
-    " log_end_after bigint, cut_from bigint"
+    f" log_end_after bigint, cut_from bigint, {REACH}"
 )
 #: The brokers no longer have it, perhaps because retention went on while it was read.
 _UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.value)
@@ -50,9 +60,6 @@ _UNKNOWN = (Finding.LAKE_MESSAGE_UNKNOWN.value, Finding.LAKE_DECISION_UNKNOWN.va
 def compare_lake(work: Work) -> Outcome:
     """Archived messages and life lines."""
     lake = Lake(work.request.lake)
-    missing = [one.name for one in (MESSAGES, TRANSACTIONS) if lake.find(one) is None]
-    if MESSAGES.name in missing and TRANSACTIONS.name in missing:
-        raise RequestRefused("lake_missing", "nothing was archived there", lake=lake.uri)
     archived = _Archived(work.spark, lake)
     after = take_pins([pin.address for pin in work.pins])
     pins = work.pins
@@ -67,8 +74,12 @@ def compare_lake(work: Work) -> Outcome:
     else:
         # Retention is always faster: nobody can say what was there.
         found = found.where(~F.col(NAME).isin(*_UNKNOWN))
-    notes = [f"the lake has no table {name} yet" for name in missing]
-    return Outcome(found=found, counts=archived.counts(), notes=notes + archived.horizon(pins))
+    return Outcome(
+        found=found,
+        counts=archived.counts(),
+        notes=archived.horizon(pins),
+        unproved=archived.unproved(),
+    )
 
 
 def _begins(pins: Sequence[Pin]) -> list[tuple[int, list[int]]]:
@@ -80,6 +91,9 @@ class _Archived:
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
+        # Positions before the rows, and what retention deleted after them: all that lies between
+        # is there in the rows.
+        self._messages_at, self._events_at = (_found(lake, one) for one in (MESSAGES, TRANSACTIONS))
         # The quarantine after the messages: it gets its part of a batch first.
         self._messages = _named(spark, lake, MESSAGES).select(*_PLACE)
         self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE)
@@ -87,6 +101,9 @@ class _Archived:
         self._events = events.select(
             BROKER, F.col(HEAD).alias(HALF_OFFSET), EVENT, LOG_OFFSET, AT_MS
         )
+        later = [lake.find(one) for one in (MESSAGES, QUARANTINE)]
+        self._messages_kept_ms = max(kept_from_ms(one) for one in later if one is not None)
+        self._events_kept_ms = kept_from_ms(_found(lake, TRANSACTIONS))
 
     def findings(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
         """What the brokers at these pins say otherwise.
@@ -103,17 +120,42 @@ class _Archived:
                     TRANSACTION_ID: F.lit(None).cast("string"),
                 }
             )
-        ends = {
+        in_messages = findings_in_messages(
+            visible, self._messages, self._quarantine, self._spans(pins, after)
+        )
+        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
+        in_life_lines = findings_in_life_lines(
+            decisions(ops), self._events, self._starts(pins, after)
+        )
+        return in_messages.unionByName(in_life_lines)
+
+    def _spans(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
+        """The queues: what the broker has of them, and what the archive says it has."""
+        ends_after = {
             (pin.name, queue.topic, queue.queue_id): queue.end
             for pin in after
             for queue in pin.queues
         }
+        queues = {
+            (pin.name, queue.topic, queue.queue_id): queue for pin in pins for queue in pin.queues
+        }
+        archived = _archived_ends(self._messages_at, queues)
         spans = [
-            (*key, queue.start, queue.end, ends.get(key, queue.end))
-            for pin in pins
-            for queue in pin.queues
-            for key in [(pin.name, queue.topic, queue.queue_id)]
+            (
+                *key,
+                queue.start,
+                queue.end,
+                ends_after.get(key, queue.end),
+                archived.get(key),
+                self._messages_kept_ms,
+            )
+            for key, queue in queues.items()
         ]
+        return self._spark.createDataFrame(spans, _SPANS)
+
+    def _starts(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
+        """The same of the logs."""
+        archived = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         starts = [
             (
                 pin.name,
@@ -122,17 +164,12 @@ class _Archived:
                 pin.log_end,
                 later.log_end,
                 pin.known_from * pin.is_cut,
+                archived.get((pin.name,)),
+                self._events_kept_ms,
             )
             for pin, later in zip(pins, after, strict=True)
         ]
-        in_messages = findings_in_messages(
-            visible, self._messages, self._quarantine, self._spark.createDataFrame(spans, _SPANS)
-        )
-        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
-        in_life_lines = findings_in_life_lines(
-            decisions(ops), self._events, self._spark.createDataFrame(starts, _STARTS)
-        )
-        return in_messages.unionByName(in_life_lines)
+        return self._spark.createDataFrame(starts, _STARTS)
 
     def counts(self) -> dict[str, int]:
         """How much there was to compare."""
@@ -145,17 +182,40 @@ class _Archived:
 
     def horizon(self, pins: Sequence[Pin]) -> list[str]:
         """How far the archive is."""
-        reached = {
-            row[BROKER]: row["high"]
-            for row in self._events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("high")).collect()
-        }
+        ends = _archived_ends(self._events_at, [(pin.name,) for pin in pins])
         return [
-            f"{pin.name}: decisions are archived up to log offset {reached[pin.name]}"
-            f" of {pin.log_end}"
-            if pin.name in reached
+            f"{pin.name}: decisions are archived up to log offset {end} of {pin.log_end}"
+            if end
             else f"{pin.name}: nothing of this broker is archived"
             for pin in pins
+            for end in [ends.get((pin.name,))]
+            if end is not None
         ]
+
+    def unproved(self) -> str:
+        """Why rows may be missing that are not found to be."""
+        if is_marked(self._messages_at) and is_marked(self._events_at):
+            return ""
+        return (
+            "the archive has not recorded its position in this lake, so rows may be missing at the"
+            " beginning and the end of a queue: run the archive of this version once"
+        )
+
+
+def _archived_ends(delta: DeltaTable, places: Iterable[PlaceT]) -> dict[PlaceT, int]:
+    """Up to where the archive says it is, by place; empty if it does not say."""
+    if not is_marked(delta):
+        return {}
+    return {place: marked_end(delta, *place) for place in places}
+
+
+def _found(lake: Lake, table: LakeTable) -> DeltaTable:
+    """A table that an archive makes before it archives anything."""
+    found = lake.find(table)
+    if found is None:
+        text = "there is no such table: nothing was archived there, or it was deleted"
+        raise RequestRefused("lake_missing", text, lake=lake.uri, table=table.name)
+    return found
 
 
 def _named(spark: SparkSession, lake: Lake, table: LakeTable) -> DataFrame:

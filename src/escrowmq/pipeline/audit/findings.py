@@ -18,6 +18,8 @@ class Kind(StrEnum):
     CONTRADICTORY = "contradictory"
     #: It should have moved on long ago.
     STUCK = "stuck"
+    #: A person decided it by force.
+    FORCED = "forced"
 
 
 class Finding(StrEnum):
@@ -30,6 +32,7 @@ class Finding(StrEnum):
     HALF_STORED_TWICE = "half_stored_twice"
     OP_WITHOUT_HALF = "op_without_half"
     UNREADABLE = "unreadable"
+    DECIDED_BY_FORCE = "decided_by_force"
 
     # The state table.
     HALF_NOT_IN_TABLE = "half_not_in_table"

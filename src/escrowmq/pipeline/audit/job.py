@@ -90,6 +90,8 @@ class _Run:
             ComparisonReport(
                 compared=compared,
                 which=which,
+                not_compared=outcome.unproved,
+                is_failed=bool(outcome.unproved),
                 counts=outcome.counts,
                 notes=outcome.notes,
                 took_ms=_ms_since(since),

@@ -1,7 +1,8 @@
 """The lake against the brokers: what was archived is there once, and says the same.
 
-How far the archive is can be read from the lake itself: of each queue up to its highest offset, of
-each log up to its highest event.  What lies below the brokers' own beginnings is not compared.
+How far the archive is, it has recorded itself: the rows that survived prove nothing.  Only in a
+lake that an older program archived, a queue reaches from its lowest to its highest offset, and a
+log to its highest event.  What lies below the brokers' own beginnings is not compared.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 TIMES, RUNS, IS_HERE = "times", "runs", "is_here"
+ARCHIVED_END, KEPT_FROM_MS = "archived_end", "kept_from_ms"
+REACH = f"{ARCHIVED_END} bigint, {KEPT_FROM_MS} bigint"
+"""The first offset that is not archived, null if it was not recorded; what retention kept."""
+
 _QUEUE = (BROKER, TOPIC, QUEUE_ID)
 _DECIDED = (State.COMMITTED.label, State.ROLLED_BACK.label)
 
@@ -42,7 +47,7 @@ def findings_in_messages(
     """Messages that the lake lacks, has twice, or has and the queue does not.
 
     ``messages`` and ``quarantine`` are the lake's; ``spans`` the queues' ``start`` and ``end`` at
-    the pins, and ``end_after``: their ends after the lake was looked at.
+    the pins, ``end_after``: their ends after the lake was looked at, and ``REACH``.
     """
     archived = messages.unionByName(quarantine)
     counted = archived.groupBy(*_QUEUE, QUEUE_OFFSET).agg(
@@ -55,11 +60,11 @@ def findings_in_messages(
     here = visible.withColumn(IS_HERE, F.lit(True))  # noqa: FBT003 -- a column's value
     compared = (
         here.join(counted, on=[*_QUEUE, QUEUE_OFFSET], how="full")
-        .join(F.broadcast(reach), on=list(_QUEUE), how="inner")
+        .join(F.broadcast(reach), on=list(_QUEUE), how="left")
         .join(F.broadcast(spans), on=list(_QUEUE), how="inner")
     )
     offset = F.col(QUEUE_OFFSET)
-    is_archived = (offset >= F.col("low")) & (offset <= F.col("high"))
+    is_archived = _is_reached(offset, F.col(VISIBLE_AT_MS))
     is_in_queue = (offset >= F.col("start")) & (offset < F.col("end"))
     is_missing = F.col(TIMES).isNull() & is_archived & is_in_queue
     is_unknown = F.col(IS_HERE).isNull() & (is_in_queue | (offset >= F.col("end_after")))
@@ -92,8 +97,8 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     """Decisions that the lake lacks, has twice, or has otherwise.
 
     ``events`` are the lake's; ``starts`` has each broker's ``known_from``, ``log_start``,
-    ``log_end``, ``log_end_after`` (the lake was looked at), and ``cut_from``: nobody asked for what
-    is below.
+    ``log_end``, ``log_end_after`` (the lake was looked at), ``cut_from``: nobody asked for what
+    is below, and ``REACH``.
     """
     state = F.coalesce(
         *(F.when(F.col(EVENT) == label, F.lit(int(State[label.upper()]))) for label in _DECIDED)
@@ -114,13 +119,12 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     )
     compared = (
         decided.join(archived, on=[BROKER, HALF_OFFSET], how="full")
-        .join(F.broadcast(reach), on=BROKER, how="inner")
+        .join(F.broadcast(reach), on=BROKER, how="left")
         .join(F.broadcast(starts), on=BROKER, how="inner")
         # Of a transaction that begins below, some requests may be above.
         .where(F.col(HALF_OFFSET) >= F.col("cut_from"))
     )
-    at = F.col(LOG_OFFSET)
-    is_reached = (at >= F.col("low")) & (at <= F.col("high"))
+    is_reached = _is_reached(F.col(LOG_OFFSET), F.col(DECIDED_AT_MS))
     archived_at = F.col("archived_at")
     is_of_log = (archived_at >= F.col("log_start")) & (
         (archived_at < F.col("log_end")) | (archived_at >= F.col("log_end_after"))
@@ -137,6 +141,13 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))
     at_ms = F.coalesce(DECIDED_AT_MS, "archived_at_ms")
     return _found(compared, name, _unknown(), at_ms, times)
+
+
+def _is_reached(offset: Column, at_ms: Column) -> Column:
+    """Whether it was archived, and no retention of the lake may have deleted it."""
+    is_recorded = (offset < F.col(ARCHIVED_END)) & (at_ms >= F.col(KEPT_FROM_MS))
+    is_between = (offset >= F.col("low")) & (offset <= F.col("high"))
+    return F.when(F.col(ARCHIVED_END).isNotNull(), is_recorded).otherwise(is_between)
 
 
 def _found(

@@ -63,6 +63,13 @@ MEANINGS: dict[Finding, Meaning] = {
         "bytes of the log are damaged, and nobody can read what they said",
         f"{_CHECK}; `escrowmq store repair` takes the damage out",
     ),
+    Finding.DECIDED_BY_FORCE: Meaning(
+        Kind.FORCED,
+        Compared.RECORDS,
+        "a person decided the transaction by force, whatever its ledger said",
+        "compare the database with what its messages did, and correct one of them;"
+        " `--since` leaves out what is done with",
+    ),
     Finding.HALF_NOT_IN_TABLE: Meaning(
         Kind.LOST,
         Compared.TABLE,
@@ -205,7 +212,8 @@ MEANINGS: dict[Finding, Meaning] = {
         Kind.DOUBLED,
         Compared.BUSINESS,
         "the row has more than one committed message with its key",
-        "was it sent again under a new transaction? Consumers must take both for one",
+        "does a row have several events? Name each with `--event`. Was it sent again under a new"
+        " transaction? Consumers must take both for one",
     ),
     Finding.MESSAGE_WITHOUT_BUSINESS_ROW: Meaning(
         Kind.PHANTOM,

@@ -65,12 +65,12 @@ class Views:
             self._spark.read.format(FORMAT)
             .option("broker", ",".join(self.addresses.values()))
             .option("topic", ",".join(sorted(topics)))
-            .option("endingOffsets", _ends(self._pins))
+            .option("endingOffsets", _ends(self._pins, topics))
             .option("failOnDataLoss", "false")
             .option("columns", ",".join(columns))
         )
         if since:
-            read = read.option("startingOffsets", _ends(since))
+            read = read.option("startingOffsets", _ends(since, topics))
         return read.load().withColumnRenamed("broker", BROKER_NAME)
 
     def _of_log(self, view: str, offset: str, columns: Sequence[str]) -> DataFrame:
@@ -103,11 +103,16 @@ class Views:
         return within
 
 
-def _ends(pins: Sequence[Pin]) -> str:
-    """Where the queues end, as the source of messages takes it."""
+def _ends(pins: Sequence[Pin], topics: Collection[str]) -> str:
+    """Where the queues of these topics end, as the source of messages takes it.
+
+    The source reports a queue that it is given and does not read as lost.
+    """
     ends: dict[str, dict[str, dict[str, int]]] = {}
     for pin in pins:
         for queue in pin.queues:
+            if queue.topic not in topics:
+                continue
             topic = ends.setdefault(pin.name, {}).setdefault(queue.topic, {})
             topic[str(queue.queue_id)] = queue.end
     return json.dumps(ends)

@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError
 
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.lake.delta import Lake, told
+from escrowmq.pipeline.lake.marks import mark_kept_from
 from escrowmq.pipeline.lake.tables import DATE, TABLES, LakeTable
 
 if TYPE_CHECKING:
@@ -140,13 +141,16 @@ def delete_old(
     if delta is None:
         return 0
     first_day = today - timedelta(days=kept_days)
-    if is_dry:
-        days = pa.table(delta.get_add_actions(flatten=True))[f"partition.{DATE}"]
-        return int(pc.sum(pc.less(days.cast(pa.date32()), first_day)).as_py() or 0)
+    days = pa.table(delta.get_add_actions(flatten=True))[f"partition.{DATE}"]
+    old = int(pc.sum(pc.less(days.cast(pa.date32()), first_day)).as_py() or 0)
+    if is_dry or not old:
+        return old
+    # First, so that an audit never misses what retention deleted.
+    mark_kept_from(lake, table, first_day)
     with told(table):
         try:
             # Whole partitions: nothing is rewritten.
-            metrics = delta.delete(f"{DATE} < '{first_day.isoformat()}'")
+            metrics = lake.open(table).delete(f"{DATE} < '{first_day.isoformat()}'")
         except CommitFailedError as error:
             _put_off(table, "delete", error)
             return 0

@@ -1,0 +1,104 @@
+"""Decisions that were forced against a ledger: each is a finding, whatever the janitor took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from escrowmq.client.ledger_checks import Outcome
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.outgoing import Resolution
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.settle_by_hand import settle_by_hand
+from escrowmq.pipeline.audit.compare import Work, compare_records
+from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
+from escrowmq.pipeline.audit.job import run_audit
+from escrowmq.pipeline.audit.joins import NAME
+from escrowmq.pipeline.audit.pins import take_pins
+from escrowmq.pipeline.views.facts import DETAIL, HALF_OFFSET
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_hand_headers import SettleHeader
+from escrowmq.transaction.policy import HOUR_MS
+from tests.spark.audit_shop import Shop, opened_shop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def settle(shop: Shop, name: str, resolution: Resolution, *, force: bool, reason: str) -> None:
+    """As ``escrowmq txn commit`` and ``rollback`` do it."""
+    with OwnCalls(shop.broker.broker_address) as calls:
+        settle_by_hand(
+            calls,
+            {shop.ledger: SqlLedger(shop.url)},
+            transaction_id=name,
+            resolution=resolution,
+            reason=reason,
+            by="operator",
+            force=force,
+        )
+
+
+def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with opened_shop(spark, tmp_path) as shop:
+        shop.book("sound")
+        shop.day.hold("ghost", ledger=shop.ledger)
+        settle(shop, "ghost", Resolution.COMMIT, force=True, reason="customer called")
+        shop.day.hold("several", [shop.day.sent()] * 2, ledger=shop.ledger)
+        settle(shop, "several", Resolution.COMMIT, force=True, reason="customer called")
+        shop.day.hold("undone", ledger=shop.ledger)
+        shop.row("undone")
+        settle(shop, "undone", Resolution.ROLLBACK, force=True, reason="customer called")
+        shop.day.hold("agreed", ledger=shop.ledger)
+        shop.row("agreed")
+        settle(shop, "agreed", Resolution.COMMIT, force=False, reason="I was forced; the ledger")
+        shop.broker.advance(ms=2 * HOUR_MS)
+        swept = SqlLedger(shop.url).sweep(
+            lambda ids: dict.fromkeys(ids, Outcome.COMMITTED),
+            now_ms=shop.broker.clock.now_ms(),
+        )
+        assert swept == 3
+        request = replace(shop.request(), lake="", business=None)
+        report = run_audit(spark, request)
+        assert [one.name for one in report.findings] == [Finding.DECIDED_BY_FORCE]
+        (listed,) = report.findings
+        assert (listed.kind, listed.compared) == (Kind.FORCED, Compared.RECORDS)
+        assert [case.half_offset for case in listed.cases] == [
+            shop.day.heads["ghost"],
+            shop.day.heads["several"],
+            shop.day.heads["undone"],
+        ]
+        assert listed.cases[2].detail.startswith("rolled_back by operator by hand: ")
+        ghost = listed.cases[0]
+        assert ghost.transaction_id == "ghost"
+        assert ghost.producer_group == "pay"
+        assert "operator by hand: customer called (forced; the ledger said " in ghost.detail
+        assert not report.is_clean
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_decision_that_an_older_program_forced_is_found_by_its_text(
+    spark: SparkSession, tmp_path: Path, *, is_plain: bool
+) -> None:
+    with opened_shop(spark, tmp_path) as shop:
+        for name in ("older", "by-hand"):
+            shop.day.hold(name, ledger=shop.ledger)
+        reasons = {"older": "seen (forced; the ledger said absent)", "by-hand": "(forced) to"}
+        with OwnCalls(shop.broker.broker_address) as calls:
+            for name, reason in reasons.items():
+                header = SettleHeader(
+                    half_offset=shop.day.heads[name], by="ops", resolution="commit", reason=reason
+                )
+                calls.call(OwnCode.SETTLE, header)
+        pins = take_pins([shop.broker.broker_address])
+        request = replace(shop.request(), is_plain=is_plain)
+        rows = compare_records(Work(spark, request, pins)).found.collect()
+        assert [(row[NAME], row[HALF_OFFSET]) for row in rows] == [
+            (Finding.DECIDED_BY_FORCE.value, shop.day.heads["older"])
+        ]
+        assert "the ledger said absent" in rows[0][DETAIL]
