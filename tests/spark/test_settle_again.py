@@ -124,7 +124,9 @@ def test_a_verdict_on_what_has_moved_on_meanwhile_is_dropped(
     """Its record version is not the one that the verdict names; the first decision stays."""
     monkeypatch.setattr(
         "escrowmq.pipeline.settle.tasks.SettleTask",
-        lambda known: Overtaken(SettleTask(known), broker.broker_address, THERE[0], resolution),
+        lambda known, sights: Overtaken(
+            SettleTask(known, sights), broker.broker_address, THERE[0], resolution
+        ),
     )
     done = settle(spark, broker, database)
     assert (done.stale, done.committed, done.rolled_back) == (1, COUNT // 2 - 1, COUNT // 2)
@@ -160,7 +162,7 @@ def test_a_round_that_is_killed_in_the_middle_is_finished_by_the_next(
     with monkeypatch.context() as planted:
         planted.setattr(
             "escrowmq.pipeline.settle.tasks.SettleTask",
-            lambda known: Dying(SettleTask(known), requests, attempts=99),
+            lambda known, sights: Dying(SettleTask(known, sights), requests, attempts=99),
         )
         with pytest.raises(Unavailable, match=r"round_failed.*RuntimeError: planted"):
             settle(spark, broker, database)
@@ -180,7 +182,7 @@ def test_a_task_that_is_tried_again_decides_what_is_left(
 ) -> None:
     monkeypatch.setattr(
         "escrowmq.pipeline.settle.tasks.SettleTask",
-        lambda known: Dying(SettleTask(known), 1, attempts=1),
+        lambda known, sights: Dying(SettleTask(known, sights), 1, attempts=1),
     )
     done = settle(spark, broker, database)
     assert is_settled(broker)
