@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_block import Act, Block, Execute, Steps, ended_inside
-from escrowmq.client.database_errors import Failure, failure_of
+from escrowmq.client.database_errors import Failure, aborted, failure_of
 from escrowmq.client.handling import AlreadyConsumed
 from escrowmq.client.ledger_block import missing
 from escrowmq.client.ledger_sql import POSTGRESQL
@@ -122,6 +122,8 @@ class ConsumedBlock(Block):
         match failure_of(error):
             case Failure.NO_TABLE:
                 return missing(error)
+            case Failure.ABORTED:
+                return aborted()
             case Failure.READ_ONLY:
                 return RequestRefused("read_only_transaction", "the message cannot be recorded")
         return Unavailable("message_not_recorded", "it was rolled back", cause=str(error))

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from escrowmq.client import ledger_sql
+from escrowmq.client.database_errors import CommitRefused
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
@@ -166,15 +167,26 @@ class Block(ABC):
             )
 
     def commit(self) -> Steps[None]:
-        """Issue COMMIT; whatever interrupts it leaves the outcome to the check."""
+        """Issue COMMIT; what interrupts it leaves the outcome to the check.
+
+        The driver's own error is raised only where nothing was committed for certain.
+        """
         if self.stage is Stage.RELEASED:
             # No message hangs on it, so its errors are the user's own.
-            yield Act.COMMIT
+            try:
+                yield Act.COMMIT
+            except CommitRefused as refused:
+                raise refused.error from None
             return
         assert self.stage is Stage.ROW_WRITTEN
         self.stage = Stage.COMMITTING
         try:
             yield Act.COMMIT
+        except CommitRefused as refused:
+            # It is rolled back; this is for a session, whose objects must know.
+            self.stage = Stage.ROLLED_BACK
+            yield from self._roll_back()
+            raise refused.error from None
         except BaseException as error:
             # SQLite keeps a transaction open whose COMMIT failed, for anybody to commit later.
             yield from self._make_useless()
@@ -191,11 +203,14 @@ class Block(ABC):
         if self.stage is Stage.POISONED:
             return
         assert self.stage not in {Stage.COMMITTING, Stage.COMMITTED, Stage.UNKNOWN}
+        yield from self._roll_back()
+        self.stage = Stage.ROLLED_BACK
+
+    def _roll_back(self) -> Steps[None]:
         try:
             yield Act.ROLLBACK
         except Exception:  # noqa: BLE001 -- a connection that cannot roll back is of no use
             yield from self._make_useless()
-        self.stage = Stage.ROLLED_BACK
 
     def poison(self) -> Steps[None]:
         """Roll back, and let nothing commit on this connection any more."""

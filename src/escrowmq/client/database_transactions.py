@@ -14,15 +14,8 @@ from typing import Any, Protocol
 
 from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
 from escrowmq.client.ledger_sql import unsupported
-from escrowmq.client.links import (
-    AioSqliteLink,
-    AsyncLink,
-    AsyncPsycopgLink,
-    Link,
-    PsycopgLink,
-    SqliteLink,
-    shadow_commit,
-)
+from escrowmq.client.links import AioSqliteLink, AsyncLink, Link, SqliteLink, shadow_commit
+from escrowmq.client.psycopg_links import AsyncPsycopgLink, PsycopgLink
 
 
 class Ending(StrEnum):
@@ -60,7 +53,7 @@ class DatabaseTransaction(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         ...
 
     def rollback(self) -> None:
@@ -105,7 +98,7 @@ class AsyncDatabaseTransaction(Protocol):
         ...
 
     async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         ...
 
     async def rollback(self) -> None:
@@ -163,7 +156,7 @@ class PlainTransaction(_Plain):
         run(self._block.insert_row(now_ms), self._link)
 
     def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         try:
             run(self._block.commit(), self._link)
         finally:
@@ -206,7 +199,7 @@ class AsyncPlainTransaction(_Plain):
         await run_async(self._block.insert_row(now_ms), self._link)
 
     async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         try:
             await run_async(self._block.commit(), self._link)
         finally:

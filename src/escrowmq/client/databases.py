@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
-from escrowmq.client.links import Link, PsycopgLink, SqlAlchemyLink, SqliteLink
+from escrowmq.client.links import Link, SqlAlchemyLink, SqliteLink
+from escrowmq.client.psycopg_links import PsycopgLink
 from escrowmq.model.errors import RequestRefused, Unavailable
 
 if TYPE_CHECKING:

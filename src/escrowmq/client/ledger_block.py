@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_block import Block, Execute, Steps, ended_inside
-from escrowmq.client.database_errors import Failure, failure_of
+from escrowmq.client.database_errors import Failure, aborted, failure_of
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import LinkFacts, Result
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
@@ -97,6 +97,8 @@ class LedgerBlock(Block):
                     "it took longer than its deadline, and the check has rolled it back",
                     transaction_id=self._row.transaction_id,
                 )
+            case Failure.ABORTED:
+                return aborted()
             case Failure.READ_ONLY:
                 return RequestRefused("read_only_transaction", "the ledger's row cannot be written")
         return Unavailable("ledger_row_failed", "the transaction was rolled back", cause=str(error))

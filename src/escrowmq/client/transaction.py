@@ -175,13 +175,12 @@ class Transaction(_Block[DatabaseT]):
         )
 
     def _commit_alone(self) -> None:
-        database: Any = self.db
         self._database.release()
         try:
-            database.commit()
+            self._database.commit()
         except BaseException:
             with suppress(Exception):
-                database.rollback()
+                self._database.rollback()
             raise
 
 
@@ -242,13 +241,12 @@ class AsyncTransaction(_Block[DatabaseT]):
         )
 
     async def _commit_alone(self) -> None:
-        database: Any = self.db
         await self._database.release()
         try:
-            await database.commit()
+            await self._database.commit()
         except BaseException:
             with suppress(Exception):
-                await database.rollback()
+                await self._database.rollback()
             raise
 
 

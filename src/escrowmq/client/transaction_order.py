@@ -1,9 +1,9 @@
 """The order of a transaction block: who is told what, and when; without I/O.
 
 All half messages acknowledged as durable, then the ledger's row, then the database's COMMIT, then
-the decision.  The broker is told ROLLBACK only while COMMIT was never issued.  The steps are
-generators that name what is to be done next, so that the order is written once for programs that
-wait and programs that await.
+the decision.  The broker is told ROLLBACK only if COMMIT was never issued, or the database refused
+it for certain.  The steps are generators that name what is to be done next, so that the order is
+written once for programs that wait and programs that await.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Order:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
         if not self.messages:
+            self.state = TransactionState.UNKNOWN
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
             return
@@ -111,7 +112,14 @@ class Order:
             raise
         # From here on, nobody but the database knows.
         self.state = TransactionState.UNKNOWN
-        yield Step.COMMIT
+        try:
+            yield Step.COMMIT
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            # The database refused, and nothing of it was committed.
+            yield from self._rolled_back()
+            raise
         yield from self._committed()
 
     def fail(self) -> Steps:
