@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import aiosqlite
+import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import psycopg
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -28,11 +29,15 @@ async def connection(shop: Shop) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def driver(shop: Shop) -> AsyncIterator[Any]:
+    opened: Any
     if shop.kind == "sqlite":
         async with aiosqlite.connect(shop.path) as found:
             yield found
     else:
-        opened = await psycopg.AsyncConnection.connect(shop.url)
+        if shop.async_driver == "asyncpg":
+            opened = await asyncpg.connect(shop.url)
+        else:
+            opened = await psycopg.AsyncConnection.connect(shop.url)
         try:
             yield opened
         finally:
@@ -47,3 +52,8 @@ async def place(db: Any, number: int) -> None:
     sql = f"INSERT INTO orders VALUES ({number})"
     is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
     await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)
+
+
+async def commit(db: Any) -> None:
+    """As the user would; asyncpg has no commit() of a connection."""
+    await (db.execute("COMMIT") if isinstance(db, asyncpg.Connection) else db.commit())

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import psycopg
 import pytest
 import sqlalchemy
@@ -29,7 +30,12 @@ every_hand = pytest.mark.parametrize("opened", HANDS.values(), ids=HANDS)
 every_async_hand = pytest.mark.parametrize("opened", ASYNC_HANDS.values(), ids=ASYNC_HANDS)
 
 #: What the drivers and SQLAlchemy raise for a constraint.
-INTEGRITY = (sqlite3.IntegrityError, psycopg.IntegrityError, sqlalchemy.exc.IntegrityError)
+INTEGRITY = (
+    sqlite3.IntegrityError,
+    psycopg.IntegrityError,
+    asyncpg.IntegrityConstraintViolationError,
+    sqlalchemy.exc.IntegrityError,
+)
 
 FOREIGN = "INSERT INTO items VALUES (1, 99)"
 
@@ -37,11 +43,24 @@ FOREIGN = "INSERT INTO items VALUES (1, 99)"
 @pytest.fixture
 def deferring(shop: Shop) -> Iterator[Shop]:
     """A shop with items that must belong to an order, which is looked at by COMMIT."""
+    with items(shop):
+        yield shop
+
+
+@pytest.fixture
+def async_deferring(async_shop: Shop) -> Iterator[Shop]:
+    """The same for each driver that is awaited."""
+    with items(async_shop):
+        yield async_shop
+
+
+@contextmanager
+def items(shop: Shop) -> Iterator[None]:
     shop.run(
         "CREATE TABLE IF NOT EXISTS items (number integer PRIMARY KEY, of integer"
         " REFERENCES orders (number) DEFERRABLE INITIALLY DEFERRED)"
     )
-    yield shop
+    yield
     shop.run("DROP TABLE items")
 
 
@@ -114,10 +133,10 @@ async def test_a_refused_commit_raises_the_drivers_error_and_can_be_tried_again(
 
 @every_async_hand
 async def test_a_refused_commit_that_is_awaited_raises_the_drivers_error(
-    deferring: Shop, tmp_path: Path, opened: Opened
+    async_deferring: Shop, tmp_path: Path, opened: Opened
 ) -> None:
-    async with market(deferring, tmp_path) as there, opened(deferring) as db:
-        if deferring.kind == "sqlite":
+    async with market(async_deferring, tmp_path) as there, opened(async_deferring) as db:
+        if async_deferring.kind == "sqlite":
             await run(db, "PRAGMA foreign_keys = on")
         producer = there.async_producer()
         with pytest.raises(INTEGRITY):
@@ -164,11 +183,11 @@ async def test_a_refused_commit_of_the_callers_rolls_the_messages_back(
 
 
 async def test_a_refused_commit_of_an_awaited_callers_rolls_the_messages_back(
-    deferring: Shop, tmp_path: Path
+    async_deferring: Shop, tmp_path: Path
 ) -> None:
-    engine = deferring.async_engine()
-    always_look_at_foreign_keys(deferring, engine.sync_engine)
-    async with market(deferring, tmp_path) as there, AsyncSession(engine) as db:
+    engine = async_deferring.async_engine()
+    always_look_at_foreign_keys(async_deferring, engine.sync_engine)
+    async with market(async_deferring, tmp_path) as there, AsyncSession(engine) as db:
         producer = there.async_producer()
 
         async def sell() -> Any:
@@ -198,18 +217,18 @@ def test_a_refused_commit_leaves_the_message_unconsumed(deferring: Shop, opened:
 
 @every_async_hand
 async def test_a_refused_commit_that_is_awaited_leaves_the_message_unconsumed(
-    deferring: Shop, opened: Opened
+    async_deferring: Shop, opened: Opened
 ) -> None:
-    async with opened(deferring) as db:
-        if deferring.kind == "sqlite":
+    async with opened(async_deferring) as db:
+        if async_deferring.kind == "sqlite":
             await run(db, "PRAGMA foreign_keys = on")
         with pytest.raises(INTEGRITY):
             async with ConsumeTransaction("group", db, delivery()):
                 await run(db, FOREIGN)
-        assert consumed(deferring) == set()
+        assert consumed(async_deferring) == set()
         async with ConsumeTransaction("group", db, delivery()):
             await place(db, 1)
-    assert (consumed(deferring), deferring.orders()) == ({"m-1"}, {1})
+    assert (consumed(async_deferring), async_deferring.orders()) == ({"m-1"}, {1})
 
 
 CERTAIN = ["23505", "23514", "40001", "40P01"]
@@ -260,11 +279,11 @@ async def test_an_uncertain_answer_to_the_callers_commit_is_left_to_the_check(
 @every_async_hand
 @pytest.mark.parametrize("state", ["40001", "40003"])
 async def test_which_awaited_answers_to_commit_are_certain(
-    postgres_shop: Shop, opened: Opened, state: str
+    async_postgres_shop: Shop, opened: Opened, state: str
 ) -> None:
-    with refusing(postgres_shop, state):
-        async with opened(postgres_shop) as db:
-            ledger = postgres_shop.ledger()
+    with refusing(async_postgres_shop, state):
+        async with opened(async_postgres_shop) as db:
+            ledger = async_postgres_shop.ledger()
             transaction = await ledger.transaction_async(
                 db, transaction_id=new_id(), producer_group="orders"
             )
@@ -278,7 +297,7 @@ async def test_which_awaited_answers_to_commit_are_certain(
         assert getattr(raised, "orig", raised).sqlstate == state
     else:
         assert isinstance(raised, OutcomeUnknown)
-    assert (postgres_shop.orders(), postgres_shop.outcomes()) == (set(), {})
+    assert (async_postgres_shop.orders(), async_postgres_shop.outcomes()) == (set(), {})
 
 
 @every_hand
@@ -354,9 +373,9 @@ def ended(*, is_sending: bool) -> TransactionState:
 @every_async_hand
 @pytest.mark.parametrize("is_sending", [True, False])
 async def test_an_awaited_transaction_that_was_aborted_is_never_taken_for_committed(
-    postgres_shop: Shop, tmp_path: Path, opened: Opened, *, is_sending: bool
+    async_postgres_shop: Shop, tmp_path: Path, opened: Opened, *, is_sending: bool
 ) -> None:
-    async with market(postgres_shop, tmp_path) as there, opened(postgres_shop) as db:
+    async with market(async_postgres_shop, tmp_path) as there, opened(async_postgres_shop) as db:
         producer = there.async_producer()
         with refused("transaction_aborted"):
             async with producer.transaction(db) as tx:
@@ -367,7 +386,7 @@ async def test_an_awaited_transaction_that_was_aborted_is_never_taken_for_commit
                     tx.send(PAID, b"1")
         assert tx.state is ended(is_sending=is_sending)
         await told(there, *[State.ROLLED_BACK] * is_sending)
-        assert postgres_shop.orders() == there.paid() == set()
+        assert async_postgres_shop.orders() == there.paid() == set()
 
 
 @pytest.mark.parametrize("is_callers", [True, False])

@@ -66,7 +66,7 @@ def failure_of(error: BaseException) -> Failure:
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if state in _BY_SQLSTATE:
             return _BY_SQLSTATE[state]
-        if state is None and _is_lost(cause):
+        if _is_lost(cause, state):
             return Failure.UNREACHABLE
         name = getattr(cause, "sqlite_errorname", None)
         if name is None:
@@ -110,10 +110,15 @@ def aborted() -> RequestRefused:
     )
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Whether psycopg has no connection; while there is one, the server says what is wrong."""
+def _is_lost(error: BaseException, state: object) -> bool:
+    """Whether there is no connection; while there is one, the server says what is wrong."""
+    if isinstance(state, str):
+        return state.startswith("08")  # connection_exception
     kind = type(error)
-    return kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg")
+    if kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg"):
+        return True
+    # asyncpg lets these through when it connects.
+    return isinstance(error, OSError | TimeoutError)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol
 
+from escrowmq.client.asyncpg_link import AsyncpgLink
 from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import AioSqliteLink, AsyncLink, Link, SqliteLink, shadow_commit
@@ -220,6 +222,21 @@ class AsyncPlainTransaction(_Plain):
         self._unshadow()
 
 
+class AsyncpgTransaction(AsyncPlainTransaction):
+    """On a connection of asyncpg, whose transaction the block begins."""
+
+    _link: AsyncpgLink
+
+    async def begin(self, now_ms: int) -> None:
+        """Begin; what is refused leaves the connection as it was."""
+        try:
+            await super().begin(now_ms)
+        except BaseException:
+            with suppress(Exception):
+                await self._link.end_own()
+            raise
+
+
 def transaction_on(
     database: Any,  # noqa: ANN401 -- whatever the user works with
     row: Row,
@@ -258,6 +275,12 @@ def async_transaction_on(
         link = AioSqliteLink(database)
     elif _is_a("psycopg", "AsyncConnection", database):
         link = AsyncPsycopgLink(database)
+    elif _is_a("asyncpg", "Connection", database) or _is_a(
+        "asyncpg.pool", "PoolConnectionProxy", database
+    ):
+        asyncpg = AsyncpgLink(database)
+        block = row.block(asyncpg, has_hooks=False, max_duration_ms=max_duration_ms)
+        return AsyncpgTransaction(asyncpg, database, block)
     else:
         raise unsupported(type(database).__name__)
     block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)

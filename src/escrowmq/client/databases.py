@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from escrowmq.client.asyncpg_link import opened_link
 from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
 from escrowmq.client.links import Link, SqlAlchemyLink, SqliteLink
 from escrowmq.client.psycopg_links import PsycopgLink
@@ -63,6 +64,10 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
         return lambda: _made_link(lambda: _open_file(path, mode))
     if driver in {"", "psycopg"}:
         return lambda: _made_link(lambda: _connect(f"postgresql://{rest}"))
+    if driver == "asyncpg":
+        if rest.partition("?")[0].count("@") > 1:
+            raise _bad_url()
+        return lambda: opened_link(f"postgresql://{rest}", CONNECT_TIMEOUT_S)
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)

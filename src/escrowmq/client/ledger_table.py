@@ -80,8 +80,9 @@ def create(database: object) -> str:
 class SqlLedger:
     """A ledger in an SQL database.
 
-    ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…``), a SQLAlchemy engine, plain
-    or async, or a function that opens a connection of sqlite3 or psycopg.
+    ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…`` for psycopg,
+    ``postgresql+asyncpg://…``), a SQLAlchemy engine, plain or async, or a function that opens a
+    connection of sqlite3 or psycopg.
     """
 
     def __init__(self, database: object, *, max_duration_ms: int = MAX_DURATION_MS) -> None:

@@ -285,15 +285,22 @@ def _text(sql: str) -> sqlalchemy.TextClause:
 def cut(connection: object) -> None:
     """Break off what another thread waits for on a driver's connection, if it is one we know."""
     sqlite3, psycopg = sys.modules.get("sqlite3"), sys.modules.get("psycopg")
+    asyncpg = sys.modules.get("asyncpg")
     if sqlite3 is not None and isinstance(connection, sqlite3.Connection):
         connection.interrupt()
+    # Their close() would wait for whoever is using it, and so would a query to cancel.
     if psycopg is not None and isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        # Its close() would wait for whoever is using it, and so would a query to cancel.
-        with (
-            suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(connection.fileno())) as wire,
-        ):
-            wire.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, psycopg.Error):
+            _shut_down(connection.fileno())
+    if asyncpg is not None and isinstance(connection, asyncpg.Connection):
+        # The transport of a connection that was closed has no socket any more.
+        with suppress(OSError, AttributeError):
+            _shut_down(connection._transport.get_extra_info("socket").fileno())  # noqa: SLF001
+
+
+def _shut_down(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def shadow_commit(
