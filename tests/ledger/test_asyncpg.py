@@ -267,6 +267,18 @@ async def test_a_block_inside_asyncpgs_own_is_refused_and_changes_nothing(
         assert (consumed(asyncpg_shop), there.states()) == (set(), [])
 
 
+async def test_an_engine_in_autocommit_is_refused(asyncpg_shop: Shop) -> None:
+    async with asyncpg_shop.async_engine(isolation_level="AUTOCOMMIT").connect() as db:
+        transaction = await asyncpg_shop.ledger().transaction_async(
+            db, transaction_id=new_id(), producer_group=GROUP
+        )
+        with refused("autocommit_connection"):
+            await transaction.begin(NOW_MS)
+        with refused("autocommit_connection"):
+            async with consumer.transaction(db, delivery()):
+                pytest.fail("each statement would commit by itself")
+
+
 async def test_a_savepoint_of_asyncpgs_is_possible_inside_the_block(
     asyncpg_shop: Shop, tmp_path: Path
 ) -> None:

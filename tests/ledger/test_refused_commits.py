@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +298,44 @@ async def test_which_awaited_answers_to_commit_are_certain(
     else:
         assert isinstance(raised, OutcomeUnknown)
     assert (async_postgres_shop.orders(), async_postgres_shop.outcomes()) == (set(), {})
+
+
+class Stuck(sqlite3.Connection):
+    """Cannot roll back."""
+
+    def rollback(self) -> None:
+        message = "not now"
+        raise sqlite3.OperationalError(message)
+
+
+def test_a_constraint_in_sqlite_is_uncertain_until_it_is_rolled_back(file_shop: Shop) -> None:
+    key = new_id()
+    with items(file_shop), closing(file_shop.connect(factory=Stuck)) as db:
+        db.execute("PRAGMA foreign_keys = on")
+        transaction = begin(file_shop, db, key)
+        db.execute(FOREIGN)
+        transaction.insert_row(NOW_MS)
+        with refused("commit_unknown"):
+            transaction.commit()
+        with pytest.raises(sqlite3.ProgrammingError):
+            db.execute("SELECT 1")
+    file_shop.fence(key)
+
+
+@every_hand
+def test_a_block_in_a_transaction_that_failed_before_is_refused(
+    postgres_shop: Shop, opened: Any
+) -> None:
+    with opened(postgres_shop) as hand:
+        with suppress(Exception):
+            hand.execute("SELECT 1 / 0")
+        with refused("transaction_aborted"):
+            begin(postgres_shop, hand.db, new_id())
+        hand.db.rollback()
+        with suppress(Exception):
+            hand.execute("SELECT 1 / 0")
+        with refused("transaction_aborted"), ConsumeTransaction("group", hand.db, delivery()):
+            pytest.fail("nothing of it could be committed")
 
 
 @every_hand

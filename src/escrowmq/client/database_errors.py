@@ -105,7 +105,7 @@ def aborted() -> RequestRefused:
     """Make the refusal of a transaction that PostgreSQL would roll back when told to commit."""
     return RequestRefused(
         "transaction_aborted",
-        "a statement failed in it, so all of it was rolled back: let the error leave the block,"
+        "a statement failed in it, so it can only be rolled back: let the error leave the block,"
         " or run such a statement in a savepoint",
     )
 

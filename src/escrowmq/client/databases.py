@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from escrowmq.client.asyncpg_link import opened_link
+from escrowmq.client.database_errors import CommitRefused
 from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
 from escrowmq.client.links import Link, SqlAlchemyLink, SqliteLink
 from escrowmq.client.psycopg_links import PsycopgLink
@@ -202,6 +203,9 @@ def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
             _check_transaction(link)
             yield
             link.commit()
+        except CommitRefused as refused:
+            link.rollback()
+            raise refused.error from None
         except BaseException:
             link.rollback()
             raise

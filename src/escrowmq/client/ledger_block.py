@@ -114,8 +114,11 @@ def _other_ledger(expected: str, found: list[str]) -> RequestRefused:
 
 
 def _unreadable(error: Exception) -> EscrowError:
-    if failure_of(error) is Failure.NO_TABLE:
-        return missing(error)
+    match failure_of(error):
+        case Failure.NO_TABLE:
+            return missing(error)
+        case Failure.ABORTED:
+            return aborted()
     return Unavailable("ledger_unreachable", cause=str(error))
 
 

@@ -56,7 +56,7 @@ class PsycopgLink(_PsycopgFacts):
             return
         with self._cursor() as cursor:
             try:
-                cursor.execute(b"COMMIT")
+                cursor.execute(b"COMMIT", prepare=False)
             except Exception as error:
                 if not is_commit_refused(error, is_still_open=False):
                     raise
@@ -107,7 +107,7 @@ class AsyncPsycopgLink(_PsycopgFacts):
             return
         async with self._cursor() as cursor:
             try:
-                await cursor.execute(b"COMMIT")
+                await cursor.execute(b"COMMIT", prepare=False)
             except Exception as error:
                 if not is_commit_refused(error, is_still_open=False):
                     raise

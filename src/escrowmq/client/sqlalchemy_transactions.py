@@ -178,6 +178,8 @@ class SqlAlchemyTransaction:
         if self._block.stage in {Stage.COMMITTING, Stage.RELEASED}:
             # Here, so that no error of a listener's is taken for the database's answer.
             DriverLink(self._link.connection).commit()
+            if self._block.stage is Stage.RELEASED:
+                self._let_go()
             return
         if not self.is_open:
             self._after_the_end()
