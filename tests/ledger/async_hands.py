@@ -12,7 +12,8 @@ import psycopg
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tests.ledger.shops import Shop
+from escrowmq.client.ledger_table import AsyncDatabaseTransaction
+from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id
 
 
 @asynccontextmanager
@@ -49,9 +50,20 @@ ASYNC_HANDS: dict[str, Opened] = {"session": session, "connection": connection, 
 
 
 async def place(db: Any, number: int) -> None:
-    sql = f"INSERT INTO orders VALUES ({number})"
+    await run(db, f"INSERT INTO orders VALUES ({number})")
+
+
+async def run(db: Any, sql: str) -> None:
     is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
     await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)
+
+
+async def begun(shop: Shop, db: object) -> AsyncDatabaseTransaction:
+    transaction = await shop.ledger().transaction_async(
+        db, transaction_id=new_id(), producer_group=GROUP
+    )
+    await transaction.begin(NOW_MS)
+    return transaction
 
 
 async def commit(db: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,9 @@ import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from escrowmq.client import ledger_checks
 from escrowmq.client.consumer import AsyncConsumer
-from escrowmq.client.databases import opener_of
 from escrowmq.client.handling import AlreadyConsumed
-from escrowmq.client.ledger_table import Outcome, SqlLedger
+from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown
 from escrowmq.transaction.states import State
@@ -24,15 +22,11 @@ from tests.ledger.async_hands import driver, place
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.market import PAID, market
 from tests.ledger.shops import (
-    COMMITTED,
     GROUP,
     NOW_MS,
-    ROLLED_BACK,
     Shop,
     new_id,
-    overdue,
     refused,
-    unknown,
 )
 
 LEVELS = ["read committed", "repeatable read", "serializable"]
@@ -166,87 +160,6 @@ async def test_the_callers_commit_takes_messages_along(
                 pytest.fail("its effect is there")
         assert (asyncpg_shop.orders(), there.paid()) == ({1, 2}, {1})
         assert consumed(asyncpg_shop) == {"m-1"}
-
-
-@every_level
-async def test_an_engines_ledger_answers_checks_and_is_swept(
-    asyncpg_shop: Shop, level: str
-) -> None:
-    ledger = SqlLedger(engine_at(asyncpg_shop, level))
-    uuid = await ledger.create_async()
-    assert uuid == asyncpg_shop.ledger().uuid()
-    there, absent, late = new_id(), new_id(), new_id()
-    async with session_at(asyncpg_shop, level) as db:
-        transaction = await ledger.transaction_async(db, transaction_id=there, producer_group=GROUP)
-        await transaction.begin(NOW_MS)
-        await transaction.insert_row(NOW_MS)
-        await transaction.commit()
-    assert await ledger.look_up_async([overdue(there), overdue(absent)], ledger_uuid=uuid) == {
-        there: COMMITTED,
-        absent: unknown("absent"),
-    }
-    assert await ledger.settle_async(
-        [overdue(there), overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS
-    ) == {there: COMMITTED, late: ROLLED_BACK}
-
-    async def decided(ids: Sequence[str]) -> dict[str, Outcome]:
-        return dict.fromkeys(ids, Outcome.COMMITTED)
-
-    assert await ledger.sweep_async(decided, now_ms=NOW_MS) == 1
-    assert asyncpg_shop.outcomes() == {late: "rolled_back"}
-    asyncpg_shop.run("INSERT INTO escrowmq_consumed VALUES ('g', 't', 'm', 0, 20)")
-    assert await ledger.forget_consumed_async(before_ms=21) == 1
-
-
-def asyncpg_url(shop: Shop) -> str:
-    return shop.url.replace("postgresql://", "postgresql+asyncpg://")
-
-
-async def test_a_url_that_names_asyncpg_needs_no_other_driver(asyncpg_shop: Shop) -> None:
-    ledger = SqlLedger(asyncpg_url(asyncpg_shop))
-
-    def wait() -> None:
-        uuid = ledger.create()
-        assert uuid == ledger.uuid() == asyncpg_shop.ledger().uuid()
-        late = new_id()
-        found = ledger.settle([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
-        assert found == {late: ROLLED_BACK}
-        assert ledger.sweep(lambda _ids: {}, now_ms=NOW_MS) == 0
-        assert ledger.forget_consumed(1) == 0
-
-    await asyncio.to_thread(wait)
-    assert await ledger.uuid_async() == asyncpg_shop.ledger().uuid()
-
-
-def test_a_url_that_leads_nowhere_is_unreachable(tmp_path: Path) -> None:
-    ledger = SqlLedger(f"postgresql+asyncpg://postgres@/postgres?host={tmp_path}")
-    with refused("ledger_unreachable"):
-        ledger.uuid()
-    assert ledger.look_up([overdue("a")], ledger_uuid="x") == {"a": unknown("ledger_unreachable")}
-    with refused("bad_ledger_url"):
-        SqlLedger("postgresql+asyncpg://me:p@ss@host/db")
-
-
-def test_a_database_that_does_not_answer_asyncpg_is_cut_off(
-    slow_url: str, postgres_shop: Shop
-) -> None:
-    uuid = postgres_shop.ledger().uuid()
-    opener = opener_of(slow_url.replace("postgresql://", "postgresql+asyncpg://"))
-    inquiry = ledger_checks.Inquiry(opener, uuid, seconds_max=0.2)
-    assert inquiry.look_up(["a"], [GROUP]) == {"a": unknown("out_of_time")}
-
-
-async def test_an_engine_that_does_not_answer_is_cut_off(
-    slow_url: str, asyncpg_shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_checks.Inquiry.__init__, "__kwdefaults__", {"seconds_max": 0.2})
-    uuid = asyncpg_shop.ledger().uuid()
-    asyncpg_shop.url = slow_url.replace("&options=-csearch_path%3Dslow,public", "")
-    engine = asyncpg_shop.async_engine(
-        connect_args={"server_settings": {"search_path": "slow,public"}}
-    )
-    found = await SqlLedger(engine).look_up_async([overdue("a")], ledger_uuid=uuid)
-    assert found == {"a": unknown("out_of_time")}
 
 
 async def test_a_block_inside_asyncpgs_own_is_refused_and_changes_nothing(

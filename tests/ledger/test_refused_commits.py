@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,18 @@ from escrowmq.client.consume_transaction import ConsumeTransaction
 from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown
 from escrowmq.transaction.states import State
-from tests.ledger.async_hands import ASYNC_HANDS, Opened, place
+from tests.ledger.async_hands import ASYNC_HANDS, Opened, begun, place, run
 from tests.ledger.deliveries import consumed, delivery
-from tests.ledger.market import PAID, Market, in_thread, market
-from tests.ledger.shops import HANDS, NOW_MS, Shop, begin, new_id, refused, session_hand
-from tests.unit.broker.wire import eventually
+from tests.ledger.market import PAID, in_thread, market
+from tests.ledger.shops import (
+    HANDS,
+    NOW_MS,
+    Shop,
+    begin,
+    new_id,
+    refused,
+    session_hand,
+)
 
 every_hand = pytest.mark.parametrize("opened", HANDS.values(), ids=HANDS)
 every_async_hand = pytest.mark.parametrize("opened", ASYNC_HANDS.values(), ids=ASYNC_HANDS)
@@ -94,16 +101,6 @@ def always_look_at_foreign_keys(shop: Shop, engine: sqlalchemy.Engine) -> None:
         )
 
 
-async def run(db: Any, sql: str) -> None:
-    is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
-    await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)
-
-
-async def told(there: Market, *states: State) -> None:
-    """The broker hears of it from the block, without a check."""
-    await eventually(lambda: there.states() == list(states))
-
-
 @every_hand
 async def test_a_refused_commit_raises_the_drivers_error_and_can_be_tried_again(
     deferring: Shop, tmp_path: Path, opened: Any
@@ -127,7 +124,7 @@ async def test_a_refused_commit_raises_the_drivers_error_and_can_be_tried_again(
                 assert tx.state is TransactionState.COMMITTED
 
         await in_thread(sell)
-        await told(there, State.ROLLED_BACK, State.COMMITTED)
+        await there.hears(State.ROLLED_BACK, State.COMMITTED)
         await there.agrees({2})
 
 
@@ -148,7 +145,7 @@ async def test_a_refused_commit_that_is_awaited_raises_the_drivers_error(
         async with producer.transaction(db) as tx:
             await place(db, 2)
             tx.send(PAID, b"2")
-        await told(there, State.ROLLED_BACK, State.COMMITTED)
+        await there.hears(State.ROLLED_BACK, State.COMMITTED)
         await there.agrees({2})
 
 
@@ -178,7 +175,7 @@ async def test_a_refused_commit_of_the_callers_rolls_the_messages_back(
                 assert tx.state is TransactionState.COMMITTED
 
         await in_thread(sell)
-        await told(there, State.ROLLED_BACK, State.COMMITTED)
+        await there.hears(State.ROLLED_BACK, State.COMMITTED)
         await there.agrees({2})
 
 
@@ -199,7 +196,7 @@ async def test_a_refused_commit_of_an_awaited_callers_rolls_the_messages_back(
 
         with pytest.raises(sqlalchemy.exc.IntegrityError):
             await sell()
-        await told(there, State.ROLLED_BACK)
+        await there.hears(State.ROLLED_BACK)
         await there.agrees(set())
 
 
@@ -283,11 +280,7 @@ async def test_which_awaited_answers_to_commit_are_certain(
 ) -> None:
     with refusing(async_postgres_shop, state):
         async with opened(async_postgres_shop) as db:
-            ledger = async_postgres_shop.ledger()
-            transaction = await ledger.transaction_async(
-                db, transaction_id=new_id(), producer_group="orders"
-            )
-            await transaction.begin(NOW_MS)
+            transaction = await begun(async_postgres_shop, db)
             await place(db, 1)
             await transaction.insert_row(NOW_MS)
             with pytest.raises(Exception) as caught:  # noqa: PT011 -- as above
@@ -320,22 +313,6 @@ def test_a_constraint_in_sqlite_is_uncertain_until_it_is_rolled_back(file_shop: 
         with pytest.raises(sqlite3.ProgrammingError):
             db.execute("SELECT 1")
     file_shop.fence(key)
-
-
-@every_hand
-def test_a_block_in_a_transaction_that_failed_before_is_refused(
-    postgres_shop: Shop, opened: Any
-) -> None:
-    with opened(postgres_shop) as hand:
-        with suppress(Exception):
-            hand.execute("SELECT 1 / 0")
-        with refused("transaction_aborted"):
-            begin(postgres_shop, hand.db, new_id())
-        hand.db.rollback()
-        with suppress(Exception):
-            hand.execute("SELECT 1 / 0")
-        with refused("transaction_aborted"), ConsumeTransaction("group", hand.db, delivery()):
-            pytest.fail("nothing of it could be committed")
 
 
 @every_hand
@@ -378,79 +355,3 @@ def test_an_error_of_a_listener_after_commit_is_no_answer_to_commit(postgres_sho
         with refused("commit_unknown"):
             transaction.commit()
     assert (postgres_shop.orders(), postgres_shop.outcomes()) == ({1, 7}, {key: "committed"})
-
-
-@every_hand
-@pytest.mark.parametrize("is_sending", [True, False])
-async def test_a_transaction_that_a_swallowed_error_aborted_is_never_taken_for_committed(
-    postgres_shop: Shop, tmp_path: Path, opened: Any, *, is_sending: bool
-) -> None:
-    async with market(postgres_shop, tmp_path) as there:
-
-        def sell() -> None:
-            producer = there.producer()
-            with opened(postgres_shop) as hand:
-                with refused("transaction_aborted"), producer.transaction(hand.db) as tx:
-                    hand.place(1)
-                    with suppress(Exception):
-                        hand.execute("SELECT 1 / 0")
-                    if is_sending:
-                        tx.send(PAID, b"1")
-                assert tx.state is ended(is_sending=is_sending)
-
-        await in_thread(sell)
-        await told(there, *[State.ROLLED_BACK] * is_sending)
-        assert postgres_shop.orders() == there.paid() == set()
-
-
-def ended(*, is_sending: bool) -> TransactionState:
-    """A block without messages has nobody to ask."""
-    return TransactionState.ROLLED_BACK if is_sending else TransactionState.UNKNOWN
-
-
-@every_async_hand
-@pytest.mark.parametrize("is_sending", [True, False])
-async def test_an_awaited_transaction_that_was_aborted_is_never_taken_for_committed(
-    async_postgres_shop: Shop, tmp_path: Path, opened: Opened, *, is_sending: bool
-) -> None:
-    async with market(async_postgres_shop, tmp_path) as there, opened(async_postgres_shop) as db:
-        producer = there.async_producer()
-        with refused("transaction_aborted"):
-            async with producer.transaction(db) as tx:
-                await place(db, 1)
-                with suppress(Exception):
-                    await run(db, "SELECT 1 / 0")
-                if is_sending:
-                    tx.send(PAID, b"1")
-        assert tx.state is ended(is_sending=is_sending)
-        await told(there, *[State.ROLLED_BACK] * is_sending)
-        assert async_postgres_shop.orders() == there.paid() == set()
-
-
-@pytest.mark.parametrize("is_callers", [True, False])
-async def test_a_listener_that_aborts_the_transaction_after_the_row_rolls_it_back(
-    postgres_shop: Shop, tmp_path: Path, *, is_callers: bool
-) -> None:
-    """PostgreSQL answers such a COMMIT with ROLLBACK, and the drivers say nothing."""
-    async with market(postgres_shop, tmp_path) as there:
-
-        def sell() -> None:
-            producer = there.producer()
-            with Session(there.engine) as session, refused("transaction_aborted"):
-                if is_callers:
-                    session.begin()
-                with producer.transaction(session) as tx:
-                    session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
-                    tx.send(PAID, b"1")
-
-                    @event.listens_for(session, "before_commit")
-                    def fail(_session: Session) -> None:
-                        with suppress(Exception):
-                            session.connection().exec_driver_sql("SELECT 1 / 0")
-
-                session.commit()
-            assert tx.state is TransactionState.ROLLED_BACK
-
-        await in_thread(sell)
-        await told(there, State.ROLLED_BACK)
-        await there.agrees(set())

@@ -181,6 +181,7 @@ class Block(ABC):
         assert self.stage is Stage.ROW_WRITTEN
         self.stage = Stage.COMMITTING
         try:
+            self._check_still_open()
             yield Act.COMMIT
         except CommitRefused as refused:
             # It is rolled back; this is for a session, whose objects must know.
@@ -197,6 +198,11 @@ class Block(ABC):
                 **self._names,
             ) from error
         self.stage = Stage.COMMITTED
+
+    def _check_still_open(self) -> None:
+        # Another task or thread may have ended it since the row, one way or the other.
+        if not self._facts.is_in_transaction:
+            raise ended_inside()
 
     def rollback(self) -> Steps[None]:
         """Roll back; where even that fails, the connection ends, and the transaction with it."""
