@@ -150,7 +150,7 @@ class WaitedAsyncpgLink:
 @contextmanager
 def opened_link(url: str, connect_timeout_s: float) -> Iterator[WaitedAsyncpgLink]:
     """Open a connection for as long as the block lasts."""
-    import asyncpg  # type: ignore[import-untyped]  # it brings no types
+    import asyncpg
 
     async def connect() -> Any:  # noqa: ANN401 -- as above
         return await asyncpg.connect(url, timeout=connect_timeout_s)
