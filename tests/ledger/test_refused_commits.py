@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from escrowmq.client.consume_transaction import ConsumeTransaction
 from escrowmq.client.transaction_order import TransactionState
-from escrowmq.model.errors import OutcomeUnknown
+from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import ASYNC_HANDS, Opened, begun, place, run
 from tests.ledger.deliveries import consumed, delivery
@@ -291,6 +291,31 @@ async def test_which_awaited_answers_to_commit_are_certain(
     else:
         assert isinstance(raised, OutcomeUnknown)
     assert (async_postgres_shop.orders(), async_postgres_shop.outcomes()) == (set(), {})
+
+
+class Counting(psycopg.Connection[Any]):
+    """Has a commit() of the user's own."""
+
+    commits = 0
+
+    def commit(self) -> None:
+        self.commits += 1
+        super().commit()
+
+
+def test_a_commit_of_the_users_own_class_is_called_and_its_answer_told(postgres_shop: Shop) -> None:
+    with items(postgres_shop), closing(Counting.connect(postgres_shop.url)) as db:
+        for sql, error in ((FOREIGN, psycopg.IntegrityError), ("SELECT 1 / 0", RequestRefused)):
+            transaction = begin(postgres_shop, db, new_id())
+            transaction.insert_row(NOW_MS)
+            with suppress(psycopg.Error):
+                db.execute(sql)
+            with pytest.raises(error):
+                transaction.commit()
+        begin(postgres_shop, db, new_id()).rollback()
+        # An aborted transaction is not brought to it.
+        assert db.commits == 1
+    assert postgres_shop.outcomes() == {}
 
 
 class Stuck(sqlite3.Connection):

@@ -34,6 +34,22 @@ class _PsycopgFacts:
         # psycopg counts its "with connection.transaction()" blocks and shows the count to nobody.
         return bool(self._facts._num_transactions)  # noqa: SLF001
 
+    @property
+    def _is_aborted(self) -> bool:
+        from psycopg.pq import TransactionStatus
+
+        return self._facts.info.transaction_status == TransactionStatus.INERROR
+
+    def _is_commit_its_own(self, base: str) -> bool:
+        """Whether to call commit(): the user's, or one that refuses or has nothing to do."""
+        import psycopg
+
+        return (
+            type(self._facts).commit is not getattr(psycopg, base).commit
+            or self.is_in_callers_block
+            or not self.is_in_transaction
+        )
+
 
 class PsycopgLink(_PsycopgFacts):
     """A connection of psycopg 3."""
@@ -50,18 +66,20 @@ class PsycopgLink(_PsycopgFacts):
 
     def commit(self) -> None:
         """Commit by a statement: what psycopg offers for it does not look at the answer."""
-        if self.is_in_callers_block or not self.is_in_transaction:
-            # Its own commit() says what is wrong, or finds nothing to do.
-            type(self.connection).commit(self.connection)
-            return
-        with self._cursor() as cursor:
-            try:
+        try:
+            if self._is_commit_its_own("Connection"):
+                if self._is_aborted:
+                    self.connection.rollback()
+                    check_answer("ROLLBACK")
+                type(self.connection).commit(self.connection)
+                return
+            with self._cursor() as cursor:
                 cursor.execute(b"COMMIT", prepare=False)
-            except Exception as error:
-                if not is_commit_refused(error, is_still_open=False):
-                    raise
-                raise CommitRefused(error) from error
-            check_answer(cursor.statusmessage)
+                check_answer(cursor.statusmessage)
+        except Exception as error:
+            if not is_commit_refused(error, is_still_open=False):
+                raise
+            raise CommitRefused(error) from error
 
     def _cursor(self) -> psycopg.Cursor[Any]:
         import psycopg
@@ -101,18 +119,20 @@ class AsyncPsycopgLink(_PsycopgFacts):
 
     async def commit(self) -> None:
         """Commit by a statement: what psycopg offers for it does not look at the answer."""
-        if self.is_in_callers_block or not self.is_in_transaction:
-            # Its own commit() says what is wrong, or finds nothing to do.
-            await type(self.connection).commit(self.connection)
-            return
-        async with self._cursor() as cursor:
-            try:
+        try:
+            if self._is_commit_its_own("AsyncConnection"):
+                if self._is_aborted:
+                    await self.connection.rollback()
+                    check_answer("ROLLBACK")
+                await type(self.connection).commit(self.connection)
+                return
+            async with self._cursor() as cursor:
                 await cursor.execute(b"COMMIT", prepare=False)
-            except Exception as error:
-                if not is_commit_refused(error, is_still_open=False):
-                    raise
-                raise CommitRefused(error) from error
-            check_answer(cursor.statusmessage)
+                check_answer(cursor.statusmessage)
+        except Exception as error:
+            if not is_commit_refused(error, is_still_open=False):
+                raise
+            raise CommitRefused(error) from error
 
     def _cursor(self) -> psycopg.AsyncCursor[Any]:
         import psycopg
