@@ -11,6 +11,7 @@ import pytest
 
 from escrowmq.client import ledger_checks
 from escrowmq.client.databases import opener_of
+from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_table import Outcome, SqlLedger
 from tests.ledger.async_hands import begun, session
 from tests.ledger.shops import (
@@ -47,10 +48,10 @@ async def test_an_engines_ledger_answers_checks_and_is_swept(
         [overdue(there), overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS
     ) == {there: COMMITTED, late: ROLLED_BACK}
 
-    async def decided(ids: Sequence[str]) -> dict[str, Outcome]:
-        return dict.fromkeys(ids, Outcome.COMMITTED)
+    async def confirm(ids: Sequence[str]) -> Confirmed:
+        return Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), ())
 
-    assert await ledger.sweep_async(decided, now_ms=NOW_MS) == 1
+    assert await ledger.sweep_async(confirm) == 1
     assert asyncpg_shop.outcomes() == {late: "rolled_back"}
     asyncpg_shop.run("INSERT INTO escrowmq_consumed VALUES ('g', 't', 'm', 0, 20)")
     assert await ledger.forget_consumed_async(before_ms=21) == 1
@@ -73,7 +74,7 @@ async def test_a_url_that_names_asyncpg_needs_no_other_driver(
         late = new_id()
         found = ledger.settle([overdue(late)], ledger_uuid=uuid, now_ms=NOW_MS)
         assert found == {late: ROLLED_BACK}
-        assert ledger.sweep(lambda _ids: {}, now_ms=NOW_MS) == 0
+        assert ledger.sweep(lambda _ids: Confirmed({}, ())) == 0
         assert ledger.forget_consumed(1) == 0
 
     await asyncio.to_thread(wait)
