@@ -66,14 +66,33 @@ class TransactionState(StrEnum):
 class Order:
     """One block's messages, and how far it has come."""
 
-    def __init__(self, transaction_id: str) -> None:
+    def __init__(self, transaction_id: str, *, is_consuming: bool = False) -> None:
+        #: Empty for a consumer's block without a producer, which sends nothing.
         self.transaction_id = transaction_id
+        #: The row of a consumed message is written even if nothing is sent.
+        self._is_consuming = is_consuming
         self.messages: list[Message] = []
         self.held: Held | None = None
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
         self.is_inside = True
         self._is_full = False
+        #: The code around the block, or around its commit, was told that it failed.
+        self._has_raised = False
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether the effect is missing or may be, and no error has told so.
+
+        A handler that returns like this has failed.  One that catches the block's error and
+        returns has chosen to.
+        """
+        match self.state:
+            case TransactionState.COMMITTED | TransactionState.COMMITTED_UNTOLD:
+                return False
+            case TransactionState.ROLLED_BACK:
+                return not self._has_raised
+        return True
 
     def put(self, message: Message) -> None:
         """Keep a message until the end."""
@@ -89,24 +108,33 @@ class Order:
             )
         self.messages.append(message)
 
+    def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
+        """The ``with`` block is over."""
+        self._has_raised = error is not None
+        if is_commit_owned_by_caller:
+            return self.leave() if error is None else self.leave_failed()
+        return self.end() if error is None else self.fail()
+
     # The block commits.
 
     def end(self) -> Steps:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
             return
         try:
             yield from self._hold()
         except BaseException:
+            self._has_raised = True
             yield from self._roll_back()
             raise
         try:
             yield Step.INSERT_ROW
         except BaseException:
             # It has rolled back, so that nothing can commit any more.
+            self._has_raised = True
             yield from self._rolled_back()
             raise
         # From here on, nobody but the database knows.
@@ -124,7 +152,7 @@ class Order:
     def leave(self) -> Steps:
         """The block has come to its end without an error; the caller goes on and will commit."""
         self.is_inside = False
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
@@ -138,10 +166,14 @@ class Order:
             raise RequestRefused(
                 "transaction_ended_inside",
                 "the block must end before its transaction",
-                transaction_id=self.transaction_id,
+                **self._names(),
             )
-        yield from self._hold()
-        yield Step.INSERT_ROW
+        try:
+            yield from self._hold()
+            yield Step.INSERT_ROW
+        except BaseException:
+            self._has_raised = True
+            raise
 
     def ended(self, ending: Ending) -> Steps:
         """The caller's transaction is over."""
@@ -163,6 +195,8 @@ class Order:
         for message in self.messages:
             message.body = message.payload()
         self._is_full = True
+        if not self.messages:
+            return
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
@@ -184,6 +218,9 @@ class Order:
             yield Step.TELL_ROLLBACK
 
     def _committed(self) -> Steps:
+        if self.held is None:
+            self.state = TransactionState.COMMITTED
+            return
         # Whatever the broker says now, the database has committed: that is no error of the block.
         self.state = TransactionState.COMMITTED_UNTOLD
         try:
@@ -195,6 +232,9 @@ class Order:
             log.warning("commit_untold", extra=self._facts(error))
         else:
             self.state = TransactionState.COMMITTED
+
+    def _names(self) -> dict[str, str]:
+        return {"transaction_id": self.transaction_id} if self.transaction_id else {}
 
     def _facts(self, error: Exception) -> dict[str, str]:
         return {"transaction_id": self.transaction_id, "why": str(error)}
