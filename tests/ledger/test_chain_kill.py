@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from escrowmq.client.consumer import Consumer
-from tests.ledger.chain_victim import POINTS, SHIPPED, SHIPPING, shipping
+from tests.ledger.chain_victim import POINTS, SHIPPING, shipping
+from tests.ledger.chains import SHIPPED
 from tests.ledger.deliveries import consumed
 from tests.ledger.kill import WAYS, Scene, scene
 from tests.ledger.market import PAID

@@ -77,21 +77,21 @@ class Order:
         #: Whether the ``with`` block is still running.
         self.is_inside = True
         self._is_full = False
-        #: The code around the block, or around its commit, was told that it failed.
-        self._has_raised = False
+        #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
+        self._is_failure_seen = False
 
     @property
     def is_uncommitted(self) -> bool:
         """Whether the effect is missing or may be, and no error has told so.
 
-        A handler that returns like this has failed.  One that catches the block's error and
-        returns has chosen to.
+        A handler that returns like this has failed.  A handler that catches the error and returns
+        has chosen to.
         """
         match self.state:
             case TransactionState.COMMITTED | TransactionState.COMMITTED_UNTOLD:
                 return False
             case TransactionState.ROLLED_BACK:
-                return not self._has_raised
+                return not self._is_failure_seen
         return True
 
     def put(self, message: Message) -> None:
@@ -110,7 +110,8 @@ class Order:
 
     def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
         """The ``with`` block is over."""
-        self._has_raised = error is not None
+        # A commit of our own that fails is raised by the block as well.
+        self._is_failure_seen = error is not None or not is_commit_owned_by_caller
         if is_commit_owned_by_caller:
             return self.leave() if error is None else self.leave_failed()
         return self.end() if error is None else self.fail()
@@ -127,14 +128,12 @@ class Order:
         try:
             yield from self._hold()
         except BaseException:
-            self._has_raised = True
             yield from self._roll_back()
             raise
         try:
             yield Step.INSERT_ROW
         except BaseException:
             # It has rolled back, so that nothing can commit any more.
-            self._has_raised = True
             yield from self._rolled_back()
             raise
         # From here on, nobody but the database knows.
@@ -168,12 +167,9 @@ class Order:
                 "the block must end before its transaction",
                 **self._names(),
             )
-        try:
-            yield from self._hold()
-            yield Step.INSERT_ROW
-        except BaseException:
-            self._has_raised = True
-            raise
+        self._is_failure_seen = True
+        yield from self._hold()
+        yield Step.INSERT_ROW
 
     def ended(self, ending: Ending) -> Steps:
         """The caller's transaction is over."""
