@@ -74,12 +74,16 @@ class LedgerBlock(Block):
             )
 
     def _write(self, now_ms: int) -> Steps[None]:
+        if self._facts.dialect is not POSTGRESQL:
+            yield from self._unmark_sqlite()
+        yield from self._insert_committed(now_ms)
+
+    def _insert_committed(self, now_ms: int) -> Steps[None]:
         row = self._row
         values = (row.transaction_id, row.producer_group, str(now_ms), row.ledger_uuid)
         if self._facts.dialect is POSTGRESQL:
             done = yield Execute(ledger_sql.PG_INSERT_MARKED, (*values, row.transaction_id))
         else:
-            yield from self._unmark_sqlite()
             done = yield Execute(ledger_sql.INSERT_COMMITTED, values)
         if done.row_count == 1:
             return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
-from escrowmq.client.database_block import MAX_DURATION_MS
+from escrowmq.client.database_block import MAX_DURATION_MS, Row
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.database_transactions import (
     AsyncDatabaseTransaction,
@@ -59,6 +59,13 @@ BROKER_WAIT_S = 60.0
 T = TypeVar("T")
 AsyncConfirm = Callable[[Sequence[str]], Coroutine[Any, Any, Confirmed]]
 """As janitor.Confirm, awaited."""
+
+RowOf = Callable[[RowFacts], Row]
+"""What a block writes, given the ledger's row."""
+
+
+def _ledger_row_alone(row: RowFacts) -> Row:
+    return row
 
 
 def ddl(dialect: str) -> str:
@@ -120,9 +127,10 @@ class SqlLedger:
         *,
         transaction_id: str,
         producer_group: str,
+        row_of: RowOf = _ledger_row_alone,
     ) -> DatabaseTransaction:
         """Take part in the transaction of a session or connection."""
-        row = RowFacts(transaction_id, producer_group, self.uuid())
+        row = row_of(RowFacts(transaction_id, producer_group, self.uuid()))
         return transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
     async def transaction_async(
@@ -131,9 +139,10 @@ class SqlLedger:
         *,
         transaction_id: str,
         producer_group: str,
+        row_of: RowOf = _ledger_row_alone,
     ) -> AsyncDatabaseTransaction:
         """Take part in the transaction of a session or connection that is awaited."""
-        row = RowFacts(transaction_id, producer_group, await self.uuid_async())
+        row = row_of(RowFacts(transaction_id, producer_group, await self.uuid_async()))
         return async_transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
     def look_up(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:

@@ -66,14 +66,33 @@ class TransactionState(StrEnum):
 class Order:
     """One block's messages, and how far it has come."""
 
-    def __init__(self, transaction_id: str) -> None:
+    def __init__(self, transaction_id: str, *, is_consuming: bool = False) -> None:
+        #: Empty for a consumer's block without a producer, which sends nothing.
         self.transaction_id = transaction_id
+        #: The row of a consumed message is written even if nothing is sent.
+        self._is_consuming = is_consuming
         self.messages: list[Message] = []
         self.held: Held | None = None
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
         self.is_inside = True
         self._is_full = False
+        #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
+        self._is_failure_seen = False
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether the effect is missing or may be, and no error has told so.
+
+        A handler that returns like this has failed.  A handler that catches the error and returns
+        has chosen to.
+        """
+        match self.state:
+            case TransactionState.COMMITTED | TransactionState.COMMITTED_UNTOLD:
+                return False
+            case TransactionState.ROLLED_BACK:
+                return not self._is_failure_seen
+        return True
 
     def put(self, message: Message) -> None:
         """Keep a message until the end."""
@@ -89,12 +108,20 @@ class Order:
             )
         self.messages.append(message)
 
+    def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
+        """The ``with`` block is over."""
+        # A commit of our own that fails is raised by the block as well.
+        self._is_failure_seen = error is not None or not is_commit_owned_by_caller
+        if is_commit_owned_by_caller:
+            return self.leave() if error is None else self.leave_failed()
+        return self.end() if error is None else self.fail()
+
     # The block commits.
 
     def end(self) -> Steps:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             self.state = TransactionState.UNKNOWN
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
@@ -132,7 +159,7 @@ class Order:
     def leave(self) -> Steps:
         """The block has come to its end without an error; the caller goes on and will commit."""
         self.is_inside = False
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
@@ -146,8 +173,9 @@ class Order:
             raise RequestRefused(
                 "transaction_ended_inside",
                 "the block must end before its transaction",
-                transaction_id=self.transaction_id,
+                **self._names(),
             )
+        self._is_failure_seen = True
         yield from self._hold()
         yield Step.INSERT_ROW
 
@@ -171,6 +199,8 @@ class Order:
         for message in self.messages:
             message.body = message.payload()
         self._is_full = True
+        if not self.messages:
+            return
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
@@ -192,6 +222,9 @@ class Order:
             yield Step.TELL_ROLLBACK
 
     def _committed(self) -> Steps:
+        if self.held is None:
+            self.state = TransactionState.COMMITTED
+            return
         # Whatever the broker says now, the database has committed: that is no error of the block.
         self.state = TransactionState.COMMITTED_UNTOLD
         try:
@@ -203,6 +236,9 @@ class Order:
             log.warning("commit_untold", extra=self._facts(error))
         else:
             self.state = TransactionState.COMMITTED
+
+    def _names(self) -> dict[str, str]:
+        return {"transaction_id": self.transaction_id} if self.transaction_id else {}
 
     def _facts(self, error: Exception) -> dict[str, str]:
         return {"transaction_id": self.transaction_id, "why": str(error)}
