@@ -194,8 +194,8 @@ def test_a_broker_that_goes_away_before_the_verdicts_is_named(
     assert settle(spark, broker, database).rolled_back == 1
 
 
-def attempt(run: str, opened_at_ms: int) -> str:
-    query = SinkRun(app_id="app", query_id=str(UUID(int=1)), run=run, opened_at_ms=opened_at_ms)
+def attempt(run: str, opened_at: int) -> str:
+    query = SinkRun(app_id="app", query_id=str(UUID(int=1)), run=run, opened_at=opened_at)
     return SinkAttempt(run=query, batch=1, partition=0, attempt="0" * 32).transaction_id
 
 

@@ -59,6 +59,7 @@ class OwnAttempts:
             is_known=is_known(core, group),
             # It takes a look at all groups: for the driver, which asks it once for a batch.
             homes="" if sought else ",".join(homes_of(core, group)),
+            log_end=self._broker.store.settled,
         )
 
     def _half(self, row: SoughtAttemptRow, group: str) -> Half | None:

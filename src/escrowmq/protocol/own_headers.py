@@ -257,6 +257,8 @@ class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: If no attempt was asked for: names of the other brokers that decide, or ever decided, what
     #: this app id holds here, with commas between them.
     homes: str
+    #: Where the log ends: a run of a sink that begins later begins at a higher position.
+    log_end: Int64 = 0
 
 
 # Writing.

@@ -210,7 +210,7 @@ async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
 
 
 def attempt(run: int, partition: int = 0) -> SinkAttempt:
-    opened = SinkRun(app_id="app", query_id="write", run=f"{run:08x}", opened_at_ms=T0 + run)
+    opened = SinkRun(app_id="app", query_id="write", run=f"{run:08x}", opened_at=T0 + run)
     return SinkAttempt(run=opened, batch="b", partition=partition, attempt=f"{partition:032x}")
 
 

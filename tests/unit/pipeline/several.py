@@ -25,7 +25,7 @@ TOPIC = "orders"
 TIMEOUT_MS = 5_000
 DIGITS = [str(number) for number in range(10)]
 Brokers = Sequence[InProcessBroker]
-RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at_ms=1)
+RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at=1)
 
 
 @contextmanager

@@ -28,10 +28,10 @@ def known(broker: SinkBroker, *homes: str, is_home: bool = False) -> Known:
 
 
 def test_the_broker_that_decided_before_goes_on_wherever_it_stands_in_the_list() -> None:
-    assert home_of("app", [known(A), known(B)]) == A
-    assert home_of("app", [known(B), known(A)]) == B
-    assert home_of("app", [known(A), known(B, is_home=True)]) == B
-    assert home_of("app", [known(A, "b"), known(B, is_home=True), known(C, "b")]) == B
+    assert home_of("app", [known(A), known(B)]).broker == A
+    assert home_of("app", [known(B), known(A)]).broker == B
+    assert home_of("app", [known(A), known(B, is_home=True)]).broker == B
+    assert home_of("app", [known(A, "b"), known(B, is_home=True), known(C, "b")]).broker == B
 
 
 def test_two_brokers_that_know_an_app_id_are_refused() -> None:

@@ -172,7 +172,7 @@ def test_a_batch_that_is_done_is_so_also_if_settle_was_faster(served: Brokers) -
 
 
 def stream_run(query_id: str) -> SinkRun:
-    return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at_ms=1)
+    return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at=1)
 
 
 def test_what_home_would_say_of_a_batch_is_known_without_deciding_it(served: Brokers) -> None:

@@ -19,7 +19,7 @@ from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.pipeline.losing import LosingProxy
 
 TOPIC = "orders"
-RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at_ms=1)
+RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at=1)
 TIMEOUT_MS = 5_000
 
 

@@ -8,7 +8,6 @@ failed ones are not among them and never become visible.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -109,7 +108,7 @@ class PlainWriter(DataSourceArrowWriter):
             app_id=options.app_id,
             query_id=PLAIN_QUERY,
             run=uuid.uuid4().hex[:RUN_CHARS],
-            opened_at_ms=now_ms(),
+            opened_at=self._brokers.opened_at,
         )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -128,11 +127,6 @@ class PlainWriter(DataSourceArrowWriter):
 
 
 # What plain writes and streams have in common.
-
-
-def now_ms() -> int:
-    """The driver's clock."""
-    return int(time.time() * 1_000)
 
 
 def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:

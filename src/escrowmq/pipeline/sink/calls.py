@@ -167,11 +167,11 @@ class SinkCalls:
 
     # Over several brokers.
 
-    def standing(self, producer_group: str) -> tuple[bool, frozenset[str]]:
-        """Whether a group is known here, and which other brokers decide for its app id."""
+    def standing(self, producer_group: str) -> tuple[bool, frozenset[str], int]:
+        """Whether a group is known, which other brokers decide for its app id, and the log end."""
         header = FindAttemptsHeader(producer_group=producer_group)
         told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
-        return told.is_known, frozenset(told.homes.split(",")) - {""}
+        return told.is_known, frozenset(told.homes.split(",")) - {""}, told.log_end
 
     def find(
         self, producer_group: str, sought: Sequence[SoughtAttemptRow]

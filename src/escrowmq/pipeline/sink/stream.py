@@ -21,7 +21,6 @@ from escrowmq.pipeline.sink.batch import (
     check,
     commit,
     new_attempt,
-    now_ms,
     read_options,
     roll_back,
     write_attempt,
@@ -55,7 +54,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._brokers = brokers_of(options)
-        self._opened_at_ms = now_ms()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Hold the rows of one partition; in a task, once for each of its tries."""
@@ -63,7 +61,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             app_id=self._options.app_id,
             query_id=told_by_spark(QUERY_ID),
             run=told_by_spark(RUN_ID)[:RUN_CHARS],
-            opened_at_ms=self._opened_at_ms,
+            opened_at=self._brokers.opened_at,
         )
         attempt = new_attempt(run, int(told_by_spark(BATCH_ID)))
         return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
