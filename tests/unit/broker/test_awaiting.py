@@ -14,8 +14,9 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import encode_call
-from escrowmq.protocol.own_headers import AwaitDueHeader, DecideBatchHeader
+from escrowmq.protocol.own_headers import AwaitDueHeader
 from escrowmq.protocol.own_rows import AttemptRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.own_peer import ask, decide, hold

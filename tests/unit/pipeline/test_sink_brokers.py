@@ -9,8 +9,8 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink.brokers import Known, home_of
-from escrowmq.pipeline.sink.calls import SinkBroker
 from escrowmq.pipeline.sink.placing import Placing
+from escrowmq.pipeline.sink.written import SinkBroker
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.unit.pipeline.losing import LosingProxy

@@ -11,8 +11,9 @@ import pytest
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
 from escrowmq.pipeline.sink import writing as sink_writing
-from escrowmq.pipeline.sink.calls import SinkCalls, Written
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.writing import AttemptWriting
+from escrowmq.pipeline.sink.written import SinkBatch, Written
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
@@ -44,7 +45,7 @@ def write(address: str, *batches: pa.RecordBatch, rows_max: int = 2) -> Written:
 
 def decide(address: str, *written: Written, batch: str = "b") -> str:
     with SinkCalls(address, TIMEOUT_MS) as calls:
-        return calls.decide(RUN, batch, written)
+        return calls.decide(SinkBatch(RUN, batch), written)
 
 
 def bodies(broker: InProcessBroker) -> list[str]:

@@ -119,20 +119,6 @@ def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker
     assert stream.latestOffset(at(5), ALL) == at(5)
 
 
-def test_a_topic_that_appears_before_the_first_offset_is_not_lost(broker: InProcessBroker) -> None:
-    """Spark notes the ends first and asks for the initial offset afterwards."""
-    stream = reader(broker, topicPattern="orders|later", topic="")
-    stream.prepareForTriggerAvailableNow()
-    send(broker, row(b"later", topic="later"))
-    start = stream.initialOffset()
-    assert start == {"broker-a": {"later": {"0": 0}, "orders": {"0": 3}}}
-    end = stream.latestOffset(start, ALL)
-    assert end == {"broker-a": {"later": {"0": 0}, "orders": {"0": 5}}}
-    assert read(stream, start, end) == [b"new 3", b"new 4"]
-    # The next run reads it.
-    assert batch(reader(broker, topicPattern="orders|later", topic=""), end) == [b"later"]
-
-
 @pytest.mark.parametrize(
     ("start", "facts"),
     [

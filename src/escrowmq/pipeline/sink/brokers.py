@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import GROUP_PREFIX
-from escrowmq.pipeline.sink.calls import SinkBroker, SinkCalls
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.topics import SinkTopics
+from escrowmq.pipeline.sink.written import SinkBroker
 
 BROKERS_MAX = 64
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from escrowmq.model.sink_attempt import (
     AGE_MS_MAX,
+    BATCH_MARK,
     GROUP_PREFIX,
     PLAIN_QUERY,
     POSITION_MARK,
@@ -35,7 +36,7 @@ EVIDENCE = "evidence"
 BATCH_NUMBER = "batch_number"
 BATCH_NAME = "batch_name"
 
-_QUERY = "sink_query"
+_IS_NAMED = "sink_is_named"
 _BATCH = "sink_batch"
 _OPENED_AT = "sink_opened_at"
 _RUN = "sink_run"
@@ -76,11 +77,11 @@ def _names() -> list[Column]:
         return F.nullif(found, F.lit(""))
 
     app_id = F.substring(F.col(PRODUCER_GROUP), len(GROUP_PREFIX) + 1, 1_000)
-    is_plain = part(1) == PLAIN_QUERY
+    is_named = (part(1) == PLAIN_QUERY) | part(1).contains(BATCH_MARK)
     return [
         app_id.alias(APP_ID),
-        part(1).alias(_QUERY),
         part(2).alias(_BATCH),
+        is_named.alias(_IS_NAMED),
         # NULL for a time, which is neither before nor after any other run.
         F.when(part(3).startswith(POSITION_MARK), F.substring(part(3), 2, 18))
         .try_cast("bigint")
@@ -88,7 +89,7 @@ def _names() -> list[Column]:
         part(4).alias(_RUN),
         # Runs of one stream follow each other; plain writes go on beside each other, unless they
         # write the same batch.
-        F.when(is_plain, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
+        F.when(is_named, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
     ]
 
 
@@ -112,9 +113,8 @@ def _newest_runs(named: DataFrame) -> DataFrame:
 
 
 def _evidence() -> Column:
-    is_plain = F.col(_QUERY) == PLAIN_QUERY
     is_number_decided = F.col(_BATCH).try_cast("bigint") <= F.col(BATCH_NUMBER)
-    is_decided = F.when(is_plain, F.col(_IS_NAME_DECIDED)).otherwise(is_number_decided)
+    is_decided = F.when(F.col(_IS_NAMED), F.col(_IS_NAME_DECIDED)).otherwise(is_number_decided)
     is_older = F.col(_OPENED_AT) < F.col(_NEWEST_AT)
     is_of_older_run = is_older & (F.col(_RUN) != F.col(_NEWEST_RUN))
     is_too_old = F.col(AGE_MS) >= AGE_MS_MAX
