@@ -189,6 +189,9 @@ def commit(
     """Decide the batch, once; that it is done already is as good."""
     content = content_of((one.row_count, one.row_sum) for one in written)
     made = SinkBatch(run, batch, content if options.has_batch_name else "")
+    if not options.has_app_id:
+        # No other write has this name, so that no broker can know it.
+        brokers = SinkBrokers(brokers.home)
     with SinkCalls(brokers.home.address, options.timeout_ms) as calls:
         outcome = decide(calls, made, written, options.timeout_ms, brokers)
     facts = {"app_id": run.app_id, "batch": batch, "rows": sum(one.rows for one in written)}

@@ -101,8 +101,14 @@ def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
 
 
 def home_of(app_id: str, known: Sequence[Known]) -> Known:
-    """The broker that decides for this app id: the one that did so before, else the first."""
-    homes = [one for one in known if one.is_home]
+    """The broker that decides for this app id: the one that did so before, else the first.
+
+    Home may have been restored to a time before it decided anything: then the others name it.
+    """
+    named = frozenset().union(*(one.homes for one in known))
+    homes = [one for one in known if one.is_home] or [
+        one for one in known if one.broker.name in named
+    ]
     if len(homes) > 1:
         raise RequestRefused(
             "app_id_at_two_brokers",
@@ -110,7 +116,7 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
             app_id=app_id,
             brokers=[one.broker.name for one in homes],
         )
-    missing = frozenset().union(*(one.homes for one in known)) - {one.broker.name for one in known}
+    missing = named - {one.broker.name for one in known}
     if missing:
         raise RequestRefused(
             "home_broker_missing",
