@@ -32,8 +32,12 @@ def test_the_broker_that_decided_before_goes_on_wherever_it_stands_in_the_list()
     assert home_of("app", [known(B), known(A)]).broker == B
     assert home_of("app", [known(A), known(B, is_home=True)]).broker == B
     assert home_of("app", [known(A, "b"), known(B, is_home=True), known(C, "b")]).broker == B
-    # It was restored to a time before it decided anything, and another one holds its parts.
-    assert home_of("app", [known(A, "b"), known(B)]).broker == B
+
+
+def test_a_home_that_knows_nothing_of_what_another_broker_holds_was_set_back() -> None:
+    with pytest.raises(RequestRefused, match="home_broker_set_back") as refused:
+        home_of("app", [known(A, "b"), known(B)])
+    assert refused.value.fields["brokers"] == ["b"]
 
 
 def test_two_brokers_that_know_an_app_id_are_refused() -> None:

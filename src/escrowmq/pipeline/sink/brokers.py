@@ -101,14 +101,8 @@ def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
 
 
 def home_of(app_id: str, known: Sequence[Known]) -> Known:
-    """The broker that decides for this app id: the one that did so before, else the first.
-
-    Home may have been restored to a time before it decided anything: then the others name it.
-    """
-    named = frozenset().union(*(one.homes for one in known))
-    homes = [one for one in known if one.is_home] or [
-        one for one in known if one.broker.name in named
-    ]
+    """The broker that decides for this app id: the one that did so before, else the first."""
+    homes = [one for one in known if one.is_home]
     if len(homes) > 1:
         raise RequestRefused(
             "app_id_at_two_brokers",
@@ -116,6 +110,7 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
             app_id=app_id,
             brokers=[one.broker.name for one in homes],
         )
+    named = frozenset().union(*(one.homes for one in known))
     missing = named - {one.broker.name for one in known}
     if missing:
         raise RequestRefused(
@@ -123,5 +118,13 @@ def home_of(app_id: str, known: Sequence[Known]) -> Known:
             "name it too: it knows what was written; or choose another app id",
             app_id=app_id,
             brokers=sorted(missing),
+        )
+    if named and not homes:
+        # Home opens an attempt before any other broker holds a part of it.
+        raise RequestRefused(
+            "home_broker_set_back",
+            "it was restored, or made anew, and knows nothing of this app id: choose another one",
+            app_id=app_id,
+            brokers=sorted(named),
         )
     return homes[0] if homes else known[0]
