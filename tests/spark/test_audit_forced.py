@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.outgoing import Resolution
@@ -59,8 +60,7 @@ def test_a_forced_ghost_commit_is_found_after_a_janitor_sweep(
         settle(shop, "agreed", Resolution.COMMIT, force=False, reason="I was forced; the ledger")
         shop.broker.advance(ms=2 * HOUR_MS)
         swept = SqlLedger(shop.url).sweep(
-            lambda ids: dict.fromkeys(ids, Outcome.COMMITTED),
-            now_ms=shop.broker.clock.now_ms(),
+            lambda ids: Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), ())
         )
         assert swept == 3
         request = replace(shop.request(), lake="", business=None)
