@@ -91,6 +91,11 @@ class Block(ABC):
         self._began_at_s = 0.0
         self._began_at_ms = 0
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has not ended yet, well or badly."""
+        return self.stage in {Stage.NEW, Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
+
     def begin(self, now_ms: int) -> Steps[None]:
         """Refuse at once what could not be kept to at the end."""
         self._check_names()

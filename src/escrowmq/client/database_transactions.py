@@ -23,6 +23,7 @@ from escrowmq.client.links import (
     SqliteLink,
     shadow_commit,
 )
+from escrowmq.client.open_blocks import Claim
 
 
 class Ending(StrEnum):
@@ -155,7 +156,12 @@ class PlainTransaction(_Plain):
 
     def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
-        run(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._connection, self._block)
+        try:
+            run(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         self._unshadow = shadow_commit(self._connection, self._block.refuse_commit)
 
     def insert_row(self, now_ms: int) -> None:
@@ -195,7 +201,12 @@ class AsyncPlainTransaction(_Plain):
 
     async def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
-        await run_async(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._connection, self._block)
+        try:
+            await run_async(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         self._unshadow = shadow_commit(self._connection, self._refuse)
 
     async def _refuse(self) -> None:

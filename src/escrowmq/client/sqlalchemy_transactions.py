@@ -25,6 +25,7 @@ from escrowmq.client.database_transactions import (
 )
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
+from escrowmq.client.open_blocks import Claim, already_open
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 
 
@@ -92,11 +93,16 @@ class SqlAlchemyTransaction:
             self._link = SqlAlchemyLink(database)
         hooks = [_hooks_of(target) for target in {database, self._link.connection}]
         if any(hook.current is not None and hook.current.is_open for hook in hooks):
-            raise RequestRefused("block_already_open", "one block at a time on a connection")
+            raise already_open()
         self._block = self._row.block(
             self._link, has_hooks=True, max_duration_ms=self._max_duration_ms
         )
-        run(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._link.connection.connection.driver_connection, self._block)
+        try:
+            run(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         for hook in hooks:
             hook.current = self
         self._hooks = hooks
