@@ -73,14 +73,15 @@ class Order:
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
         self.is_inside = True
-        self._is_full = False
+        #: Whether a message would still go out: inside the block, and while it is prepared to go.
+        self._takes_messages = True
 
     def put(self, message: Message) -> None:
         """Keep a message until the end."""
-        if self.state is not TransactionState.OPEN or self._is_full:
+        if self.state is not TransactionState.OPEN or not self._takes_messages:
             raise RequestRefused(
                 "transaction_over",
-                "its messages have left: begin another one",
+                "the block has ended: send inside it, or begin another one",
                 transaction_id=self.transaction_id,
             )
         if len(self.messages) >= MESSAGES_MAX:
@@ -95,6 +96,7 @@ class Order:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
         if not self.messages:
+            self._takes_messages = False
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
             return
@@ -117,6 +119,7 @@ class Order:
     def fail(self) -> Steps:
         """The block has raised, and the commit would have been ours."""
         self.is_inside = False
+        self._takes_messages = False
         yield from self._roll_back()
 
     # The caller commits, later.
@@ -124,12 +127,14 @@ class Order:
     def leave(self) -> Steps:
         """The block has come to its end without an error; the caller goes on and will commit."""
         self.is_inside = False
+        self._takes_messages = False
         if not self.messages:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
         """The block has raised: whoever catches that must not commit half of the work."""
         self.is_inside = False
+        self._takes_messages = False
         yield Step.POISON
 
     def before_commit(self) -> Steps:
@@ -158,11 +163,12 @@ class Order:
     # Both.
 
     def _hold(self) -> Steps:
+        # The session's own listeners may send while it is flushed, and so may bodies' functions.
+        self._takes_messages = True
         yield Step.FLUSH
-        # The loop also finds what a body's function sends.
         for message in self.messages:
             message.body = message.payload()
-        self._is_full = True
+        self._takes_messages = False
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
