@@ -16,7 +16,7 @@ from tests.ledger.shops import HANDS, Order, Shop, refused
 
 @pytest.mark.parametrize("has_sent", [False, True])
 async def test_send_after_the_block_is_refused_while_the_caller_has_not_committed(
-    shop: Shop, tmp_path: Path, has_sent: bool
+    shop: Shop, tmp_path: Path, *, has_sent: bool
 ) -> None:
     async with market(shop, tmp_path) as there:
 
@@ -39,7 +39,7 @@ async def test_send_after_the_block_is_refused_while_the_caller_has_not_committe
 
 @pytest.mark.parametrize("has_sent", [False, True])
 async def test_the_same_where_the_session_is_awaited(
-    shop: Shop, tmp_path: Path, has_sent: bool
+    shop: Shop, tmp_path: Path, *, has_sent: bool
 ) -> None:
     engine = shop.async_engine()
     async with market(shop, tmp_path) as there:
@@ -98,7 +98,7 @@ async def test_send_after_a_block_that_failed_in_the_callers_transaction_is_refu
 
 @pytest.mark.parametrize("is_callers", [False, True])
 async def test_a_bodys_function_may_still_send(
-    shop: Shop, tmp_path: Path, is_callers: bool
+    shop: Shop, tmp_path: Path, *, is_callers: bool
 ) -> None:
     async with market(shop, tmp_path) as there:
 

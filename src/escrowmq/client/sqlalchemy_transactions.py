@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sqlalchemy import Connection, TwoPhaseTransaction, event
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, SessionTransactionOrigin, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, SessionTransactionOrigin, scoped_session
 from sqlalchemy.util import await_only
 
 from escrowmq.client.database_block import Row, Stage, run
@@ -43,6 +44,12 @@ class _Hooks:
         if self.current is not None and not session.in_nested_transaction():
             self.current.before_session_commits()
 
+    def after_begin(
+        self, _session: Session, _transaction: SessionTransaction, connection: Connection
+    ) -> None:
+        if self.current is not None:
+            self.current.after_connection_joins(connection)
+
     def commit(self, _connection: Connection) -> None:
         if self.current is not None:
             self.current.before_connection_commits()
@@ -60,8 +67,8 @@ def _hooks_of(target: Session | Connection) -> _Hooks:
     if hooks is None:
         hooks = _Hooks()
         setattr(target, _ATTRIBUTE, hooks)
-        names = ["before_commit"] if isinstance(target, Session) else ["commit", "rollback"]
-        for name in names:
+        is_session = isinstance(target, Session)
+        for name in ["before_commit", "after_begin"] if is_session else ["commit", "rollback"]:
             event.listen(target, name, getattr(hooks, name))
     return hooks
 
@@ -85,6 +92,7 @@ class SqlAlchemyTransaction:
         if isinstance(database, Session):
             self.is_commit_owned_by_caller = _check_session(database)
             self._link: SqlAlchemyLink = SessionLink(database)
+            _check_one_connection(database)
         else:
             if isinstance(database.get_transaction(), TwoPhaseTransaction):
                 raise _two_phase()
@@ -126,6 +134,7 @@ class SqlAlchemyTransaction:
                 self.check_outermost()
                 if isinstance(self._database, Session):
                     self._database.flush()
+                    _check_one_connection(self._database)
             except BaseException:
                 self.poison()
                 raise
@@ -162,6 +171,11 @@ class SqlAlchemyTransaction:
     def on_ended(self, callback: Callable[[Ending], None]) -> None:
         """Call once when the transaction has ended; it must not raise."""
         self._ended = callback
+
+    def after_connection_joins(self, connection: Connection) -> None:
+        """Stop a second connection before anything is written on it."""
+        if self.is_open and connection is not self._link.connection:
+            raise _several_connections()
 
     def before_session_commits(self) -> None:
         """Do our part while the session can still flush and read; stop a commit in our block."""
@@ -246,12 +260,32 @@ def _check_session(session: Session) -> bool:
     """Refuse sessions whose commit does not commit; tell whether the caller will call it."""
     if session.twophase:
         raise _two_phase()
-    if isinstance(session.get_bind(), Connection):
+    try:
+        bind = session.get_bind()
+    except UnboundExecutionError as error:
+        raise _several_connections() from error
+    if isinstance(bind, Connection):
         raise RequestRefused(
             "commit_not_ours", "the session joins a connection's transaction, which others commit"
         )
     current = session.get_transaction()
     return current is not None and current.origin is SessionTransactionOrigin.BEGIN
+
+
+def _check_one_connection(session: Session) -> None:
+    """Refuse a session that has begun on several connections: their COMMITs are not one."""
+    root = session.get_transaction()
+    # Each connection is there twice: by itself, and by its engine.
+    begun = root._connections.values() if root is not None else ()  # noqa: SLF001
+    if len({entry[0] for entry in begun}) > 1:
+        raise _several_connections()
+
+
+def _several_connections() -> RequestRefused:
+    return RequestRefused(
+        "several_connections",
+        "the session commits its engines one by one: use one with the ledger's engine alone",
+    )
 
 
 def _two_phase() -> RequestRefused:
