@@ -129,10 +129,11 @@ class Block(ABC):
         """What the database's error means."""
 
     def _mark_sqlite(self) -> Steps[None]:
+        # Python's driver begins before the first write alone.  A savepoint with no transaction
+        # around it, ours or the user's, would commit when it is released.
+        if not self._facts.is_in_transaction:
+            yield Execute("BEGIN")
         if self._is_marked:
-            # A savepoint with no transaction around it would commit when it is released.
-            if not self._facts.is_in_transaction:
-                yield Execute("BEGIN")
             yield Execute(ledger_sql.SQLITE_MARK)
 
     def _unmark_sqlite(self) -> Steps[None]:

@@ -30,8 +30,7 @@ class Claim:
         self._connection = connection
         self.block = block
         with _lock:
-            other = _claims.get(id(connection))
-            if other is not None and other.block.is_unfinished:
+            if is_in_block(connection):
                 raise already_open()
             _claims[id(connection)] = self
 
@@ -40,6 +39,12 @@ class Claim:
         with _lock:
             if _claims.get(id(self._connection)) is self:
                 del _claims[id(self._connection)]
+
+
+def is_in_block(connection: object) -> bool:
+    """Whether a driver's connection takes part in a block that has not ended."""
+    claim = _claims.get(id(connection))
+    return claim is not None and claim.block.is_unfinished
 
 
 def already_open() -> RequestRefused:
