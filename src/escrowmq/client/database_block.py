@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
-from escrowmq.client import ledger_sql
+from escrowmq.client import ledger_sql, savepoint_marks
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
@@ -88,6 +88,9 @@ class Block(ABC):
         self._is_marked = not has_hooks or facts.dialect is POSTGRESQL
         self._max_duration_ms = max_duration_ms
         self._monotonic_s = monotonic_s
+        self._is_any_marked = False
+        #: The messages that had their marks when it was last looked.
+        self.surviving: frozenset[int] = frozenset()
         self._began_at_s = 0.0
         self._began_at_ms = 0
 
@@ -143,10 +146,50 @@ class Block(ABC):
             except Exception as error:
                 raise ended_inside() from error
 
+    def mark(self, numbers: Iterable[int]) -> Steps[None]:
+        """Mark messages in the savepoint that is open now."""
+        self.check_open()
+        self.note_marked()
+        for statement in savepoint_marks.marking(self._facts.dialect, numbers):
+            yield Execute(*statement)
+
+    def note_marked(self) -> None:
+        """Remember that there are marks."""
+        self._is_any_marked = True
+
+    def check_open(self) -> None:
+        """Refuse what belongs to a transaction that has ended."""
+        if self.stage is not Stage.OPEN:
+            raise ended_inside()
+
+    def look_for_marks(self) -> Steps[frozenset[int]]:
+        """Find the messages whose savepoints were not rolled back."""
+        self.check_open()
+        self.surviving = frozenset()
+        if self._is_any_marked:
+            self.surviving = yield from self._read_marks()
+        return self.surviving
+
+    def _read_marks(self) -> Steps[frozenset[int]]:
+        dialect, found = self._facts.dialect, _NOTHING
+        for statement in savepoint_marks.reading(dialect):
+            found = yield Execute(*statement)
+        return savepoint_marks.numbers_in(dialect, found)
+
+    def _forget_marks(self) -> Steps[None]:
+        """Delete the marks; none may have gone since the messages were held."""
+        if not self._is_any_marked:
+            return
+        found = yield from self._read_marks()
+        if found != self.surviving:
+            raise ended_inside()
+        yield Execute(*savepoint_marks.forgetting(self._facts.dialect))
+
     def insert_row(self, now_ms: int) -> Steps[None]:
         """Write the row.  If that fails, the transaction is rolled back for good."""
         try:
             self._check_may_insert(now_ms)
+            yield from self._forget_marks()
             yield from self._write(now_ms)
         except EscrowError:
             yield from self.poison()
@@ -160,8 +203,7 @@ class Block(ABC):
         self.stage = Stage.ROW_WRITTEN
 
     def _check_may_insert(self, now_ms: int) -> None:
-        if self.stage is not Stage.OPEN:
-            raise ended_inside()
+        self.check_open()
         # Either clock may stand still while a machine sleeps; the one that ran on is right.
         monotonic_ms = (self._monotonic_s() - self._began_at_s) * 1_000
         if max(monotonic_ms, now_ms - self._began_at_ms) > self._max_duration_ms:

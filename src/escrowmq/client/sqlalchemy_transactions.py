@@ -1,4 +1,4 @@
-"""The user's transaction in SQLAlchemy's sessions and connections, waited for and awaited.
+"""The user's transaction in SQLAlchemy's sessions and connections that are waited for.
 
 Where the caller's own ``with`` block commits, our part hangs on SQLAlchemy's events.  A session's
 ``before_commit`` also fires for savepoints, and there is no event after a connection's COMMIT; so
@@ -9,24 +9,22 @@ finds nothing left to do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, TwoPhaseTransaction, event
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, SessionTransactionOrigin, scoped_session
-from sqlalchemy.util import await_only
 
 from escrowmq.client.database_block import Row, Stage, run
 from escrowmq.client.database_transactions import (
-    AsyncDatabaseTransaction,
     DatabaseTransaction,
     Ending,
 )
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
 from escrowmq.client.open_blocks import Claim, already_open
+from escrowmq.client.savepoint_marks import SoonMarks
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 
 
@@ -50,6 +48,11 @@ class _Hooks:
         if self.current is not None:
             self.current.after_connection_joins(connection)
 
+    def after_transaction_create(self, session: Session, transaction: SessionTransaction) -> None:
+        if self.current is not None and self.current.is_open and transaction.nested:
+            # SQLAlchemy would wait for the first statement, and put a mark before the savepoint.
+            session.connection()
+
     def commit(self, _connection: Connection) -> None:
         if self.current is not None:
             self.current.before_connection_commits()
@@ -60,6 +63,8 @@ class _Hooks:
 
 
 _ATTRIBUTE = "_escrowmq_hooks"
+_SESSION_EVENTS = ("before_commit", "after_begin", "after_transaction_create")
+_CONNECTION_EVENTS = ("commit", "rollback")
 
 
 def _hooks_of(target: Session | Connection) -> _Hooks:
@@ -67,8 +72,7 @@ def _hooks_of(target: Session | Connection) -> _Hooks:
     if hooks is None:
         hooks = _Hooks()
         setattr(target, _ATTRIBUTE, hooks)
-        is_session = isinstance(target, Session)
-        for name in ["before_commit", "after_begin"] if is_session else ["commit", "rollback"]:
+        for name in _SESSION_EVENTS if isinstance(target, Session) else _CONNECTION_EVENTS:
             event.listen(target, name, getattr(hooks, name))
     return hooks
 
@@ -126,6 +130,19 @@ class SqlAlchemyTransaction:
             raise RequestRefused(
                 "savepoint_open", "only at the outermost level, outside savepoints"
             )
+
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Mark messages in the savepoint that is open now."""
+        run(self._block.mark(numbers), self._link)
+
+    def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
+        return run(self._block.look_for_marks(), self._link)
+
+    def soon_marks(self) -> SoonMarks:
+        """Make the marks for a caller that cannot await; once the block has begun."""
+        driver = self._link.connection.connection.driver_connection
+        return SoonMarks(driver, self._block, self._link.dialect)
 
     def insert_row(self, now_ms: int) -> None:
         """Write the ledger's row as the last statement."""
@@ -195,6 +212,9 @@ class SqlAlchemyTransaction:
             return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
             self._write()
+        if self._block.stage is Stage.RELEASED:
+            # No message is left to send.
+            return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.ROW_WRITTEN:
             self._commit_below()
             return
@@ -292,66 +312,6 @@ def _two_phase() -> RequestRefused:
     return RequestRefused("commit_not_ours", "a two-phase transaction is committed by its manager")
 
 
-class AsyncSqlAlchemyTransaction:
-    """On a session or connection that is awaited: the same, inside SQLAlchemy's own bridge."""
-
-    def __init__(
-        self, database: AsyncSession | AsyncConnection, row: Row, max_duration_ms: int
-    ) -> None:
-        self._database = database
-        if isinstance(database, AsyncSession):
-            inner: Session | Connection | None = database.sync_session
-        else:
-            inner = database.sync_connection
-        if inner is None:
-            raise RequestRefused("connection_not_started", "await the connection first")
-        self._inner = SqlAlchemyTransaction(inner, row, max_duration_ms)
-
-    @property
-    def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block commits; known once it has begun."""
-        return self._inner.is_commit_owned_by_caller
-
-    async def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work."""
-        await self._run(lambda: self._inner.begin(now_ms))
-
-    def check_outermost(self) -> None:
-        """Refuse while a savepoint is open."""
-        self._inner.check_outermost()
-
-    async def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
-        await self._run(lambda: self._inner.insert_row(now_ms))
-
-    async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
-        await self._run(self._inner.commit)
-
-    async def rollback(self) -> None:
-        """Roll back."""
-        await self._run(self._inner.rollback)
-
-    async def poison(self) -> None:
-        """Roll back and throw the driver's connection away."""
-        await self._run(self._inner.poison)
-
-    async def release(self) -> None:
-        """Take our hands off."""
-        self._inner.release()
-
-    def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await when the caller is about to commit."""
-        self._inner.on_before_commit(lambda: await_only(callback()))
-
-    def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
-        """Await once when the transaction has ended."""
-        self._inner.on_ended(lambda ending: await_only(callback(ending)))
-
-    async def _run(self, work: Callable[[], None]) -> None:
-        await self._database.run_sync(lambda _inner: work())
-
-
 def transaction_on(
     database: Any,  # noqa: ANN401 -- any of SQLAlchemy's classes, to be told apart here
     row: Row,
@@ -362,17 +322,4 @@ def transaction_on(
         database = database()
     if isinstance(database, Session | Connection):
         return SqlAlchemyTransaction(database, row, max_duration_ms)
-    raise unsupported(type(database).__name__)
-
-
-def async_transaction_on(
-    database: Any,  # noqa: ANN401 -- as above
-    row: Row,
-    max_duration_ms: int,
-) -> AsyncDatabaseTransaction:
-    """Find the adapter for what is awaited."""
-    if isinstance(database, async_scoped_session):
-        database = database()
-    if isinstance(database, AsyncSession | AsyncConnection):
-        return AsyncSqlAlchemyTransaction(database, row, max_duration_ms)
     raise unsupported(type(database).__name__)

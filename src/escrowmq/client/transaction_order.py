@@ -31,6 +31,8 @@ class Step(Enum):
 
     # In the user's database.
     FLUSH = auto()
+    #: Gives the numbers of the messages to send, or None for all.
+    SURVIVING = auto()
     INSERT_ROW = auto()
     COMMIT = auto()
     ROLLBACK = auto()
@@ -69,6 +71,9 @@ class Order:
     def __init__(self, transaction_id: str) -> None:
         self.transaction_id = transaction_id
         self.messages: list[Message] = []
+        #: Of each message; one that a savepoint took back leaves a gap.
+        self._numbers: list[int] = []
+        self._next_number = 0
         self.held: Held | None = None
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
@@ -76,8 +81,8 @@ class Order:
         #: Whether a message would still go out: inside the block, and while it is prepared to go.
         self._takes_messages = True
 
-    def put(self, message: Message) -> None:
-        """Keep a message until the end."""
+    def check_takes(self) -> int:
+        """Refuse a message that would never go out; return the number of the next one."""
         if self.state is not TransactionState.OPEN or not self._takes_messages:
             raise RequestRefused(
                 "transaction_over",
@@ -88,23 +93,30 @@ class Order:
             raise RequestRefused(
                 "too_many_messages", "use several transactions", messages_max=MESSAGES_MAX
             )
+        return self._next_number
+
+    def put(self, message: Message) -> None:
+        """Keep a message until the end."""
+        self._numbers.append(self.check_takes())
         self.messages.append(message)
+        self._next_number += 1
 
     # The block commits.
 
     def end(self) -> Steps:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
-        if not self.messages:
-            self._takes_messages = False
-            yield Step.COMMIT_ALONE
-            self.state = TransactionState.COMMITTED
-            return
         try:
-            yield from self._hold()
+            yield from self._prepare()
+            if self.messages:
+                yield from self._hold()
         except BaseException:
             yield from self._roll_back()
             raise
+        if not self.messages:
+            yield Step.COMMIT_ALONE
+            self.state = TransactionState.COMMITTED
+            return
         try:
             yield Step.INSERT_ROW
         except BaseException:
@@ -145,6 +157,10 @@ class Order:
                 "the block must end before its transaction",
                 transaction_id=self.transaction_id,
             )
+        yield from self._prepare()
+        if not self.messages:
+            yield Step.RELEASE
+            return
         yield from self._hold()
         yield Step.INSERT_ROW
 
@@ -162,13 +178,36 @@ class Order:
 
     # Both.
 
-    def _hold(self) -> Steps:
+    def _prepare(self) -> Steps:
+        """Make the bodies of the messages that are to go; a savepoint may have taken all back."""
+        if not self.messages:
+            self._takes_messages = False
+            return
         # The session's own listeners may send while it is flushed, and so may bodies' functions.
         self._takes_messages = True
         yield Step.FLUSH
+        yield from self._drop_rolled_back()
+        has_functions = False
         for message in self.messages:
+            has_functions |= callable(message.body)
             message.body = message.payload()
         self._takes_messages = False
+        if has_functions:
+            yield from self._drop_rolled_back()
+
+    def _drop_rolled_back(self) -> Steps:
+        surviving = yield Step.SURVIVING
+        if surviving is None:
+            return
+        kept = [
+            (number, message)
+            for number, message in zip(self._numbers, self.messages, strict=True)
+            if number in surviving
+        ]
+        self._numbers = [number for number, _ in kept]
+        self.messages = [message for _, message in kept]
+
+    def _hold(self) -> Steps:
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
