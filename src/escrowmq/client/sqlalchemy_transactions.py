@@ -53,6 +53,14 @@ class _Hooks:
             # SQLAlchemy would wait for the first statement, and put a mark before the savepoint.
             session.connection()
 
+    def after_commit(self, session: Session) -> None:
+        if self.current is not None and not session.in_nested_transaction():
+            self.current.after_session_commits()
+
+    def after_soft_rollback(self, _session: Session, ended: SessionTransaction) -> None:
+        if self.current is not None and ended.parent is None:
+            self.current.after_session_rolls_back()
+
     def commit(self, _connection: Connection) -> None:
         if self.current is not None:
             self.current.before_connection_commits()
@@ -63,7 +71,15 @@ class _Hooks:
 
 
 _ATTRIBUTE = "_escrowmq_hooks"
-_SESSION_EVENTS = ("before_commit", "after_begin", "after_transaction_create")
+#: In the ``info`` of a session that joins a test's transaction; ``escrowmq.testing`` puts it there.
+JOINED = "escrowmq_joins_test"
+_SESSION_EVENTS = (
+    "before_commit",
+    "after_begin",
+    "after_transaction_create",
+    "after_commit",
+    "after_soft_rollback",
+)
 _CONNECTION_EVENTS = ("commit", "rollback")
 
 
@@ -88,6 +104,7 @@ class SqlAlchemyTransaction:
         self._before_commit: Callable[[], None] | None = None
         self._ended: Callable[[Ending], None] | None = None
         self._hooks: list[_Hooks] = []
+        self._is_joined = False
 
     def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work, and hang on the events."""
@@ -95,7 +112,9 @@ class SqlAlchemyTransaction:
         database = self._database
         if isinstance(database, Session):
             self.is_commit_owned_by_caller = _check_session(database)
-            self._link: SqlAlchemyLink = SessionLink(database)
+            self._is_joined = JOINED in database.info
+            kind = _JoinedLink if self._is_joined else SessionLink
+            self._link: SqlAlchemyLink = kind(database)
             _check_one_connection(database)
         else:
             if isinstance(database.get_transaction(), TwoPhaseTransaction):
@@ -196,6 +215,8 @@ class SqlAlchemyTransaction:
 
     def before_session_commits(self) -> None:
         """Do our part while the session can still flush and read; stop a commit in our block."""
+        if self._is_joined and self._block.stage is Stage.POISONED:
+            self._block.refuse_commit()
         if not self.is_open or self._block.stage is Stage.COMMITTING:
             return
         if not self.is_commit_owned_by_caller:
@@ -223,6 +244,18 @@ class SqlAlchemyTransaction:
         finally:
             # SQLAlchemy takes this transaction for ended now and would not roll it back.
             self.poison()
+
+    def after_session_commits(self) -> None:
+        """Tell the end of a test's session, whose commit released a savepoint."""
+        if self._is_joined and self._block.stage is Stage.ROW_WRITTEN:
+            self._block.stage = Stage.COMMITTED
+            self._end(Ending.COMMITTED)
+            self._let_go()
+
+    def after_session_rolls_back(self) -> None:
+        """Tell the end of a test's session, whose rollback went to a savepoint."""
+        if self._is_joined:
+            self.before_connection_rolls_back()
 
     def _after_the_end(self) -> None:
         """Once rolled back, a poisoned connection gets a new one below it and is free again."""
@@ -276,6 +309,13 @@ class _DriverLink(SqlAlchemyLink):
         self.connection.connection.commit()
 
 
+class _JoinedLink(SessionLink):
+    """A session of a test: its transaction is a savepoint in one that the test rolls back."""
+
+    def close(self) -> None:
+        """Leave the test its connection; the session's commit is refused."""
+
+
 def _check_session(session: Session) -> bool:
     """Refuse sessions whose commit does not commit; tell whether the caller will call it."""
     if session.twophase:
@@ -284,9 +324,11 @@ def _check_session(session: Session) -> bool:
         bind = session.get_bind()
     except UnboundExecutionError as error:
         raise _several_connections() from error
-    if isinstance(bind, Connection):
+    if isinstance(bind, Connection) and JOINED not in session.info:
         raise RequestRefused(
-            "commit_not_ours", "the session joins a connection's transaction, which others commit"
+            "commit_not_ours",
+            "the session joins a connection's transaction, which others commit;"
+            " in a test, escrowmq.testing.join_test allows it",
         )
     current = session.get_transaction()
     return current is not None and current.origin is SessionTransactionOrigin.BEGIN
