@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.client.ledger_sql import POSTGRESQL, Dialect
@@ -136,12 +137,8 @@ class SoonMarks:
         numbers = self.take()
         if connection.in_transaction:
             below = connection._conn  # noqa: SLF001
-            for sql, parameters in marking(self._dialect, numbers):
-                await self._write(
-                    lambda sql=sql, parameters=parameters: queue(
-                        connection, below.execute, sql, parameters
-                    )
-                )
+            for statement in marking(self._dialect, numbers):
+                await self._write(partial(queue, connection, below.execute, *statement))
         return await queue(connection, work, *rest, **named)
 
     async def _write(self, work: Callable[[], Any]) -> None:
