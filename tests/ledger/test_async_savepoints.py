@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from escrowmq.client import savepoint_marks
+from escrowmq.client.database_block import Stage
+from escrowmq.client.ledger_block import LedgerBlock, RowFacts
+from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.links import AsyncPsycopgLink
+from escrowmq.client.savepoint_marks import SoonMarks
 from tests.ledger.async_hands import ASYNC_HANDS, driver, place
 from tests.ledger.market import PAID, market
 from tests.ledger.shops import Order, Shop, refused
@@ -275,3 +281,51 @@ async def test_a_driver_that_cannot_be_watched_needs_the_awaited_send(
             await place(db, 4)
             tx.send(PAID, b"4")
         await there.agrees({3, 4})
+
+
+async def test_asyncpgs_marks_are_written_before_its_next_statement(postgres_shop: Shop) -> None:
+    asyncpg = import_module("asyncpg")
+    connection = await asyncpg.connect(postgres_shop.url)
+    block = LedgerBlock(
+        AsyncPsycopgLink(connection),
+        RowFacts("transaction-1", "orders", "uuid"),
+        has_hooks=True,
+        max_duration_ms=1_000,
+    )
+    block.stage = Stage.OPEN
+    soon = SoonMarks(connection, block, POSTGRESQL)
+    protocol = connection._protocol
+    try:
+        async with connection.transaction():
+            soon.add(1)
+            for number in (2, 3):
+                with suppress(KeyError):
+                    async with connection.transaction():
+                        soon.add(number)
+                        if number == 2:
+                            raise KeyError
+            with suppress(asyncpg.DivisionByZeroError):
+                async with connection.transaction():
+                    soon.add(4)
+                    try:
+                        await connection.fetch("SELECT 1 / $1::integer", 0)
+                    finally:
+                        # The transaction is aborted: a mark cannot be written any more.
+                        soon.add(5)
+            statement = await connection.prepare("SELECT $1::integer")
+            await connection.execute("SAVEPOINT mine")
+            soon.add(6)
+            assert await statement.fetchval(6) == 6
+            await connection.execute("ROLLBACK TO SAVEPOINT mine")
+            soon.add(7)
+            soon.add(8)
+            assert await statement.fetchval(7) == 7
+            soon.add(9)
+            found = await connection.fetchval("SELECT current_setting('escrowmq.sent')")
+            assert found == "1,3,7,8,9,"
+            assert connection._protocol is protocol
+            soon.add(10)
+            soon.take()
+            assert connection._protocol is protocol
+    finally:
+        await connection.close()

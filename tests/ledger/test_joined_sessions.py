@@ -35,8 +35,7 @@ def joined(shop: Shop) -> Iterator[Session]:
 async def async_joined(shop: Shop) -> AsyncIterator[AsyncSession]:
     engine = shop.async_engine()
     async with engine.connect() as connection, connection.begin() as outer:
-        options = {"join_transaction_mode": "create_savepoint"}
-        async with AsyncSession(connection, **options) as session:
+        async with AsyncSession(connection, join_transaction_mode="create_savepoint") as session:
             await session.run_sync(join_test)
             yield session
         await outer.rollback()

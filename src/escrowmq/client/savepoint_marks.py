@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,14 @@ class SoonMarks:
     """
 
     def __init__(self, connection: object, block: Block, dialect: Dialect) -> None:
-        self._connection: Any = connection
+        # A pool of asyncpg's gives a connection in a wrapper.
+        self._connection: Any = getattr(connection, "_con", connection)
         self._block = block
         self._dialect = dialect
         self._numbers: list[int] = []
         self._is_any_lost = False
-        self._method = _method_of(connection)
+        self._method = _method_of(self._connection)
+        self._protocol: Any = None
 
     def add(self, number: int) -> None:
         """Keep a mark until the next statement."""
@@ -85,11 +88,21 @@ class SoonMarks:
             self._connection.wait = self._before_psycopg
         elif self._method == "_execute":
             self._connection._execute = self._before_aiosqlite  # noqa: SLF001
+        elif self._method == "_protocol" and self._protocol is None:
+            self._protocol = self._connection._protocol  # noqa: SLF001
+            self._connection._protocol = _Watched(  # noqa: SLF001
+                self._protocol, self._before_asyncpg
+            )
 
     def take(self) -> list[int]:
         """Return what is not written, and let statements pass as before."""
         taken, self._numbers = self._numbers, []
-        if self._method:
+        if self._method == "_protocol":
+            # A connection that broke has none any more.
+            if isinstance(self._connection._protocol, _Watched):  # noqa: SLF001
+                self._connection._protocol = self._protocol  # noqa: SLF001
+            self._protocol = None
+        elif self._method:
             vars(self._connection).pop(self._method, None)
         return taken
 
@@ -141,19 +154,69 @@ class SoonMarks:
                 await self._write(partial(queue, connection, below.execute, *statement))
         return await queue(connection, work, *rest, **named)
 
+    async def _before_asyncpg(self, protocol: Any) -> None:  # noqa: ANN401 - compiled, untyped
+        """Come before the next request to the server."""
+        has_failed = sys.modules["asyncpg"].InFailedSQLTransactionError
+        numbers = self.take()
+        if not numbers or not protocol.is_in_transaction():
+            return
+        ((sql, (marks,)),) = marking(self._dialect, numbers)
+
+        async def mark() -> None:
+            # As above, what was sent in a transaction that has failed is rolled back with it.
+            with suppress(has_failed):
+                await protocol.query(sql.replace("?", f"'{marks}'"), None)
+
+        await self._write(mark)
+
     async def _write(self, work: Callable[[], Any]) -> None:
         self._block.note_marked()
-        try:
-            await work()
-        except BaseException:
-            # The statement may have been done or not: which messages survive is unknown.
-            self._is_any_lost = True
-            raise
+        # An interrupted statement may have been done or not: which messages survive is unknown.
+        self._is_any_lost, was_lost = True, self._is_any_lost
+        await work()
+        self._is_any_lost = was_lost
+
+
+#: What asyncpg asks a server for; the rest of its protocol leaves the transaction alone.
+_ASYNCPG_REQUESTS = frozenset(
+    {
+        "query",
+        "prepare",
+        "bind",
+        "bind_execute",
+        "bind_execute_many",
+        "execute",
+        "copy_in",
+        "copy_out",
+    }
+)
+
+
+class _Watched:
+    """Stands in for the protocol of an asyncpg connection, which has no attributes to spare."""
+
+    def __init__(self, protocol: Any, before: Callable[[Any], Awaitable[None]]) -> None:  # noqa: ANN401
+        self._protocol = protocol
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the protocol has
+        found = getattr(self._protocol, name)
+        if name not in _ASYNCPG_REQUESTS:
+            return found
+
+        async def request(*values: Any, **named: Any) -> Any:  # noqa: ANN401
+            await self._before(self._protocol)
+            return await found(*values, **named)
+
+        return request
 
 
 def _method_of(connection: object) -> str:
-    """Name the method that all statements of a driver's connection come through."""
+    """Name the part of a driver's connection that all its statements come through."""
     psycopg, aiosqlite = sys.modules.get("psycopg"), sys.modules.get("aiosqlite")
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is not None and isinstance(connection, asyncpg.Connection):
+        return "_protocol"
     if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
         return "wait"
     if aiosqlite is not None and isinstance(connection, aiosqlite.Connection):
