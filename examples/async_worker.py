@@ -1,5 +1,6 @@
-"""A worker that ships what was paid for, each order once, however often the message comes.
+"""A worker that ships what was paid for and tells of it, once, however often the message comes.
 
+The consumed message, the shipment and the message that is sent are one database transaction.
 Set NAMESRV_ADDR and DATABASE_URL, and run it:
 
     python -m examples.async_worker
@@ -13,7 +14,7 @@ import os
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from escrowmq import AsyncConsumer, GiveUp, Received, RetryLater, SqlLedger
+from escrowmq import AsyncConsumer, AsyncProducer, GiveUp, Received, RetryLater, SqlLedger
 
 
 class Base(DeclarativeBase):
@@ -36,7 +37,7 @@ async def make_tables(engine: AsyncEngine) -> None:
     await SqlLedger(engine).create_async()
 
 
-def create_worker(address: str, engine: AsyncEngine) -> AsyncConsumer:
+def create_worker(address: str, engine: AsyncEngine, producer: AsyncProducer) -> AsyncConsumer:
     """Make the worker; ``run`` it, or use it in an ``async with`` block."""
     consumer = AsyncConsumer(address, group="shipping", concurrency=8, retries_max=5)
 
@@ -45,12 +46,21 @@ def create_worker(address: str, engine: AsyncEngine) -> AsyncConsumer:
         if not message.body.isdigit():
             # Never to be understood: a dead letter, at once.
             raise GiveUp
-        async with AsyncSession(engine) as session, consumer.transaction(session) as tx:
+        async with (
+            AsyncSession(engine) as session,
+            consumer.transaction(session, message, producer=producer) as tx,
+        ):
             tx.db.add(Shipment(order_id=int(message.body)))
+            tx.send("order-shipped", message.body, key=message.key)
             if await is_closed():
                 raise RetryLater(after_ms=60_000)
 
     return consumer
+
+
+def create_producer(address: str, engine: AsyncEngine) -> AsyncProducer:
+    """Make the producer; its ledger is in the worker's own database."""
+    return AsyncProducer(address, group="shipping", ledger=SqlLedger(engine))
 
 
 async def is_closed() -> bool:
@@ -62,7 +72,9 @@ async def main() -> None:
     """Work until SIGTERM or Ctrl-C."""
     engine = create_async_engine(os.environ["DATABASE_URL"])
     await make_tables(engine)
-    await create_worker(os.environ["NAMESRV_ADDR"], engine).run()
+    address = os.environ["NAMESRV_ADDR"]
+    async with create_producer(address, engine) as producer:
+        await create_worker(address, engine, producer).run()
     await engine.dispose()
 
 

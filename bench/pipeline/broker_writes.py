@@ -20,8 +20,9 @@ from bench.figures.common import report, scratch
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import ByHeader, DecideBatchHeader, HoldHeader, HoldManyHeader
+from escrowmq.protocol.own_headers import ByHeader, HoldHeader, HoldManyHeader
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from tests.fuzz.served import Served, served
 
 ROWS = 100_000

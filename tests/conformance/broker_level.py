@@ -26,15 +26,9 @@ from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_frames import Answer
-from escrowmq.protocol.own_headers import (
-    DecideBatchAnswer,
-    DecideBatchHeader,
-    HoldAnswer,
-    HoldHeader,
-    ListTransactionsHeader,
-    OwnHeader,
-)
+from escrowmq.protocol.own_headers import HoldAnswer, HoldHeader, ListTransactionsHeader, OwnHeader
 from escrowmq.protocol.own_rows import AttemptRow, SentRow, VerdictRow
+from escrowmq.protocol.own_sink_headers import DecideBatchAnswer, DecideBatchHeader
 from escrowmq.protocol.remoting import Frame
 from escrowmq.protocol.send_headers import EndTransactionHeader, ResumeCheckHeader
 from escrowmq.protocol.stored_message import StoredMessage, decode_many

@@ -7,11 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import aiosqlite
+import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import psycopg
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from tests.ledger.shops import Shop
+from escrowmq.client.ledger_table import AsyncDatabaseTransaction
+from tests.ledger.shops import GROUP, NOW_MS, Shop, new_id
 
 
 @asynccontextmanager
@@ -28,11 +30,15 @@ async def connection(shop: Shop) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def driver(shop: Shop) -> AsyncIterator[Any]:
+    opened: Any
     if shop.kind == "sqlite":
         async with aiosqlite.connect(shop.path) as found:
             yield found
     else:
-        opened = await psycopg.AsyncConnection.connect(shop.url)
+        if shop.async_driver == "asyncpg":
+            opened = await asyncpg.connect(shop.url)
+        else:
+            opened = await psycopg.AsyncConnection.connect(shop.url)
         try:
             yield opened
         finally:
@@ -44,6 +50,22 @@ ASYNC_HANDS: dict[str, Opened] = {"session": session, "connection": connection, 
 
 
 async def place(db: Any, number: int) -> None:
-    sql = f"INSERT INTO orders VALUES ({number})"
+    await run(db, f"INSERT INTO orders VALUES ({number})")
+
+
+async def run(db: Any, sql: str) -> None:
     is_sqlalchemy = type(db).__module__.startswith("sqlalchemy")
     await db.execute(sqlalchemy.text(sql) if is_sqlalchemy else sql)
+
+
+async def begun(shop: Shop, db: object) -> AsyncDatabaseTransaction:
+    transaction = await shop.ledger().transaction_async(
+        db, transaction_id=new_id(), producer_group=GROUP
+    )
+    await transaction.begin(NOW_MS)
+    return transaction
+
+
+async def commit(db: Any) -> None:
+    """As the user would; asyncpg has no commit() of a connection."""
+    await (db.execute("COMMIT") if isinstance(db, asyncpg.Connection) else db.commit())

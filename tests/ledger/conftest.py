@@ -99,6 +99,27 @@ def shop(request: pytest.FixtureRequest) -> Shop:
 
 
 @pytest.fixture
+def asyncpg_shop(postgres_shop: Shop) -> Shop:
+    """The same, for hands of asyncpg."""
+    postgres_shop.async_driver = "asyncpg"
+    return postgres_shop
+
+
+@pytest.fixture(params=["file_shop", "postgres_shop", "asyncpg_shop"])
+def async_shop(request: pytest.FixtureRequest) -> Shop:
+    """A shop for each driver that is awaited."""
+    found: Shop = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["postgres_shop", "asyncpg_shop"])
+def async_postgres_shop(request: pytest.FixtureRequest) -> Shop:
+    """The same, of PostgreSQL alone."""
+    found: Shop = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
 def slow_url(postgres_shop: Shop) -> Iterator[str]:
     """A ledger of the shop's UUID, where a look-up takes for ever."""
     postgres_shop.run("CREATE SCHEMA slow")

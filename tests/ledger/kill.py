@@ -68,8 +68,8 @@ def broker(data: Path) -> Iterator[tuple[str, str]]:
 class Nursery:
     """The process that victims are forked from."""
 
-    def __init__(self, name_server: str, shop: Shop) -> None:
-        words = [sys.executable, "-m", "tests.ledger.kill_victim", name_server, shop.kind, shop.url]
+    def __init__(self, name_server: str, shop: Shop, victim: str) -> None:
+        words = [sys.executable, "-m", victim, name_server, shop.kind, shop.url]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -108,6 +108,7 @@ class Scene:
     """A broker, a database, victims, and a survivor."""
 
     shop: Shop
+    name_server: str
     broker_address: str
     nursery: Nursery
     survivor: Producer
@@ -131,28 +132,28 @@ class Scene:
             twice = [number for number, times in heard.items() if times > 1]
             raise Wrong(f"lost {orders - set(heard)}, wrong {set(heard) - orders}, twice {twice}")
 
-    def heard(self) -> list[int]:
+    def heard(self, topic: str = PAID) -> list[int]:
         """The orders that consumers can hear of."""
         with OwnCalls(self.broker_address) as calls:
-            queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=PAID)))
+            queues = list(calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic)))
             return [
                 int(row.body)
                 for queue in queues
                 for row in calls.rows(
                     OwnCode.READ_MESSAGES,
-                    ReadMessagesHeader(topic=PAID, queue_id=queue.queue_id),
+                    ReadMessagesHeader(topic=topic, queue_id=queue.queue_id),
                 )
             ]
 
 
 @contextmanager
-def scene(shop: Shop, folder: Path) -> Iterator[Scene]:
-    """Set up."""
+def scene(shop: Shop, folder: Path, victim: str = "tests.ledger.kill_victim") -> Iterator[Scene]:
+    """Set up; ``victim`` is the module whose processes die."""
     with broker(folder / "broker") as (name_server, address):
-        nursery = Nursery(name_server, shop)
+        nursery = Nursery(name_server, shop, victim)
         try:
             with Producer(name_server, GROUP, ledger=shop.ledger()) as survivor:
-                yield Scene(shop, address, nursery, survivor)
+                yield Scene(shop, name_server, address, nursery, survivor)
         finally:
             nursery.close()
 

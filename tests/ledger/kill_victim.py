@@ -113,7 +113,8 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
+def main(live: Callable[[str, Shop, str, str, int], None]) -> None:
+    """Fork a child for each line that comes in; ``live`` is what it does until it dies."""
     name_server, kind, url = sys.argv[1:]
     shop = Shop(kind=kind, url=url)
     for line in sys.stdin:
@@ -122,7 +123,7 @@ def main() -> None:
         if child == 0:
             # Whatever goes wrong in it, this process must not go on as a second parent.
             try:
-                Victim(name_server, shop).live(way, point, int(number))
+                live(name_server, shop, way, point, int(number))
             finally:
                 os._exit(1)
         say(str(child))
@@ -130,5 +131,9 @@ def main() -> None:
         say("dead" if os.WIFSIGNALED(status) else "alive")
 
 
+def sell(name_server: str, shop: Shop, way: str, point: str, number: int) -> None:
+    Victim(name_server, shop).live(way, point, number)
+
+
 if __name__ == "__main__":
-    main()
+    main(sell)

@@ -142,6 +142,10 @@ class Market:
 
         await eventually(is_settled)
 
+    async def hears(self, *states: State) -> None:
+        """Producers end their half messages like this by themselves, without a check."""
+        await eventually(lambda: self.states() == list(states))
+
     async def agrees(self, numbers: set[int]) -> None:
         """Once everything is decided, consumers hear of the orders that are in, and no others."""
         await self.settled()

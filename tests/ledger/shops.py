@@ -71,6 +71,8 @@ class Order(Base):
 class Shop:
     kind: str
     url: str
+    #: What awaited work on PostgreSQL goes through.
+    async_driver: str = "psycopg"
     engines: list[sqlalchemy.Engine] = field(default_factory=list)
     # Looking is most of what tests do; on a server, a connection for each look would take long.
     looking: psycopg.Connection[Any] | None = None
@@ -91,9 +93,11 @@ class Shop:
         self.engines.append(engine)
         return engine
 
-    def async_engine(self) -> AsyncEngine:
+    def async_engine(self, **options: Any) -> AsyncEngine:
         url = self.sqlalchemy_url.replace("sqlite://", "sqlite+aiosqlite://")
-        return create_async_engine(url, poolclass=sqlalchemy.NullPool)
+        url = url.replace("+psycopg", f"+{self.async_driver}")
+        chosen = {"poolclass": sqlalchemy.NullPool, **options}
+        return create_async_engine(url, **chosen)
 
     def connect(self, **options: Any) -> Any:
         """A connection of the driver's own."""

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 
 from escrowmq.client.ledger_table import AsyncDatabaseTransaction, Ending, SqlLedger
 from escrowmq.model.errors import OutcomeUnknown
-from tests.ledger.async_hands import Opened, connection, driver, place, session
+from tests.ledger.async_hands import Opened, commit, connection, driver, place, session
 from tests.ledger.shops import (
     COMMITTED,
     GROUP,
@@ -27,6 +27,12 @@ from tests.ledger.shops import (
 )
 
 every_hand = pytest.mark.parametrize("opened", [session, connection, driver])
+
+
+@pytest.fixture
+def shop(async_shop: Shop) -> Shop:
+    """One for each driver that is awaited."""
+    return async_shop
 
 
 async def begin(shop: Shop, db: object, key: str) -> AsyncDatabaseTransaction:
@@ -48,7 +54,7 @@ async def test_order_and_row_are_committed_together(shop: Shop, opened: Opened) 
         await transaction.insert_row(NOW_MS)
         await transaction.commit()
         await place(db, 2)
-        await db.commit()
+        await commit(db)
     assert (shop.orders(), shop.outcomes()) == ({1, 2}, {key: "committed"})
 
 
@@ -59,7 +65,7 @@ async def test_order_and_row_are_rolled_back_together(shop: Shop, opened: Opened
         await place(db, 1)
         await transaction.insert_row(NOW_MS)
         await transaction.rollback()
-        await db.commit()
+        await commit(db)
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
 
@@ -76,21 +82,23 @@ async def test_a_fenced_transaction_cannot_commit(shop: Shop, opened: Opened) ->
         with refused("transaction_fenced"):
             await transaction.insert_row(NOW_MS)
         with pytest.raises(Exception):  # noqa: B017, PT011 -- each layer has an error of its own
-            await db.commit()
+            await commit(db)
         with suppress(Exception):
             await place(db, 2)
         with suppress(Exception):
-            await db.commit()
+            await commit(db)
     assert (shop.orders(), shop.outcomes()) == (set(), {key: "rolled_back"})
 
 
 @every_hand
+# asyncpg has nothing that could be shadowed: there the end of the block finds out.
+@pytest.mark.parametrize("async_shop", ["file_shop", "postgres_shop"], indirect=True)
 async def test_a_commit_inside_the_block_is_stopped_at_once(shop: Shop, opened: Opened) -> None:
     async with opened(shop) as db:
         transaction = await begin(shop, db, new_id())
         await place(db, 1)
         with refused("transaction_ended_inside"):
-            await db.commit()
+            await commit(db)
         await transaction.rollback()
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
@@ -103,7 +111,7 @@ async def test_a_block_that_sends_nothing_leaves_the_transaction_alone(
         transaction = await begin(shop, db, new_id())
         await place(db, 1)
         await transaction.release()
-        await db.commit()
+        await commit(db)
     assert (shop.orders(), shop.outcomes()) == ({1}, {})
 
 
@@ -114,7 +122,7 @@ async def test_a_poisoned_transaction_cannot_commit(shop: Shop, opened: Opened) 
         await place(db, 1)
         await transaction.poison()
         with pytest.raises(Exception):  # noqa: B017, PT011
-            await db.commit()
+            await commit(db)
         await transaction.rollback()
     assert (shop.orders(), shop.outcomes()) == (set(), {})
 
@@ -211,22 +219,22 @@ async def test_a_task_cancelled_while_it_writes_its_row_commits_nothing(
 
 @every_hand
 async def test_a_task_cancelled_in_its_commit_leaves_it_to_the_check(
-    postgres_shop: Shop, opened: Opened
+    async_postgres_shop: Shop, opened: Opened
 ) -> None:
     key = new_id()
-    postgres_shop.run(
+    async_postgres_shop.run(
         "CREATE OR REPLACE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
         " 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END'"
     )
-    postgres_shop.run(
+    async_postgres_shop.run(
         "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION wait()"
     )
     try:
-        with postgres_shop.connect() as blocker:
+        with async_postgres_shop.connect() as blocker:
             blocker.execute("SELECT pg_advisory_xact_lock(1)")
-            async with opened(postgres_shop) as db:
-                transaction = await begin(postgres_shop, db, key)
+            async with opened(async_postgres_shop) as db:
+                transaction = await begin(async_postgres_shop, db, key)
                 await place(db, 1)
                 await transaction.insert_row(NOW_MS)
                 task = asyncio.create_task(transaction.commit())
@@ -235,9 +243,9 @@ async def test_a_task_cancelled_in_its_commit_leaves_it_to_the_check(
                 with pytest.raises(OutcomeUnknown):
                     await task
     finally:
-        postgres_shop.run("DROP TRIGGER slow ON orders")
-    answer = postgres_shop.settle(overdue(key))[key]
-    assert (answer, postgres_shop.orders()) in [(COMMITTED, {1}), (ROLLED_BACK, set())]
+        async_postgres_shop.run("DROP TRIGGER slow ON orders")
+    answer = async_postgres_shop.settle(overdue(key))[key]
+    assert (answer, async_postgres_shop.orders()) in [(COMMITTED, {1}), (ROLLED_BACK, set())]
 
 
 async def test_what_cannot_work_is_refused_at_once(shop: Shop) -> None:

@@ -19,7 +19,7 @@ from escrowmq.client.database_block import Stage
 from escrowmq.client.ledger_block import LedgerBlock, RowFacts
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.ledger_table import SqlLedger
-from escrowmq.client.links import AsyncPsycopgLink
+from escrowmq.client.psycopg_links import AsyncPsycopgLink
 from escrowmq.client.savepoint_marks import SoonMarks
 from tests.ledger.async_hands import ASYNC_HANDS, driver, place
 from tests.ledger.market import PAID, market

@@ -15,9 +15,16 @@ from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.states import State
+from tests.ledger.async_hands import driver
 from tests.ledger.market import PAID, id_of, market, pay
 from tests.ledger.shops import Order, Shop, refused
 from tests.unit.broker.wire import eventually
+
+
+@pytest.fixture
+def shop(async_shop: Shop) -> Shop:
+    """One for each driver that is awaited."""
+    return async_shop
 
 
 async def test_order_and_message_are_there_together(shop: Shop, tmp_path: Path) -> None:
@@ -78,19 +85,9 @@ async def test_the_callers_commit_takes_the_messages_along(shop: Shop, tmp_path:
 async def test_a_drivers_own_connection_will_do(shop: Shop, tmp_path: Path) -> None:
     async with market(shop, tmp_path) as there:
         producer = there.async_producer()
-        connection: Any
-        if shop.kind == "sqlite":
-            import aiosqlite
-
-            connection = await aiosqlite.connect(shop.path)
-        else:
-            import psycopg
-
-            connection = await psycopg.AsyncConnection.connect(shop.url)
-        async with producer.transaction(connection) as tx:
+        async with driver(shop) as connection, producer.transaction(connection) as tx:
             await connection.execute("INSERT INTO orders (number) VALUES (1)")
             tx.send(PAID, b"1")
-        await connection.close()
         assert shop.orders() == there.paid() == {1}
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from escrowmq.client.ledger_table import DatabaseTransaction, Ending
-from escrowmq.model.errors import EscrowError, OutcomeUnknown
+from escrowmq.model.errors import EscrowError
 from tests.ledger.shops import NOW_MS, Order, Shop, begin, new_id, refused, root_of
 
 
@@ -237,10 +237,10 @@ def test_objects_added_until_the_commit_are_in_before_the_row(shop: Shop) -> Non
     assert shop.orders() == {1}
 
 
-def test_a_commit_that_fails_is_told_as_unknown(postgres_shop: Shop) -> None:
+def test_a_commit_that_is_refused_is_told_as_rolled_back(postgres_shop: Shop) -> None:
     key = new_id()
     for opened in (a_session, an_engine):
-        with pytest.raises(OutcomeUnknown), opened(postgres_shop) as db:
+        with pytest.raises(sqlalchemy.exc.IntegrityError), opened(postgres_shop) as db:
             part = Part(begin(postgres_shop, db, key))
             place(db, 1)
             db.execute(
@@ -249,7 +249,7 @@ def test_a_commit_that_fails_is_told_as_unknown(postgres_shop: Shop) -> None:
                 )
             )
             db.execute(sqlalchemy.text("INSERT INTO later VALUES (1), (1)"))
-        assert part.endings == [Ending.UNKNOWN]
+        assert part.endings == [Ending.ROLLED_BACK]
     postgres_shop.fence(key)
     assert postgres_shop.orders() == set()
 

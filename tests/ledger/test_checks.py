@@ -272,23 +272,29 @@ def test_a_prepared_transaction_is_unknown_until_it_is_committed(postgres_shop: 
 
 
 def test_a_fence_is_durable_where_the_server_is_lax(postgres_shop: Shop) -> None:
-    """What a crash may forget must not be acted on."""
-    seen = []
-
-    class Watched(psycopg.Connection[tuple[str, ...]]):
-        def commit(self) -> None:
-            seen.extend(self.execute("SHOW synchronous_commit").fetchall())
-            super().commit()
+    """What a crash may forget must not be acted on: the fence's own COMMIT is looked at."""
+    postgres_shop.run("CREATE TABLE seen (setting text)")
+    postgres_shop.run(
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " INSERT INTO seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+    )
+    postgres_shop.run(
+        "CREATE CONSTRAINT TRIGGER seeing AFTER INSERT ON escrowmq_ledger"
+        " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()"
+    )
 
     def connect() -> object:
-        return Watched.connect(postgres_shop.url, options="-c synchronous_commit=off")
+        return psycopg.connect(postgres_shop.url, options="-c synchronous_commit=off")
 
     key = new_id()
     uuid = postgres_shop.ledger().uuid()
-    found = SqlLedger(connect).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
-    assert found == {key: ROLLED_BACK}
-    # The look-up, which writes nothing, and the fence.
-    assert seen == [("off",), ("on",)]
+    try:
+        found = SqlLedger(connect).settle([overdue(key)], ledger_uuid=uuid, now_ms=NOW_MS)
+        seen = postgres_shop.run("SELECT setting FROM seen")
+    finally:
+        postgres_shop.run("DROP TABLE seen")
+        postgres_shop.run("DROP FUNCTION see() CASCADE")
+    assert (found, seen) == ({key: ROLLED_BACK}, [("on",)])
 
 
 def test_a_copy_made_by_restoring_files_is_the_same_ledger(file_shop: Shop, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from escrowmq.cli import doctor_ledgers
 from escrowmq.cli.findings import Level
 from tests.ledger.shops import Shop
@@ -12,12 +14,14 @@ def url_with(shop: Shop, options: str) -> str:
     return f"{shop.url}{'&' if '?' in shop.url else '?'}{options}"
 
 
-def test_settings_that_can_lose_a_commit_are_warnings(postgres_shop: Shop) -> None:
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+asyncpg"])
+def test_settings_that_can_lose_a_commit_are_warnings(postgres_shop: Shop, scheme: str) -> None:
     # The tests' own server is one of those.
     options = "options=-c%20synchronous_commit%3Doff"
+    url = url_with(postgres_shop, options).replace("postgresql", scheme, 1)
     found = [
         (finding.level, finding.found)
-        for finding in doctor_ledgers.findings("shop", url_with(postgres_shop, options))
+        for finding in doctor_ledgers.findings("shop", url)
         if finding.level is not Level.OK
     ]
     weak = ("fsync is off", "synchronous_commit is off")

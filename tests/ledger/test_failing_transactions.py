@@ -109,7 +109,7 @@ def interrupt_commit(tx: Any, *, is_committed: bool) -> None:
     link.commit = interrupted
 
 
-async def test_a_commit_that_the_database_refuses_is_unknown_until_the_check(
+async def test_a_commit_that_the_database_refuses_rolls_the_messages_back(
     shop: Shop, tmp_path: Path
 ) -> None:
     shop.run(
@@ -123,7 +123,10 @@ async def test_a_commit_that_the_database_refuses_is_unknown_until_the_check(
             session = there.session()
             if shop.kind == "sqlite":
                 session.connection().exec_driver_sql("PRAGMA foreign_keys = on")
-            with pytest.raises(OutcomeUnknown), producer.transaction(session) as tx:
+            with (
+                pytest.raises(sqlalchemy.exc.IntegrityError),
+                producer.transaction(session) as tx,
+            ):
                 pay(tx, 1)
                 tx.db.execute(sqlalchemy.text("INSERT INTO items VALUES (1, 99)"))
 

@@ -44,6 +44,16 @@ def test_a_ledger_that_falls_silent_is_remembered(file_shop: Shop) -> None:
     assert ledgers.known().urls == {uuid: file_shop.url}
 
 
+def test_while_a_database_has_not_named_its_ledger_every_other_ledger_waits(
+    file_shop: Shop, tmp_path: Path
+) -> None:
+    down = tmp_path / "down.db"
+    known = configured(shop=file_shop.url, down=f"sqlite:///{down}").known()
+    assert known.unnamed == {"down": "ledger_unreachable"}
+    assert known.fault_of(file_shop.ledger().uuid()) is None
+    assert known.fault_of("any other") == "ledger_unnamed"
+
+
 def test_a_ledger_that_was_exchanged_is_another_one(file_shop: Shop) -> None:
     ledgers = configured(shop=file_shop.url)
     ledgers.known()
@@ -59,20 +69,28 @@ def test_a_copy_and_its_original_are_both_left_alone(file_shop: Shop, tmp_path: 
     assert (known.urls, known.silent) == ({}, {file_shop.ledger().uuid(): "ledger_twice"})
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "no database"])
-def test_what_has_no_ledger_is_none(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("missing", "ledger_unreachable"),
+        ("empty", "ledger_missing"),
+        ("no database", "database_failed"),
+    ],
+)
+def test_a_database_without_a_ledger_is_unnamed(tmp_path: Path, kind: str, fault: str) -> None:
     path = tmp_path / "shop.db"
     if kind != "missing":
         path.write_text("not a database" * 100 if kind == "no database" else "")
-    assert configured(shop=f"sqlite:///{path}").known() == KnownLedgers()
+    assert configured(shop=f"sqlite:///{path}").known() == KnownLedgers(unnamed={"shop": fault})
     assert path.exists() == (kind != "missing")
 
 
-def test_a_server_that_refuses_us_is_none(postgres_shop: Shop) -> None:
+def test_a_server_that_refuses_us_is_unnamed(postgres_shop: Shop) -> None:
     postgres_shop.run("DROP ROLE IF EXISTS nobody")
     postgres_shop.run("CREATE ROLE nobody NOLOGIN")
     url = postgres_shop.url.replace("//postgres:@", "//nobody:secret@")
-    assert configured(shop=url).known() == KnownLedgers()
+    known = configured(shop=url).known()
+    assert known == KnownLedgers(unnamed={"shop": "ledger_unreachable"})
 
 
 @pytest.fixture
@@ -111,6 +129,6 @@ def test_what_is_new_is_logged_once_and_without_its_password(
 def test_a_database_is_asked_again_when_it_has_answered(file_shop: Shop) -> None:
     ledgers = configured(shop=file_shop.url)
     file_shop.run("ALTER TABLE escrowmq_ledger_id RENAME TO gone")
-    assert ledgers.known() == KnownLedgers()
+    assert ledgers.known() == KnownLedgers(unnamed={"shop": "ledger_missing"})
     file_shop.run("ALTER TABLE gone RENAME TO escrowmq_ledger_id")
     eventually(lambda: bool(ledgers.known().urls))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ByHandHeader
-from escrowmq.protocol.own_headers import ByHeader, DecideBatchHeader, HoldHeader
+from escrowmq.protocol.own_headers import ByHeader, HoldHeader
 from escrowmq.protocol.own_rows import (
     AttemptRow,
     DecisionRow,
     SentRow,
     VerdictRow,
 )
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.protocol.properties import format_properties
 
 

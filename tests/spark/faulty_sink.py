@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "faulty_sink"
-_OURS = ("fault", "victims", "once", "until", "rowsmax")
+_OURS = ("fault", "victims", "once", "until", "rowsmax", "clockbacks")
 #: A task that hangs does not do so for ever.
 HANGS_S_MAX = 120.0
 
@@ -41,6 +41,8 @@ class Faults:
     ``hang`` until there is a file ``until``, and ``kill``, which kills the sessions in ``victims``.
     ``once`` is a file that is made when it happens, and then never again.  An abort may also be
     left out, as ``abort:skip``: then it is as if the driver were dead.
+
+    ``clockBackS`` sets the clock of the driver back by so many seconds while its writer is made.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -50,6 +52,7 @@ class Faults:
         self._once = options.get("once", "")
         self._until = options.get("until", "")
         self.rows_max = int(options.get("rowsmax", "10"))
+        self._clock_back_s = int(options.get("clockbacks", "0"))
 
     def at(self, step: str) -> None:
         deed = self._deeds.get(step)
@@ -69,6 +72,16 @@ class Faults:
             kill_session(victim)
         # Tasks of a dead driver may still go on.
         raise RuntimeError(f"killed at {step}")
+
+    @contextmanager
+    def on_its_clock(self) -> Iterator[None]:
+        """With the driver's clock set back."""
+        now_s = time.time
+        time.time = lambda: now_s() - self._clock_back_s
+        try:
+            yield
+        finally:
+            time.time = now_s
 
     @property
     def has_abort(self) -> bool:
@@ -182,13 +195,15 @@ class FaultySink(DataSource):
         given, faults = self._chosen()
         options = sink.read_options(given, is_stream=False)
         sink.check(schema, options, overwrite=overwrite)
-        return FaultyPlain(options, faults)
+        with faults.on_its_clock():
+            return FaultyPlain(options, faults)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FaultyStream:  # noqa: FBT001, N802
         given, faults = self._chosen()
         options = sink.read_options(given, is_stream=True)
         sink.check(schema, options, overwrite=overwrite)
-        return FaultyStream(options, faults)
+        with faults.on_its_clock():
+            return FaultyStream(options, faults)
 
 
 def _wait_for(file: Path) -> None:

@@ -6,15 +6,18 @@ import logging
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from escrowmq.model.clock import SystemClock
+from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.pipeline.archive.messages import MessageStream
-from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
+from escrowmq.pipeline.data_source import EscrowSource
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, LakeTable
 from escrowmq.pipeline.service import jobs
 from escrowmq.pipeline.service.lanes import Done
 from escrowmq.pipeline.service.telemetry import Telemetry
@@ -106,3 +109,113 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
     side.send(b"last")
     assert side.archive().rows == {"messages": 1}
     assert (9, b"last") in side.rows(MESSAGES, "queue_offset", "body")
+
+
+# Two pipelines on one lake.
+
+
+class Interleaved:
+    """Runs a second pipeline in the middle of the first one's commit to a table."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        side: Lakeside,
+        monkeypatch: pytest.MonkeyPatch,
+        table: LakeTable,
+    ) -> None:
+        self._spark = spark
+        self._side = side
+        self._table = table
+        self._commit = Lake.commit
+        #: What the second one raised.
+        self.refused: list[str] = []
+        #: The first one's commit, if it is to be done before the second becomes the owner.
+        self._pending: Any = None
+        self._is_first = True
+        monkeypatch.setattr(Lake, "commit", self._interleaved())
+
+    def archive_elsewhere(self) -> None:
+        """Archive with another session and checkpoint."""
+        other = self._spark.newSession()
+        other.dataSource.register(EscrowSource)
+        folder = self._side.checkpoints.parent
+        elsewhere = Lakeside(other, self._side.broker, folder, [MessageStream])
+        elsewhere.checkpoints = folder / "other"
+        try:
+            elsewhere.archive()
+        except RequestRefused as error:
+            self.refused.append(error.code)
+
+    def _interleaved(self) -> Any:  # noqa: ANN401 -- a method's replacement
+        def commit(lake: Lake, table: LakeTable, files: Any, entitled: Any) -> bool:  # noqa: ANN401 -- passed on
+            files = list(files)
+            if table is self._table and files and self._is_first:
+                self._is_first = False
+                self._pending = (lake, table, files, entitled)
+                self.archive_elsewhere()
+                return self._finish()
+            if table is MESSAGES and not files and self._table is MESSAGES:
+                self._finish()
+            return self._commit(lake, table, files, entitled)
+
+        return commit
+
+    def _finish(self) -> bool:
+        pending, self._pending = self._pending, None
+        return pending is not None and self._commit(*pending)
+
+
+def test_a_second_pipeline_deletes_nothing_of_an_owner_that_is_alive(
+    spark: SparkSession, side: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at the lake between the owner's two commits of one batch, and claims too late."""
+    side.send(b"sound")
+    second = Interleaved(spark, side, monkeypatch, MESSAGES)
+    side.archive()
+    assert second.refused == ["archive_superseded"]
+    assert side.bodies() == [b"sound"]
+    assert side.rows(QUARANTINE, "queue_offset") == [(0,)]
+
+
+def test_an_owner_that_was_superseded_adds_nothing_to_the_quarantine(
+    spark: SparkSession, side: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second pipeline takes over, and archives all, before the first one's commit."""
+    side.send(b"sound")
+    second = Interleaved(spark, side, monkeypatch, QUARANTINE)
+    with pytest.raises(RequestRefused, match="archive_superseded"):
+        side.archive()
+    assert second.refused == []
+    assert side.bodies() == [b"sound"]
+    assert side.rows(QUARANTINE, "queue_offset") == [(0,)]
+
+
+def test_a_batch_that_was_killed_between_its_commits_is_in_the_quarantine_once(
+    side: Lakeside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two pipelines die like that, one after the other; the second before it cleaned up."""
+    side.send(b"sound")
+    commit = Lake.commit
+
+    def dying(lake: Lake, table: LakeTable, files: Any, entitled: Any) -> bool:  # noqa: ANN401 -- passed on
+        files = list(files)
+        if table is MESSAGES and files:
+            raise RequestRefused("planted", "killed here")
+        return commit(lake, table, files, entitled)
+
+    with monkeypatch.context() as killing:
+        killing.setattr(Lake, "commit", dying)
+        with pytest.raises(RequestRefused, match="planted"):
+            side.archive()
+    assert side.rows(QUARANTINE, "queue_offset") == [(0,)]
+    first = side.checkpoints
+    with monkeypatch.context() as killing:
+        killing.setattr(MessageStream, "_clean_up", lambda *_: pytest.fail("killed"))
+        side.checkpoints = first / "second"
+        with pytest.raises(pytest.fail.Exception):
+            side.archive()
+    side.checkpoints = first / "third"
+    side.archive()
+    assert side.bodies() == [b"sound"]
+    assert side.rows(QUARANTINE, "queue_offset") == [(0,)]

@@ -13,10 +13,21 @@ from uuid import UUID
 
 import pytest
 
+from escrowmq import Producer, Resolution
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.pipeline.settle.settling import settle_round
 from escrowmq.testing import InProcessBroker
-from tests.spark.settle_shop import LATE_S, Database, hold, ledgers, settle, states, visible
+from tests.spark.settle_shop import (
+    GROUP,
+    LATE_S,
+    Database,
+    hold,
+    ledgers,
+    settle,
+    states,
+    transactions,
+    visible,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +71,34 @@ def test_bad_ledgers_decide_nothing_and_the_good_one_decides(
     assert shops["exchanged"].outcomes() == {"exchanged there": "committed"}
     (tmp_path / "away.db").rename(shops["down"].path)
     assert shops["down"].outcomes() == {"down there": "committed"}
+
+
+def test_a_pipeline_that_starts_while_a_ledger_is_down_waits_and_asks_nobody(
+    spark: SparkSession, broker: InProcessBroker, database: Database, tmp_path: Path
+) -> None:
+    """Producers that answer "unknown" would have healthy transactions counted, and parked."""
+    other = Database(path=tmp_path / "other.db")
+    hold(broker, ["there", "absent"], ledger=database.uuid)
+    hold(broker, ["elsewhere"], ledger="not configured")
+    hold(broker, ["other's"], ledger=other.uuid)
+    hold(broker, ["without"])
+    database.commit("there")
+    database.path.rename(tmp_path / "away.db")
+    broker.advance(seconds=LATE_S)
+    known = ledgers(database, other)
+    with Producer(broker.address, GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
+        producer.send("hello", b"")
+        done = settle_round(spark, [broker.broker_address], known)
+        assert done.unknown == {"ledger_unnamed": 3}
+        # Other ledgers, and producers without one, do not wait for it.
+        assert (done.rolled_back, done.asked, done.no_ledger, done.parked) == (1, 1, 0, 0)
+        asked = {one for one, row in transactions(broker).items() if row.checks_sent}
+        assert asked == {"without"}
+        (tmp_path / "away.db").rename(database.path)
+        done = settle_round(spark, [broker.broker_address], known)
+        assert (done.committed, done.rolled_back, done.unknown) == (1, 1, {})
+        # Now every configured ledger has said which it is, and this one is not among them.
+        assert (done.no_ledger, done.asked) == (1, 1)
 
 
 def test_a_password_shows_nowhere(
@@ -155,8 +194,8 @@ def test_a_broker_that_goes_away_before_the_verdicts_is_named(
     assert settle(spark, broker, database).rolled_back == 1
 
 
-def attempt(run: str, opened_at_ms: int) -> str:
-    query = SinkRun(app_id="app", query_id=str(UUID(int=1)), run=run, opened_at_ms=opened_at_ms)
+def attempt(run: str, opened_at: int) -> str:
+    query = SinkRun(app_id="app", query_id=str(UUID(int=1)), run=run, opened_at=opened_at)
     return SinkAttempt(run=query, batch=1, partition=0, attempt="0" * 32).transaction_id
 
 

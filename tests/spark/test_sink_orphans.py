@@ -25,8 +25,7 @@ UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
 
 def run(number: int, *, app_id: str = "app", query_id: str = QUERY) -> SinkRun:
     """The nth run of a query."""
-    opened_at_ms = 1_790_000_000_000 + number
-    return SinkRun(app_id=app_id, query_id=query_id, run=f"{number:08x}", opened_at_ms=opened_at_ms)
+    return SinkRun(app_id=app_id, query_id=query_id, run=f"{number:08x}", opened_at=4_096 * number)
 
 
 def held(
@@ -114,12 +113,25 @@ def test_a_later_run_shows_that_the_earlier_ones_are_dead(
 
 
 def test_later_batches_of_one_run_are_no_later_run(spark: SparkSession) -> None:
-    """Whenever Spark makes the writer: its time may be the run's or the batch's."""
+    """Whenever Spark makes the writer: its position may be the run's or the batch's."""
     early = run(1)
     late = SinkRun(
         app_id=early.app_id,
         query_id=early.query_id,
         run=early.run,
-        opened_at_ms=early.opened_at_ms + 60_000,
+        opened_at=early.opened_at + 60_000,
     )
     assert evidence(spark, [held(early, 5), held(late, 5)], []) == {}
+
+
+def test_a_time_in_an_older_name_makes_no_run_earlier_or_later(spark: SparkSession) -> None:
+    """A driver's clock may be set back, and no position in a log is comparable with it."""
+
+    def by_clock(of: SinkRun, at_ms: int) -> tuple[str, str, str, int]:
+        broker, transaction_id, group, age_ms = held(of, 5)
+        return broker, transaction_id.replace(f"/L{of.opened_at}/", f"/{at_ms}/"), group, age_ms
+
+    now_ms = 1_790_000_000_000
+    attempts = [by_clock(run(1), now_ms), by_clock(run(2), now_ms + 1), held(run(3), 5)]
+    assert evidence(spark, attempts, []) == {}
+    assert evidence(spark, [*attempts, held(run(4), 5)], []) == {2: "newer_run"}

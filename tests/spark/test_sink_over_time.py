@@ -85,6 +85,30 @@ def test_the_next_run_shows_that_what_the_last_one_left_is_not_wanted(
     assert broker.undecided() == []
 
 
+def test_a_driver_whose_clock_was_set_back_keeps_its_attempts(
+    spark: SparkSession, broker: InProcessBroker, tmp_path: Path
+) -> None:
+    """The second run is the later one, whatever its driver's clock says."""
+    stream = Stream(spark, tmp_path, broker.broker_address)
+    stream.add("a")
+    with pytest.raises(StreamingQueryException):
+        stream.run(fault="write.after:raise")
+    left_behind = len(broker.undecided())
+    go_on = tmp_path / "go-on"
+    query = stream.start(
+        fault="write.after:hang", until=str(go_on), clockBackS=str(HOUR_S), rowsMax="1"
+    )
+    try:
+        while len(broker.undecided()) == left_behind:
+            assert query.exception() is None
+        assert rolled_back(spark, broker.broker_address) == left_behind
+    finally:
+        go_on.touch()
+        query.awaitTermination()
+    assert bodies(broker) == Counter("a")
+    assert broker.undecided() == []
+
+
 def test_a_batch_is_not_written_again_when_the_log_has_forgotten_it(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from escrowmq.pipeline.source.message_columns import spark_schema
+from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import decide, hold, row, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader
 
 
 @pytest.fixture
@@ -96,6 +100,26 @@ def test_queues_and_topics_that_come_later_are_read(
     fill(broker, b"b", queue_id=3)
     fill(broker, b"c", topic="orchids")
     assert stream.run(**options) == [b"b", b"c"]
+
+
+def test_a_topic_that_appears_before_the_first_offset_is_not_lost(broker: InProcessBroker) -> None:
+    """Spark notes the ends first, and asks for the initial offset afterwards."""
+
+    def reader() -> DataSourceStreamReader:
+        options = {"broker": broker.broker_address, "topicPattern": "orders|later"}
+        return stream_reader(options, spark_schema(("queue_offset", "body")))
+
+    fill(broker, b"a", b"b")
+    stream = reader()
+    assert isinstance(stream, MessageStreamReader)
+    stream.prepareForTriggerAvailableNow()
+    fill(broker, b"c", topic="later")
+    start = stream.initialOffset()
+    assert start["broker-a"]["later"]["0"] == 0
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert (end["broker-a"]["orders"]["0"], end["broker-a"]["later"]["0"]) == (2, 0)
+    # The next run reads it.
+    assert reader().latestOffset(end, ReadAllAvailable())["broker-a"]["later"]["0"] == 1
 
 
 def test_latest_begins_with_what_comes(broker: InProcessBroker, stream: Stream) -> None:

@@ -90,7 +90,10 @@ async def test_the_async_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             sent = producer.send("order-paid", b"1")
             producer.send("order-paid", b"1", message_id=sent.message_id)
             producer.send("order-paid", b"not a number")
-        async with async_worker.create_worker(broker.address, engine):
+        async with (
+            async_worker.create_producer(broker.address, engine) as told,
+            async_worker.create_worker(broker.address, engine, told),
+        ):
             await eventually(lambda: len(broker.dead_letters("shipping")) == 1)
             # The first finds the warehouse closed and comes again a minute later.
             async with asyncio.timeout(20):
@@ -98,6 +101,7 @@ async def test_the_async_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                     await asyncio.to_thread(broker.advance, seconds=60)
         assert broker.lag("order-paid", "shipping") == 0
         assert await shipped() == [1]
+        assert [one.body for one in broker.messages("order-shipped")] == [b"1"]
     await engine.dispose()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
-    from escrowmq.protocol.own_headers import FindAttemptsHeader
+    from escrowmq.protocol.own_sink_headers import FindAttemptsHeader
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
 
@@ -59,6 +59,8 @@ class OwnAttempts:
             is_known=is_known(core, group),
             # It takes a look at all groups: for the driver, which asks it once for a batch.
             homes="" if sought else ",".join(homes_of(core, group)),
+            log_end=self._broker.store.settled,
+            judged=judged(core, call.header),
         )
 
     def _half(self, row: SoughtAttemptRow, group: str) -> Half | None:
@@ -74,6 +76,15 @@ def is_known(core: Transactions, group: str) -> bool:
     """Whether the group held anything, or its app id decided anything, at any time."""
     is_origin = (group, "", 0) in core.names.origin_ids
     return is_origin or group.removeprefix(GROUP_PREFIX) in core.batches.apps
+
+
+def judged(core: Transactions, header: FindAttemptsHeader) -> str:
+    """How it stands with the batch that is asked about."""
+    batch = header.batch_number if header.batch_name is None else header.batch_name
+    if batch is None:
+        return ""
+    app_id = header.producer_group.removeprefix(GROUP_PREFIX)
+    return core.batches.judge(app_id, header.query_id, batch, header.content)
 
 
 def homes_of(core: Transactions, group: str) -> list[str]:

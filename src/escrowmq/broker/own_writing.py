@@ -40,13 +40,8 @@ if TYPE_CHECKING:
     from escrowmq.broker.requests import Handlers
     from escrowmq.model.message import Message
     from escrowmq.model.message_columns import MessageColumns
-    from escrowmq.protocol.own_headers import (
-        ByHeader,
-        DecideBatchHeader,
-        HoldHeader,
-        HoldManyHeader,
-        OwnHeader,
-    )
+    from escrowmq.protocol.own_headers import ByHeader, HoldHeader, HoldManyHeader, OwnHeader
+    from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 
 _RESOLUTIONS = {resolution.value: resolution for resolution in Resolution}
 #: What a refusal says of a decision that was made before.
@@ -290,6 +285,8 @@ class OwnWriting:
                 for row in call.rows(AttemptRow)
             ),
             by=header.by,
+            content=header.content,
+            is_gapless=header.is_gapless,
         )
 
         def decided(decision: Decision) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.cli.asking import at, duration
+from escrowmq.cli.asking import duration
 from escrowmq.model.sink_attempt import (
     AGE_MS_MAX,
     GROUP_PREFIX,
+    NO_POSITION,
     PLAIN_QUERY,
     is_part,
     parse_attempt,
@@ -47,9 +48,10 @@ def _attempt(attempt: SinkAttempt | None) -> Iterator[str]:
         return
     run = attempt.run
     query = "a plain write" if run.query_id == PLAIN_QUERY else f"query {run.query_id}"
+    began = "" if run.opened_at == NO_POSITION else f"; its run began at log offset {run.opened_at}"
     yield (
         f"A task of a Spark sink holds it: app id {run.app_id}, {query}, batch {attempt.batch}, "
-        f"partition {attempt.partition}; its run began at {at(run.opened_at_ms)}."
+        f"partition {attempt.partition}{began}."
     )
 
 

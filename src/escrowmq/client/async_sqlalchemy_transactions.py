@@ -70,7 +70,7 @@ class AsyncSqlAlchemyTransaction:
         await self._run(lambda: self._inner.insert_row(now_ms))
 
     async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         await self._run(self._inner.commit)
 
     async def rollback(self) -> None:

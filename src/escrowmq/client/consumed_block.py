@@ -11,11 +11,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from escrowmq.client import ledger_sql
-from escrowmq.client.database_block import Act, Block, Execute, Steps, ended_inside
-from escrowmq.client.database_errors import Failure, failure_of
+from escrowmq.client.database_block import Block, Execute, Steps, ended_inside
+from escrowmq.client.database_errors import Failure, aborted, failure_of
 from escrowmq.client.handling import AlreadyConsumed
 from escrowmq.client.ledger_block import missing
-from escrowmq.client.ledger_sql import POSTGRESQL
+from escrowmq.client.ledger_sql import POSTGRESQL, Dialect
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
 
 if TYPE_CHECKING:
@@ -39,9 +39,55 @@ class ConsumedRow(NamedTuple):
         return cls(group, message.topic, message.message_id, checksum)
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """What finds it."""
+    def key(self) -> tuple[str, str, str]:
+        """The primary key."""
         return self.consumer_group, self.topic, self.message_id
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What errors name."""
+        return {"topic": self.topic, "message_id": self.message_id}
+
+    def check(self) -> None:
+        """Refuse names that could never be found again in the database."""
+        for name in self.key:
+            if not ledger_sql.is_name(name):
+                raise RequestRefused(
+                    "message_not_recordable",
+                    "its group, topic and id must be 1 to 255 printable characters",
+                    name=name,
+                    **self.names,
+                )
+
+    def insert(self) -> Steps[None]:
+        """Record that the message is being consumed; raise AlreadyConsumed if it was."""
+        done = yield Execute(ledger_sql.INSERT_CONSUMED, (*self.key, str(self.body_checksum)))
+        if done.row_count == 1:
+            return
+        found = yield Execute(ledger_sql.READ_CONSUMED, self.key)
+        # None where the transaction's snapshot is older than the row.
+        checksum, consumed_at_ms = found.rows[0] if found.rows else (self.body_checksum, 1)
+        if checksum != self.body_checksum:
+            raise RequestRefused(
+                "message_differs", "a message with this id had another body", **self.names
+            )
+        if not consumed_at_ms:
+            raise RequestRefused(
+                "consumed_in_part",
+                "the handler's transaction was committed before its block had ended",
+                **self.names,
+            )
+        raise AlreadyConsumed("already_consumed", **self.names)
+
+    def finish(self, dialect: Dialect, now_ms: int, mark: str) -> Steps[None]:
+        """Record that it was consumed, in the transaction that carries the mark."""
+        values = (str(now_ms), *self.key)
+        if dialect is POSTGRESQL:
+            done = yield Execute(ledger_sql.PG_FINISH_CONSUMED, (*values, mark))
+        else:
+            done = yield Execute(ledger_sql.FINISH_CONSUMED, values)
+        if done.row_count != 1:
+            raise ended_inside()
 
     def block(self, facts: LinkFacts, *, has_hooks: bool, max_duration_ms: int) -> Block:
         """Make the block that writes it."""
@@ -55,73 +101,55 @@ class ConsumedBlock(Block):
         self, facts: LinkFacts, row: ConsumedRow, *, has_hooks: bool, max_duration_ms: int
     ) -> None:
         super().__init__(
-            facts,
-            names={"topic": row.topic, "message_id": row.message_id},
-            has_hooks=has_hooks,
-            max_duration_ms=max_duration_ms,
+            facts, names=row.names, has_hooks=has_hooks, max_duration_ms=max_duration_ms
         )
         self._row = row
 
     def _check_names(self) -> None:
-        for name in self._row.names:
-            if not ledger_sql.is_name(name):
-                raise RequestRefused(
-                    "message_not_recordable",
-                    "its group, topic and id must be 1 to 255 printable characters",
-                    name=name,
-                    **self._names,
-                )
+        self._row.check()
 
     def _open(self) -> Steps[None]:
-        try:
-            if self._facts.dialect is POSTGRESQL:
-                yield Execute(ledger_sql.PG_MARK, (self._row.message_id,))
-            else:
-                yield from self._mark_sqlite()
-            yield from self._insert()
-        except EscrowError:
-            yield Act.ROLLBACK
-            raise
-        except Exception as error:
-            yield Act.ROLLBACK
-            raise self._not_written(error) from error
+        yield from rolled_back_unless_done(self, self._mark_and_insert())
 
-    def _insert(self) -> Steps[None]:
-        row = self._row
-        values = (*row.names, str(row.body_checksum))
-        done = yield Execute(ledger_sql.INSERT_CONSUMED, values)
-        if done.row_count == 1:
-            return
-        found = yield Execute(ledger_sql.READ_CONSUMED, row.names)
-        # None where the transaction's snapshot is older than the row.
-        checksum, consumed_at_ms = found.rows[0] if found.rows else (row.body_checksum, 1)
-        if checksum != row.body_checksum:
-            raise RequestRefused(
-                "message_differs", "a message with this id had another body", **self._names
-            )
-        if not consumed_at_ms:
-            raise RequestRefused(
-                "consumed_in_part",
-                "the handler's transaction was committed before its block had ended",
-                **self._names,
-            )
-        raise AlreadyConsumed("already_consumed", **self._names)
+    def _mark_and_insert(self) -> Steps[None]:
+        if self._facts.dialect is POSTGRESQL:
+            yield Execute(ledger_sql.PG_MARK, (self._row.message_id,))
+        else:
+            yield from self._mark_sqlite()
+        yield from self._row.insert()
 
     def _write(self, now_ms: int) -> Steps[None]:
-        values = (str(now_ms), *self._row.names)
-        if self._facts.dialect is POSTGRESQL:
-            finish = Execute(ledger_sql.PG_FINISH_CONSUMED, (*values, self._row.message_id))
-        else:
+        if self._facts.dialect is not POSTGRESQL:
             yield from self._unmark_sqlite()
-            finish = Execute(ledger_sql.FINISH_CONSUMED, values)
-        done = yield finish
-        if done.row_count != 1:
-            raise ended_inside()
+        yield from self._row.finish(self._facts.dialect, now_ms, self._row.message_id)
 
     def _not_written(self, error: Exception) -> EscrowError:
-        match failure_of(error):
-            case Failure.NO_TABLE:
-                return missing(error)
-            case Failure.READ_ONLY:
-                return RequestRefused("read_only_transaction", "the message cannot be recorded")
-        return Unavailable("message_not_recorded", "it was rolled back", cause=str(error))
+        return not_recorded(error)
+
+
+def rolled_back_unless_done(block: Block, steps: Steps[None]) -> Steps[None]:
+    """Roll the block back if it cannot be entered: nobody may commit an unfinished row."""
+    try:
+        yield from steps
+    except EscrowError:
+        yield from block.rollback()
+        raise
+    except Exception as error:
+        yield from block.rollback()
+        raise not_recorded(error) from error
+    except BaseException:
+        # Ctrl-C, or a handler that was cancelled: the connection may be used for other work.
+        yield from block.rollback()
+        raise
+
+
+def not_recorded(error: Exception) -> EscrowError:
+    """Say why the database did not take the row."""
+    match failure_of(error):
+        case Failure.NO_TABLE:
+            return missing(error)
+        case Failure.ABORTED:
+            return aborted()
+        case Failure.READ_ONLY:
+            return RequestRefused("read_only_transaction", "the message cannot be recorded")
+    return Unavailable("message_not_recorded", "it was rolled back", cause=str(error))

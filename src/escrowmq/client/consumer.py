@@ -18,7 +18,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
 
 from escrowmq.client.background import background
 from escrowmq.client.config import ConsumerConfig
@@ -28,9 +28,14 @@ from escrowmq.model.errors import RequestRefused
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from escrowmq.client.consume_transaction import ConsumeTransaction
+    from escrowmq.client.consume_transaction import (
+        AsyncChainTransaction,
+        ChainTransaction,
+        ConsumeTransaction,
+    )
     from escrowmq.client.consuming import Consuming
     from escrowmq.client.messages import Received
+    from escrowmq.client.producer import AsyncProducer, Producer
 
 DatabaseT = TypeVar("DatabaseT")
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
@@ -80,17 +85,44 @@ class _Subscriptions:
         """Have a consumer that has been started read this, too."""
         raise NotImplementedError
 
+    @overload
     def transaction(
         self, db: DatabaseT, message: Received | None = None
-    ) -> ConsumeTransaction[DatabaseT]:
+    ) -> ConsumeTransaction[DatabaseT]: ...
+
+    @overload
+    def transaction(
+        self, db: DatabaseT, message: Received | None = None, *, producer: Producer
+    ) -> ChainTransaction[DatabaseT]: ...
+
+    @overload
+    def transaction(
+        self, db: DatabaseT, message: Received | None = None, *, producer: AsyncProducer
+    ) -> AsyncChainTransaction[DatabaseT]: ...
+
+    def transaction(
+        self,
+        db: DatabaseT,
+        message: Received | None = None,
+        *,
+        producer: Producer | AsyncProducer | None = None,
+    ) -> (
+        ConsumeTransaction[DatabaseT]
+        | ChainTransaction[DatabaseT]
+        | AsyncChainTransaction[DatabaseT]
+    ):
         """Do a handler's work and record its message in one database transaction.
 
         ``db`` is a session or connection; the block commits it, unless a block of the caller's
-        does.  Inside a handler the message is known; elsewhere, give it.
+        does.  Inside a handler the message is known; elsewhere, give it.  With a producer whose
+        ledger is in the same database, the block also sends: its messages go out if, and only if,
+        the database commits.
         """
-        from escrowmq.client.consume_transaction import ConsumeTransaction
+        from escrowmq.client import consume_transaction as blocks
 
-        return ConsumeTransaction(self.group, db, message)
+        if producer is None:
+            return blocks.ConsumeTransaction(self.group, db, message)
+        return blocks.chain_on(producer, self.group, db, message)
 
     async def _start(self) -> Consuming:
         from escrowmq.client.consuming import Consuming

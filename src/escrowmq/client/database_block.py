@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from escrowmq.client import ledger_sql, savepoint_marks
+from escrowmq.client.database_errors import CommitRefused, Failure, aborted, failure_of
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
@@ -150,8 +151,13 @@ class Block(ABC):
         """Mark messages in the savepoint that is open now."""
         self.check_open()
         self.note_marked()
-        for statement in savepoint_marks.marking(self._facts.dialect, numbers):
-            yield Execute(*statement)
+        try:
+            for statement in savepoint_marks.marking(self._facts.dialect, numbers):
+                yield Execute(*statement)
+        except Exception as error:
+            if failure_of(error) is Failure.ABORTED:
+                raise aborted() from error
+            raise
 
     def note_marked(self) -> None:
         """Remember that there are marks."""
@@ -214,15 +220,27 @@ class Block(ABC):
             )
 
     def commit(self) -> Steps[None]:
-        """Issue COMMIT; whatever interrupts it leaves the outcome to the check."""
+        """Issue COMMIT; what interrupts it leaves the outcome to the check.
+
+        The driver's own error is raised only where nothing was committed for certain.
+        """
         if self.stage is Stage.RELEASED:
             # No message hangs on it, so its errors are the user's own.
-            yield Act.COMMIT
+            try:
+                yield Act.COMMIT
+            except CommitRefused as refused:
+                raise refused.error from None
             return
         assert self.stage is Stage.ROW_WRITTEN
         self.stage = Stage.COMMITTING
         try:
+            self._check_still_open()
             yield Act.COMMIT
+        except CommitRefused as refused:
+            # It is rolled back; this is for a session, whose objects must know.
+            self.stage = Stage.ROLLED_BACK
+            yield from self._roll_back()
+            raise refused.error from None
         except BaseException as error:
             # SQLite keeps a transaction open whose COMMIT failed, for anybody to commit later.
             yield from self._make_useless()
@@ -234,16 +252,24 @@ class Block(ABC):
             ) from error
         self.stage = Stage.COMMITTED
 
+    def _check_still_open(self) -> None:
+        # Another task or thread may have ended it since the row, one way or the other.
+        if not self._facts.is_in_transaction:
+            raise ended_inside()
+
     def rollback(self) -> Steps[None]:
         """Roll back; where even that fails, the connection ends, and the transaction with it."""
         if self.stage is Stage.POISONED:
             return
         assert self.stage not in {Stage.COMMITTING, Stage.COMMITTED, Stage.UNKNOWN}
+        yield from self._roll_back()
+        self.stage = Stage.ROLLED_BACK
+
+    def _roll_back(self) -> Steps[None]:
         try:
             yield Act.ROLLBACK
         except Exception:  # noqa: BLE001 -- a connection that cannot roll back is of no use
             yield from self._make_useless()
-        self.stage = Stage.ROLLED_BACK
 
     def poison(self) -> Steps[None]:
         """Roll back, and let nothing commit on this connection any more."""

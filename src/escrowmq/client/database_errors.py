@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
+from escrowmq.model.errors import RequestRefused
+
+
+class CommitRefused(Exception):
+    """The database answered COMMIT with a refusal, and the transaction is rolled back for certain.
+
+    ``error`` is what the driver raised, or what the caller is to see in its place.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
 
 class Failure(StrEnum):
     """What a database's error means to the ledger."""
@@ -16,6 +29,8 @@ class Failure(StrEnum):
     READ_ONLY = "read_only"
     UNREACHABLE = "ledger_unreachable"
     NO_TABLE = "ledger_missing"
+    #: An earlier statement of the transaction failed: it can only be rolled back.
+    ABORTED = "transaction_aborted"
     OTHER = "database_failed"
 
 
@@ -25,6 +40,7 @@ _BY_SQLSTATE = {
     "57014": Failure.SLOW,  # query_canceled: statement_timeout
     "40P01": Failure.LOCKED,  # deadlock_detected
     "25006": Failure.READ_ONLY,
+    "25P02": Failure.ABORTED,  # in_failed_sql_transaction
     "42P01": Failure.NO_TABLE,
     "57P01": Failure.UNREACHABLE,  # admin_shutdown
     "57P02": Failure.UNREACHABLE,  # crash_shutdown
@@ -50,7 +66,7 @@ def failure_of(error: BaseException) -> Failure:
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if state in _BY_SQLSTATE:
             return _BY_SQLSTATE[state]
-        if state is None and _is_lost(cause):
+        if _is_lost(cause, state):
             return Failure.UNREACHABLE
         name = getattr(cause, "sqlite_errorname", None)
         if name is None:
@@ -66,10 +82,43 @@ def failure_of(error: BaseException) -> Failure:
     return Failure.OTHER
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Whether psycopg has no connection; while there is one, the server says what is wrong."""
+#: Besides class 23, what PostgreSQL answers to a COMMIT that it rolled back.
+_REFUSING_SQLSTATES = {
+    "40001",  # serialization_failure
+    "40P01",  # deadlock_detected
+}
+
+
+def is_commit_refused(error: Exception, *, is_still_open: bool) -> bool:
+    """Whether a driver's error, raised by COMMIT itself, says that nothing was committed.
+
+    SQLite's refusal counts only while the transaction is still open: it is then to be rolled back.
+    """
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if isinstance(state, str):
+        return state.startswith("23") or state in _REFUSING_SQLSTATES
+    name = getattr(error, "sqlite_errorname", None)
+    return is_still_open and isinstance(name, str) and name.startswith("SQLITE_CONSTRAINT")
+
+
+def aborted() -> RequestRefused:
+    """Make the refusal of a transaction that PostgreSQL would roll back when told to commit."""
+    return RequestRefused(
+        "transaction_aborted",
+        "a statement failed in it, so it can only be rolled back: let the error leave the block,"
+        " or run such a statement in a savepoint",
+    )
+
+
+def _is_lost(error: BaseException, state: object) -> bool:
+    """Whether there is no connection; while there is one, the server says what is wrong."""
+    if isinstance(state, str):
+        return state.startswith("08")  # connection_exception
     kind = type(error)
-    return kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg")
+    if kind.__name__ == "OperationalError" and kind.__module__.startswith("psycopg"):
+        return True
+    # asyncpg lets these through when it connects.
+    return isinstance(error, OSError | TimeoutError)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

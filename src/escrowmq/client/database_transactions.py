@@ -9,21 +9,16 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol
 
+from escrowmq.client.asyncpg_link import AsyncpgLink
 from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
 from escrowmq.client.ledger_sql import unsupported
-from escrowmq.client.links import (
-    AioSqliteLink,
-    AsyncLink,
-    AsyncPsycopgLink,
-    Link,
-    PsycopgLink,
-    SqliteLink,
-    shadow_commit,
-)
+from escrowmq.client.links import AioSqliteLink, AsyncLink, Link, SqliteLink, shadow_commit
 from escrowmq.client.open_blocks import Claim
+from escrowmq.client.psycopg_links import AsyncPsycopgLink, PsycopgLink
 from escrowmq.client.savepoint_marks import SoonMarks
 
 
@@ -70,7 +65,7 @@ class DatabaseTransaction(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         ...
 
     def rollback(self) -> None:
@@ -127,7 +122,7 @@ class AsyncDatabaseTransaction(Protocol):
         ...
 
     async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         ...
 
     async def rollback(self) -> None:
@@ -198,7 +193,7 @@ class PlainTransaction(_Plain):
         run(self._block.insert_row(now_ms), self._link)
 
     def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         try:
             run(self._block.commit(), self._link)
         finally:
@@ -264,7 +259,7 @@ class AsyncPlainTransaction(_Plain):
         await run_async(self._block.insert_row(now_ms), self._link)
 
     async def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
         try:
             await run_async(self._block.commit(), self._link)
         finally:
@@ -286,6 +281,21 @@ class AsyncPlainTransaction(_Plain):
         self._soon.take()
         self._block.stage = Stage.RELEASED
         self._unshadow()
+
+
+class AsyncpgTransaction(AsyncPlainTransaction):
+    """On a connection of asyncpg, whose transaction the block begins."""
+
+    _link: AsyncpgLink
+
+    async def begin(self, now_ms: int) -> None:
+        """Begin; what is refused leaves the connection as it was."""
+        try:
+            await super().begin(now_ms)
+        except BaseException:
+            with suppress(Exception):
+                await self._link.end_own()
+            raise
 
 
 def transaction_on(
@@ -326,6 +336,12 @@ def async_transaction_on(
         link = AioSqliteLink(database)
     elif _is_a("psycopg", "AsyncConnection", database):
         link = AsyncPsycopgLink(database)
+    elif _is_a("asyncpg", "Connection", database) or _is_a(
+        "asyncpg.pool", "PoolConnectionProxy", database
+    ):
+        asyncpg = AsyncpgLink(database)
+        block = row.block(asyncpg, has_hooks=False, max_duration_ms=max_duration_ms)
+        return AsyncpgTransaction(asyncpg, database, block)
     else:
         raise unsupported(type(database).__name__)
     block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)

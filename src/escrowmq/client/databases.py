@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from escrowmq.client.asyncpg_link import opened_link
+from escrowmq.client.database_errors import CommitRefused
 from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
-from escrowmq.client.links import Link, PsycopgLink, SqlAlchemyLink, SqliteLink
+from escrowmq.client.links import Link, SqlAlchemyLink, SqliteLink
 from escrowmq.client.open_blocks import is_in_block
+from escrowmq.client.psycopg_links import PsycopgLink
 from escrowmq.model.errors import RequestRefused, Unavailable
 
 if TYPE_CHECKING:
@@ -63,6 +66,10 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
         return lambda: _made_link(lambda: _open_file(path, mode))
     if driver in {"", "psycopg"}:
         return lambda: _made_link(lambda: _connect(f"postgresql://{rest}"))
+    if driver == "asyncpg":
+        if rest.partition("?")[0].count("@") > 1:
+            raise _bad_url()
+        return lambda: opened_link(f"postgresql://{rest}", CONNECT_TIMEOUT_S)
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -219,6 +226,9 @@ def _transaction(link: Link, begin: str, lock_wait_ms: int) -> Iterator[None]:
             _check_transaction(link)
             yield
             link.commit()
+        except CommitRefused as refused:
+            link.rollback()
+            raise refused.error from None
         except BaseException:
             link.rollback()
             raise

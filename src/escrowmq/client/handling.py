@@ -1,7 +1,8 @@
 """Running users' handlers: so many at a time, each message to its end, whatever the handler does.
 
-A handler that returns has consumed the message.  One that raises, or takes too long, has not: the
-broker is asked to bring the message again later, and after the last retry it becomes a dead letter.
+A handler that returns has consumed the message.  One that raises, takes too long, or returns before
+its ``consumer.transaction`` has committed, has not: the broker is asked to bring the message again
+later, and after the last retry it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
@@ -96,11 +98,12 @@ class Handlers:
         if message.problem:
             log.warning("message_unreadable", extra={**facts, "why": message.problem})
             return Handled(Outcome.GIVEN_UP)
+        message.transactions.clear()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._call(handler, message)
-        except AlreadyConsumed:
-            pass
+            with suppress(AlreadyConsumed):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._call(handler, message)
+            _check_committed(message)
         except RetryLater as later:
             return Handled(Outcome.AGAIN, later.after_ms)
         except GiveUp:
@@ -130,3 +133,14 @@ class Handlers:
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _check_committed(message: Received) -> None:
+    """Refuse a handler that returned before its database transaction had committed."""
+    for transaction in message.transactions:
+        if transaction.is_uncommitted:
+            raise RequestRefused(
+                "handler_uncommitted",
+                "the handler returned, and its consumer.transaction has not committed",
+                state=transaction.state,
+            )

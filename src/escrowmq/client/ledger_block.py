@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from escrowmq.client import ledger_sql
 from escrowmq.client.database_block import Block, Execute, Steps, ended_inside
-from escrowmq.client.database_errors import Failure, failure_of
+from escrowmq.client.database_errors import Failure, aborted, failure_of
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import LinkFacts, Result
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
@@ -74,12 +74,16 @@ class LedgerBlock(Block):
             )
 
     def _write(self, now_ms: int) -> Steps[None]:
+        if self._facts.dialect is not POSTGRESQL:
+            yield from self._unmark_sqlite()
+        yield from self._insert_committed(now_ms)
+
+    def _insert_committed(self, now_ms: int) -> Steps[None]:
         row = self._row
         values = (row.transaction_id, row.producer_group, str(now_ms), row.ledger_uuid)
         if self._facts.dialect is POSTGRESQL:
             done = yield Execute(ledger_sql.PG_INSERT_MARKED, (*values, row.transaction_id))
         else:
-            yield from self._unmark_sqlite()
             done = yield Execute(ledger_sql.INSERT_COMMITTED, values)
         if done.row_count == 1:
             return
@@ -97,6 +101,8 @@ class LedgerBlock(Block):
                     "it took longer than its deadline, and the check has rolled it back",
                     transaction_id=self._row.transaction_id,
                 )
+            case Failure.ABORTED:
+                return aborted()
             case Failure.READ_ONLY:
                 return RequestRefused("read_only_transaction", "the ledger's row cannot be written")
         return Unavailable("ledger_row_failed", "the transaction was rolled back", cause=str(error))
@@ -112,8 +118,11 @@ def _other_ledger(expected: str, found: list[str]) -> RequestRefused:
 
 
 def _unreadable(error: Exception) -> EscrowError:
-    if failure_of(error) is Failure.NO_TABLE:
-        return missing(error)
+    match failure_of(error):
+        case Failure.NO_TABLE:
+            return missing(error)
+        case Failure.ABORTED:
+            return aborted()
     return Unavailable("ledger_unreachable", cause=str(error))
 
 

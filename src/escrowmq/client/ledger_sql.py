@@ -164,6 +164,9 @@ class Dialect:
 
 FORGET_UUID = "DELETE FROM escrowmq_ledger_id"
 
+#: A number goes as text too: of a parameter cast to a number at once, asyncpg wants a number.
+NUMBER_VALUE = "CAST(CAST(? AS text) AS bigint)"
+
 _ROW = "transaction_id, producer_group, outcome"
 _READ = f"SELECT {_ROW} FROM escrowmq_ledger WHERE transaction_id "
 _FENCE = (
@@ -277,7 +280,7 @@ def unsupported(name: str) -> RequestRefused:
     """Make the refusal of a kind of database or connection that we cannot answer for."""
     return RequestRefused(
         "database_unsupported",
-        "use SQLite or PostgreSQL, through SQLAlchemy 2, sqlite3, aiosqlite or psycopg 3",
+        "use SQLite or PostgreSQL, through SQLAlchemy 2, sqlite3, aiosqlite, psycopg 3 or asyncpg",
         kind=name,
     )
 
@@ -288,7 +291,7 @@ _NAME_VALUE = "CAST(? AS text)"
 # Guarded by the ledger's UUID: in another database it inserts nothing, and the count says so.
 INSERT_COMMITTED = (
     "INSERT INTO escrowmq_ledger (transaction_id, producer_group, outcome, written_at_ms)"
-    f" SELECT {_NAME_VALUE}, {_NAME_VALUE}, '{COMMITTED}', CAST(? AS bigint)"
+    f" SELECT {_NAME_VALUE}, {_NAME_VALUE}, '{COMMITTED}', {NUMBER_VALUE}"
     f" FROM escrowmq_ledger_id WHERE ledger_uuid = {_NAME_VALUE}"
 )
 
@@ -312,17 +315,17 @@ _THIS_MESSAGE = "consumer_group = ? AND topic = ? AND message_id = ?"
 INSERT_CONSUMED = (
     "INSERT INTO escrowmq_consumed"
     " (consumer_group, topic, message_id, body_checksum, consumed_at_ms)"
-    " VALUES (?, ?, ?, CAST(? AS bigint), 0) ON CONFLICT DO NOTHING"
+    f" VALUES (?, ?, ?, {NUMBER_VALUE}, 0) ON CONFLICT DO NOTHING"
 )
 READ_CONSUMED = f"SELECT body_checksum, consumed_at_ms FROM escrowmq_consumed WHERE {_THIS_MESSAGE}"
 FINISH_CONSUMED = (
-    "UPDATE escrowmq_consumed SET consumed_at_ms = CAST(? AS bigint)"
+    f"UPDATE escrowmq_consumed SET consumed_at_ms = {NUMBER_VALUE}"
     f" WHERE {_THIS_MESSAGE} AND consumed_at_ms = 0"
 )
 PG_MARK = "SELECT set_config('escrowmq.transaction', ?, true)"
 PG_FINISH_CONSUMED = FINISH_CONSUMED + " AND current_setting('escrowmq.transaction', true) = ?"
 FORGET_CONSUMED = (
-    "DELETE FROM escrowmq_consumed WHERE consumed_at_ms > 0 AND consumed_at_ms < CAST(? AS bigint)"
+    f"DELETE FROM escrowmq_consumed WHERE consumed_at_ms > 0 AND consumed_at_ms < {NUMBER_VALUE}"
 )
 
 
@@ -331,14 +334,14 @@ READ_MARKS = "SELECT lineage, log_end, half_end FROM escrowmq_ledger_swept ORDER
 # A mark only moves forward: of two sweeps at a time the later position stays.
 WRITE_MARK = (
     "INSERT INTO escrowmq_ledger_swept (store_id, epoch, lineage, log_end, half_end)"
-    f" VALUES ({_NAME_VALUE}, {_NAME_VALUE}, {_NAME_VALUE}, CAST(? AS bigint), CAST(? AS bigint))"
+    f" VALUES ({_NAME_VALUE}, {_NAME_VALUE}, {_NAME_VALUE}, {NUMBER_VALUE}, {NUMBER_VALUE})"
     " ON CONFLICT (store_id, epoch) DO UPDATE SET lineage = excluded.lineage,"
     " log_end = excluded.log_end, half_end = excluded.half_end"
     " WHERE excluded.log_end > escrowmq_ledger_swept.log_end"
 )
 DROP_MARK = (
     "DELETE FROM escrowmq_ledger_swept WHERE store_id = ? AND epoch = ?"
-    " AND log_end = CAST(? AS bigint)"
+    f" AND log_end = {NUMBER_VALUE}"
 )
 
 #: A page of the whole table, by id.

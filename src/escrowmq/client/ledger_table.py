@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
-from escrowmq.client.database_block import MAX_DURATION_MS
+from escrowmq.client.database_block import MAX_DURATION_MS, Row
 from escrowmq.client.database_errors import Failure, failure_of
 from escrowmq.client.database_transactions import (
     AsyncDatabaseTransaction,
@@ -60,6 +60,13 @@ T = TypeVar("T")
 AsyncConfirm = Callable[[Sequence[str]], Coroutine[Any, Any, Confirmed]]
 """As janitor.Confirm, awaited."""
 
+RowOf = Callable[[RowFacts], Row]
+"""What a block writes, given the ledger's row."""
+
+
+def _ledger_row_alone(row: RowFacts) -> Row:
+    return row
+
 
 def ddl(dialect: str) -> str:
     """Return the statements that make the tables, for a migration of your own.
@@ -80,8 +87,9 @@ def create(database: object) -> str:
 class SqlLedger:
     """A ledger in an SQL database.
 
-    ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…``), a SQLAlchemy engine, plain
-    or async, or a function that opens a connection of sqlite3 or psycopg.
+    ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…`` for psycopg,
+    ``postgresql+asyncpg://…``), a SQLAlchemy engine, plain or async, or a function that opens a
+    connection of sqlite3 or psycopg.
 
     With ``savepoints``, a message belongs to the savepoint that it was sent in.  That costs a
     statement for each message.  Without, no savepoint may be rolled back after a message was sent
@@ -130,9 +138,10 @@ class SqlLedger:
         *,
         transaction_id: str,
         producer_group: str,
+        row_of: RowOf = _ledger_row_alone,
     ) -> DatabaseTransaction:
         """Take part in the transaction of a session or connection."""
-        row = RowFacts(transaction_id, producer_group, self.uuid())
+        row = row_of(RowFacts(transaction_id, producer_group, self.uuid()))
         return transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
     async def transaction_async(
@@ -141,9 +150,10 @@ class SqlLedger:
         *,
         transaction_id: str,
         producer_group: str,
+        row_of: RowOf = _ledger_row_alone,
     ) -> AsyncDatabaseTransaction:
         """Take part in the transaction of a session or connection that is awaited."""
-        row = RowFacts(transaction_id, producer_group, await self.uuid_async())
+        row = row_of(RowFacts(transaction_id, producer_group, await self.uuid_async()))
         return async_transaction_on(database, row, max_duration_ms=self._max_duration_ms)
 
     def look_up(self, questions: Iterable[Question], *, ledger_uuid: str) -> Answers:

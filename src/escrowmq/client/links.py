@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from escrowmq.client.ledger_sql import POSTGRESQL, SQLITE, Dialect, dialect_of
+from escrowmq.client.database_errors import CommitRefused, is_commit_refused
+from escrowmq.client.ledger_sql import SQLITE, Dialect, dialect_of
 
 if TYPE_CHECKING:
     import sqlite3
 
     import aiosqlite
-    import psycopg
     import sqlalchemy
     from sqlalchemy.orm import Session
 
@@ -66,7 +66,7 @@ class Link(LinkFacts, Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit, or raise; CommitRefused where it is certain that nothing was committed."""
         ...
 
     def rollback(self) -> None:
@@ -90,7 +90,7 @@ class AsyncLink(LinkFacts, Protocol):
         ...
 
     async def commit(self) -> None:
-        """Commit."""
+        """Commit, or raise; CommitRefused where it is certain that nothing was committed."""
         ...
 
     async def rollback(self) -> None:
@@ -140,8 +140,14 @@ class SqliteLink(_SqliteFacts):
             cursor.close()
 
     def commit(self) -> None:
-        """Commit."""
-        type(self.connection).commit(self.connection)
+        """Commit; SQLite keeps a transaction open whose COMMIT it refused."""
+        try:
+            type(self.connection).commit(self.connection)
+        except Exception as error:
+            if not is_commit_refused(error, is_still_open=self.is_in_transaction):
+                raise
+            self.connection.rollback()
+            raise CommitRefused(error) from error
 
     def rollback(self) -> None:
         """Roll back."""
@@ -174,100 +180,14 @@ class AioSqliteLink(_SqliteFacts):
             return Result([tuple(row) for row in await cursor.fetchall()], cursor.rowcount)
 
     async def commit(self) -> None:
-        """Commit."""
-        await type(self.connection).commit(self.connection)
-
-    async def rollback(self) -> None:
-        """Roll back."""
-        await self.connection.rollback()
-
-    async def close(self) -> None:
-        """Roll back and close."""
+        """Commit; SQLite keeps a transaction open whose COMMIT it refused."""
         try:
+            await type(self.connection).commit(self.connection)
+        except Exception as error:
+            if not is_commit_refused(error, is_still_open=self.is_in_transaction):
+                raise
             await self.connection.rollback()
-        finally:
-            await self.connection.close()
-
-
-class _PsycopgFacts:
-    dialect = POSTGRESQL
-
-    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-        self._facts = connection
-
-    @property
-    def is_autocommit(self) -> bool:
-        return self._facts.autocommit
-
-    @property
-    def is_in_transaction(self) -> bool:
-        from psycopg.pq import TransactionStatus
-
-        return self._facts.info.transaction_status != TransactionStatus.IDLE
-
-    @property
-    def is_in_callers_block(self) -> bool:
-        # psycopg counts its "with connection.transaction()" blocks and shows the count to nobody.
-        return bool(self._facts._num_transactions)  # noqa: SLF001
-
-
-class PsycopgLink(_PsycopgFacts):
-    """A connection of psycopg 3."""
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        super().__init__(connection)
-        self.connection = connection
-
-    def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
-        """Run one statement."""
-        import psycopg
-
-        # A cursor of our own: the user's row and cursor factories must not change what we read.
-        with psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            cursor.execute(_percents(sql), parameters or None)
-            return Result(cursor.fetchall() if cursor.description else (), cursor.rowcount)
-
-    def commit(self) -> None:
-        """Commit."""
-        type(self.connection).commit(self.connection)
-
-    def rollback(self) -> None:
-        """Roll back."""
-        self.connection.rollback()
-
-    def close(self) -> None:
-        """Roll back and close."""
-        try:
-            self.connection.rollback()
-        finally:
-            self.connection.close()
-
-    def cut(self) -> None:
-        """Break the connection."""
-        cut(self.connection)
-
-
-class AsyncPsycopgLink(_PsycopgFacts):
-    """An awaited connection of psycopg 3."""
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        super().__init__(connection)
-        self.connection = connection
-
-    async def execute(self, sql: str, parameters: Sequence[str] = ()) -> Result:
-        """Run one statement."""
-        import psycopg
-
-        async with psycopg.AsyncCursor(
-            self.connection, row_factory=psycopg.rows.tuple_row
-        ) as cursor:
-            await cursor.execute(_percents(sql), parameters or None)
-            rows = await cursor.fetchall() if cursor.description else ()
-            return Result(rows, cursor.rowcount)
-
-    async def commit(self) -> None:
-        """Commit."""
-        await type(self.connection).commit(self.connection)
+            raise CommitRefused(error) from error
 
     async def rollback(self) -> None:
         """Roll back."""
@@ -314,7 +234,7 @@ class SqlAlchemyLink:
             return Result(rows, result.rowcount)
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit; a hook on its commit event looks at the driver's answer."""
         self.connection.commit()
 
     def rollback(self) -> None:
@@ -346,7 +266,7 @@ class SessionLink(SqlAlchemyLink):
         self._session = session
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit, as above."""
         self._session.commit()
 
     def rollback(self) -> None:
@@ -362,22 +282,25 @@ def _text(sql: str) -> sqlalchemy.TextClause:
     return sqlalchemy.text(first + "".join(f":p{number}{part}" for number, part in enumerate(rest)))
 
 
-def _percents(sql: str) -> bytes:
-    return sql.replace("?", "%s").encode()
-
-
 def cut(connection: object) -> None:
     """Break off what another thread waits for on a driver's connection, if it is one we know."""
     sqlite3, psycopg = sys.modules.get("sqlite3"), sys.modules.get("psycopg")
+    asyncpg = sys.modules.get("asyncpg")
     if sqlite3 is not None and isinstance(connection, sqlite3.Connection):
         connection.interrupt()
+    # Their close() would wait for whoever is using it, and so would a query to cancel.
     if psycopg is not None and isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-        # Its close() would wait for whoever is using it, and so would a query to cancel.
-        with (
-            suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(connection.fileno())) as wire,
-        ):
-            wire.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, psycopg.Error):
+            _shut_down(connection.fileno())
+    if asyncpg is not None and isinstance(connection, asyncpg.Connection):
+        # The transport of a connection that was closed has no socket any more.
+        with suppress(OSError, AttributeError):
+            _shut_down(connection._transport.get_extra_info("socket").fileno())  # noqa: SLF001
+
+
+def _shut_down(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as wire:
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def shadow_commit(

@@ -29,6 +29,8 @@ from escrowmq.protocol.stored_message import SYS_COMPRESSED, StoredMessage
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from escrowmq.client.transaction_order import Order
+
 Payload: TypeAlias = "bytes | bytearray | memoryview | str"
 """Text is sent as UTF-8."""
 
@@ -195,6 +197,8 @@ class Received:
     queue_topic: str
     #: Why its body cannot be read; no handler gets such a message, it becomes a dead letter.
     problem: str = ""
+    #: The ``consumer.transaction`` blocks of its handler; the consumer sees whether they committed.
+    transactions: list[Order] = field(default_factory=list, repr=False, compare=False)
 
 
 def received(stored: StoredMessage, broker_name: str) -> Received:

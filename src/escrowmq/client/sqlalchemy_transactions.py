@@ -25,6 +25,7 @@ from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
 from escrowmq.client.open_blocks import Claim, already_open
 from escrowmq.client.savepoint_marks import SoonMarks
+from escrowmq.client.sqlalchemy_driver import DriverLink
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 
 
@@ -181,8 +182,13 @@ class SqlAlchemyTransaction:
             raise
 
     def commit(self) -> None:
-        """Commit, or raise OutcomeUnknown."""
-        run(self._block.commit(), self._link)
+        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
+        try:
+            run(self._block.commit(), self._link)
+        except BaseException:
+            if self._block.stage is Stage.ROLLED_BACK:
+                self._let_go()
+            raise
         self._let_go()
 
     def rollback(self) -> None:
@@ -196,9 +202,10 @@ class SqlAlchemyTransaction:
         self._end(Ending.ROLLED_BACK)
 
     def release(self) -> None:
-        """Take our hands off."""
+        """Take our hands off; of a commit that is ours we still want the database's answer."""
         self._block.stage = Stage.RELEASED
-        self._let_go()
+        if self.is_commit_owned_by_caller:
+            self._let_go()
 
     def on_before_commit(self, callback: Callable[[], None]) -> None:
         """Call when the caller is about to commit, at the outermost level."""
@@ -226,7 +233,11 @@ class SqlAlchemyTransaction:
 
     def before_connection_commits(self) -> None:
         """Let no COMMIT pass that is not ours or not prepared."""
-        if self._block.stage is Stage.COMMITTING:
+        if self._block.stage in {Stage.COMMITTING, Stage.RELEASED}:
+            # Here, so that no error of a listener's is taken for the database's answer.
+            DriverLink(self._link.connection).commit()
+            if self._block.stage is Stage.RELEASED:
+                self._let_go()
             return
         if not self.is_open:
             self._after_the_end()
@@ -283,9 +294,14 @@ class SqlAlchemyTransaction:
 
     def _commit_below(self) -> None:
         try:
-            run(self._block.commit(), _DriverLink(self._link.connection))
+            run(self._block.commit(), DriverLink(self._link.connection))
         except OutcomeUnknown:
             self._end(Ending.UNKNOWN)
+            raise
+        except Exception:
+            # The database refused, and nothing of it was committed.
+            self._end(Ending.ROLLED_BACK)
+            self._let_go()
             raise
         self._end(Ending.COMMITTED)
         self._let_go()
@@ -299,14 +315,6 @@ class SqlAlchemyTransaction:
         for hook in self._hooks:
             if hook.current is self:
                 hook.current = None
-
-
-class _DriverLink(SqlAlchemyLink):
-    """Commits below SQLAlchemy, from within its commit event."""
-
-    def commit(self) -> None:
-        """Commit on the driver's connection."""
-        self.connection.connection.commit()
 
 
 class _JoinedLink(SessionLink):

@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from escrowmq.client.database_block import Row
     from escrowmq.client.database_transactions import (
         AsyncDatabaseTransaction,
         DatabaseTransaction,
         Ending,
     )
+    from escrowmq.client.ledger_block import RowFacts
     from escrowmq.client.outgoing import Held
     from escrowmq.client.producer_core import ProducerCore
 
@@ -53,6 +55,7 @@ class _Block(Generic[DatabaseT]):
     """What both kinds share."""
 
     _database: DatabaseTransaction | AsyncDatabaseTransaction
+    _is_consuming = False
 
     def __init__(self, core: ProducerCore, db: DatabaseT) -> None:
         if core.ledger is None:
@@ -65,7 +68,7 @@ class _Block(Generic[DatabaseT]):
         self.db = db
         self._core = core
         self._ledger = core.ledger
-        self._order = Order(new_transaction_id())
+        self._order = Order(new_transaction_id(), is_consuming=self._is_consuming)
         self._is_begun = False
 
     @property
@@ -102,10 +105,13 @@ class _Block(Generic[DatabaseT]):
 
     def _steps(self, error: BaseException | None) -> Steps:
         """What follows the block's end."""
-        order = self._order
-        if self._database.is_commit_owned_by_caller:
-            return order.leave() if error is None else order.leave_failed()
-        return order.end() if error is None else order.fail()
+        return self._order.leave_block(
+            error, is_commit_owned_by_caller=self._database.is_commit_owned_by_caller
+        )
+
+    def _row_of(self, row: RowFacts) -> Row:
+        """What is written: the ledger's row; a consumer's block adds that of its message."""
+        return row
 
     def _held(self) -> Held:
         held = self._order.held
@@ -121,7 +127,10 @@ class Transaction(_Block[DatabaseT]):
     def __enter__(self) -> Self:
         self._check_new()
         self._database = self._ledger.transaction(
-            self.db, transaction_id=self.transaction_id, producer_group=self._core.group
+            self.db,
+            transaction_id=self.transaction_id,
+            producer_group=self._core.group,
+            row_of=self._row_of,
         )
         self._database.begin(_now_ms())
         self._is_begun = True
@@ -189,13 +198,12 @@ class Transaction(_Block[DatabaseT]):
         )
 
     def _commit_alone(self) -> None:
-        database: Any = self.db
         self._database.release()
         try:
-            database.commit()
+            self._database.commit()
         except BaseException:
             with suppress(Exception):
-                database.rollback()
+                self._database.rollback()
             raise
 
 
@@ -207,7 +215,10 @@ class AsyncTransaction(_Block[DatabaseT]):
     async def __aenter__(self) -> Self:
         self._check_new()
         self._database = await self._ledger.transaction_async(
-            self.db, transaction_id=self.transaction_id, producer_group=self._core.group
+            self.db,
+            transaction_id=self.transaction_id,
+            producer_group=self._core.group,
+            row_of=self._row_of,
         )
         await self._database.begin(_now_ms())
         self._is_begun = True
@@ -284,13 +295,12 @@ class AsyncTransaction(_Block[DatabaseT]):
         )
 
     async def _commit_alone(self) -> None:
-        database: Any = self.db
         await self._database.release()
         try:
-            await database.commit()
+            await self._database.commit()
         except BaseException:
             with suppress(Exception):
-                await database.rollback()
+                await self._database.rollback()
             raise
 
 

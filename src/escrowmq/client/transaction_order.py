@@ -1,9 +1,9 @@
 """The order of a transaction block: who is told what, and when; without I/O.
 
 All half messages acknowledged as durable, then the ledger's row, then the database's COMMIT, then
-the decision.  The broker is told ROLLBACK only while COMMIT was never issued.  The steps are
-generators that name what is to be done next, so that the order is written once for programs that
-wait and programs that await.
+the decision.  The broker is told ROLLBACK only if COMMIT was never issued, or the database refused
+it for certain.  The steps are generators that name what is to be done next, so that the order is
+written once for programs that wait and programs that await.
 """
 
 from __future__ import annotations
@@ -68,8 +68,11 @@ class TransactionState(StrEnum):
 class Order:
     """One block's messages, and how far it has come."""
 
-    def __init__(self, transaction_id: str) -> None:
+    def __init__(self, transaction_id: str, *, is_consuming: bool = False) -> None:
+        #: Empty for a consumer's block without a producer, which sends nothing.
         self.transaction_id = transaction_id
+        #: The row of a consumed message is written even if nothing is sent.
+        self._is_consuming = is_consuming
         self.messages: list[Message] = []
         #: Of each message; one that a savepoint took back leaves a gap.
         self._numbers: list[int] = []
@@ -80,6 +83,22 @@ class Order:
         self.is_inside = True
         #: Whether a message would still go out: inside the block, and while it is prepared to go.
         self._takes_messages = True
+        #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
+        self._is_failure_seen = False
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether the effect is missing or may be, and no error has told so.
+
+        A handler that returns like this has failed.  A handler that catches the error and returns
+        has chosen to.
+        """
+        match self.state:
+            case TransactionState.COMMITTED | TransactionState.COMMITTED_UNTOLD:
+                return False
+            case TransactionState.ROLLED_BACK:
+                return not self._is_failure_seen
+        return True
 
     def check_takes(self) -> int:
         """Refuse a message that would never go out; return the number of the next one."""
@@ -101,6 +120,14 @@ class Order:
         self.messages.append(message)
         self._next_number += 1
 
+    def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
+        """The ``with`` block is over."""
+        # A commit of our own that fails is raised by the block as well.
+        self._is_failure_seen = error is not None or not is_commit_owned_by_caller
+        if is_commit_owned_by_caller:
+            return self.leave() if error is None else self.leave_failed()
+        return self.end() if error is None else self.fail()
+
     # The block commits.
 
     def end(self) -> Steps:
@@ -108,12 +135,12 @@ class Order:
         self.is_inside = False
         try:
             yield from self._prepare()
-            if self.messages:
-                yield from self._hold()
+            yield from self._hold()
         except BaseException:
             yield from self._roll_back()
             raise
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
+            self.state = TransactionState.UNKNOWN
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
             return
@@ -125,7 +152,14 @@ class Order:
             raise
         # From here on, nobody but the database knows.
         self.state = TransactionState.UNKNOWN
-        yield Step.COMMIT
+        try:
+            yield Step.COMMIT
+        except OutcomeUnknown:
+            raise
+        except Exception:
+            # The database refused, and nothing of it was committed.
+            yield from self._rolled_back()
+            raise
         yield from self._committed()
 
     def fail(self) -> Steps:
@@ -140,7 +174,7 @@ class Order:
         """The block has come to its end without an error; the caller goes on and will commit."""
         self.is_inside = False
         self._takes_messages = False
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
@@ -155,10 +189,11 @@ class Order:
             raise RequestRefused(
                 "transaction_ended_inside",
                 "the block must end before its transaction",
-                transaction_id=self.transaction_id,
+                **self._names(),
             )
+        self._is_failure_seen = True
         yield from self._prepare()
-        if not self.messages:
+        if not self.messages and not self._is_consuming:
             yield Step.RELEASE
             return
         yield from self._hold()
@@ -208,6 +243,8 @@ class Order:
         self.messages = [message for _, message in kept]
 
     def _hold(self) -> Steps:
+        if not self.messages:
+            return
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
@@ -229,6 +266,9 @@ class Order:
             yield Step.TELL_ROLLBACK
 
     def _committed(self) -> Steps:
+        if self.held is None:
+            self.state = TransactionState.COMMITTED
+            return
         # Whatever the broker says now, the database has committed: that is no error of the block.
         self.state = TransactionState.COMMITTED_UNTOLD
         try:
@@ -240,6 +280,9 @@ class Order:
             log.warning("commit_untold", extra=self._facts(error))
         else:
             self.state = TransactionState.COMMITTED
+
+    def _names(self) -> dict[str, str]:
+        return {"transaction_id": self.transaction_id} if self.transaction_id else {}
 
     def _facts(self, error: Exception) -> dict[str, str]:
         return {"transaction_id": self.transaction_id, "why": str(error)}

@@ -20,6 +20,9 @@ GROUP_PREFIX = "%SINK%"
 PLAIN_QUERY = "write"
 """The query id of writes that are no stream: their batches have names, not numbers."""
 
+BATCH_MARK = "+"
+"""Stands between a query and its batch in the query id of a write in ``foreachBatch``."""
+
 HOME_MARK = "@"
 """Stands before what the names of a part tell of its home; an app id has none."""
 
@@ -36,11 +39,17 @@ RUN_CHARS = 8
 _APP = rf"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
 _BATCH = rf"[A-Za-z0-9_.:+-]{{1,{NAME_CHARS_MAX}}}"
 
+POSITION_MARK = "L"
+"""Stands before a position in the log; a time of a driver's clock, as names once had, has none."""
+
+NO_POSITION = -1
+"""Where a run began if its names tell a time instead: before or after no other run."""
+
 TRANSACTION_PATTERN = (
-    rf"^({PLAIN_QUERY}|[0-9a-f-]{{36}})/({_BATCH})/([0-9]{{1,18}})/([0-9a-f]{{{RUN_CHARS}}})"
-    r"/([0-9]{1,9})/([0-9a-f]{32})$"
+    rf"^({PLAIN_QUERY}|[0-9a-f-]{{36}}(?:[+][0-9]{{1,18}})?)/({_BATCH})/({POSITION_MARK}?[0-9]{{1,18}})"
+    rf"/([0-9a-f]{{{RUN_CHARS}}})/([0-9]{{1,9}})/([0-9a-f]{{32}})$"
 )
-"""Query, batch, when its run began, run, partition, attempt.  Java's and Python's alike."""
+"""Query, batch, where its run began, run, partition, attempt.  Java's and Python's alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +65,13 @@ class SinkRun:
     """One start of a streaming query, or one plain write."""
 
     app_id: str
-    #: As Spark tells it, or ``PLAIN_QUERY``.
+    #: As Spark tells it, or ``PLAIN_QUERY``; of a write in ``foreachBatch`` with Spark's batch.
     query_id: str
     #: The start of its id.
     run: str
-    #: When it began, on its driver's clock: a later run has a later time.
-    opened_at_ms: int
+    #: Where the log of its home ended when it began, so that a later run has a higher position.
+    #: No driver's clock: that may be set back.
+    opened_at: int
 
     @property
     def producer_group(self) -> str:
@@ -84,7 +94,7 @@ class SinkAttempt:
     def transaction_id(self) -> str:
         """The transaction id of its half messages."""
         run = self.run
-        where = f"{run.query_id}/{self.batch}/{run.opened_at_ms}/{run.run}"
+        where = f"{run.query_id}/{self.batch}/{POSITION_MARK}{run.opened_at}/{run.run}"
         return f"{where}/{self.partition}/{self.attempt}"
 
     @property
@@ -131,16 +141,23 @@ def parse_attempt(producer_group: str, transaction_id: str) -> SinkAttempt | Non
     named = re.match(TRANSACTION_PATTERN, transaction_id)
     if app_id == producer_group or named is None:
         return None
-    query_id, batch, opened_at_ms, run, partition, attempt = named.groups()
-    is_plain = query_id == PLAIN_QUERY
-    if not is_plain and not batch.isdecimal():
+    query_id, batch, opened, run, partition, attempt = named.groups()
+    is_name = has_names(query_id)
+    if not is_name and not batch.isdecimal():
         return None
+    has_position = opened.startswith(POSITION_MARK)
+    opened_at = int(opened.removeprefix(POSITION_MARK)) if has_position else NO_POSITION
     return SinkAttempt(
-        run=SinkRun(app_id=app_id, query_id=query_id, run=run, opened_at_ms=int(opened_at_ms)),
-        batch=batch if is_plain else int(batch),
+        run=SinkRun(app_id=app_id, query_id=query_id, run=run, opened_at=opened_at),
+        batch=batch if is_name else int(batch),
         partition=int(partition),
         attempt=attempt,
     )
+
+
+def has_names(query_id: str) -> bool:
+    """Whether the batches of this query have names, not numbers."""
+    return query_id == PLAIN_QUERY or BATCH_MARK in query_id
 
 
 def check_app_id(app_id: str) -> str:

@@ -15,6 +15,7 @@ from escrowmq.protocol import own_hand_headers as hand_headers
 from escrowmq.protocol import own_headers as headers
 from escrowmq.protocol import own_log, own_stored
 from escrowmq.protocol import own_rows as rows
+from escrowmq.protocol import own_sink_headers as sink_headers
 from escrowmq.protocol.own_forms import Row
 
 FIRST_CODE = 30_000
@@ -188,10 +189,10 @@ _TABLE = (
     OwnRequest(
         code=OwnCode.FIND_ATTEMPTS,
         about="What became of attempts of a Spark sink, and whether its app id is known here.",
-        header=headers.FindAttemptsHeader,
+        header=sink_headers.FindAttemptsHeader,
         rows=rows.SoughtAttemptRow,
         rows_max=1_000,
-        answer=headers.FindAttemptsAnswer,
+        answer=sink_headers.FindAttemptsAnswer,
         answer_rows=rows.FoundAttemptRow,
         answer_rows_max=1_000,
     ),
@@ -255,10 +256,10 @@ _TABLE = (
     OwnRequest(
         code=OwnCode.DECIDE_BATCH,
         about="Commit all attempts of a Spark batch at once, if it was not decided before.",
-        header=headers.DecideBatchHeader,
+        header=sink_headers.DecideBatchHeader,
         rows=rows.AttemptRow,
         rows_max=10_000,
-        answer=headers.DecideBatchAnswer,
+        answer=sink_headers.DecideBatchAnswer,
         changes=True,
     ),
     OwnRequest(

@@ -242,23 +242,6 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
     app_id: str = ""
 
 
-class FindAttemptsHeader(OwnHeader, frozen=True, kw_only=True):
-    """FIND_ATTEMPTS."""
-
-    #: Of all of them.
-    producer_group: str
-
-
-class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """FIND_ATTEMPTS."""
-
-    #: Whether this group ever held anything here, or a batch of its app id was decided here.
-    is_known: bool
-    #: If no attempt was asked for: names of the other brokers that decide, or ever decided, what
-    #: this app id holds here, with commas between them.
-    homes: str
-
-
 # Writing.
 
 
@@ -308,26 +291,6 @@ class ByHeader(OwnHeader, frozen=True, kw_only=True):
     epoch: str = ""
     #: Where the log ended when the facts were read; -1 where each row names a log offset.
     log_end: Int64 = -1
-
-
-class DecideBatchHeader(OwnHeader, frozen=True, kw_only=True):
-    """DECIDE_BATCH."""
-
-    app_id: str
-    query_id: str
-    #: Of a streaming query; a plain write has a name instead.
-    batch_number: Int64 | None = None
-    batch_name: str | None = None
-    by: str
-
-
-class DecideBatchAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """DECIDE_BATCH."""
-
-    #: `decided`, or `already_done` by the same query: then these attempts were rolled back.
-    outcome: str
-    #: Messages that became visible.
-    messages: Int64
 
 
 # Administration.

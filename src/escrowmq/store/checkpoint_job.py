@@ -52,7 +52,7 @@ class CheckpointJob:
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),
             batches={
-                app_id: AppBatches(dict(app.highest), dict(app.named))
+                app_id: AppBatches(dict(app.highest), dict(app.named), list(app.gapless))
                 for app_id, app in core.batches.apps.items()
             },
             copy_after_ms=store.copy_after_max_ms,

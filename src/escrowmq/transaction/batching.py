@@ -19,14 +19,21 @@ if TYPE_CHECKING:
 
 def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decision:
     """Commit all attempts of a batch, once; what a finished batch sends again is rolled back."""
-    judged = core.batches.judge(command.app_id, command.query_id, command.batch_id)
+    batches, app_id, query_id = core.batches, command.app_id, command.query_id
+    judged = batches.judge(app_id, query_id, command.batch_id, command.content)
     if judged == "taken":
         return refuse(
             "batch_decided_by_another_query",
             "give this query an app id of its own, or bring its checkpoint back",
-            app_id=command.app_id,
-            query_id=command.query_id,
-            batch_id=command.batch_id,
+            **facts_of(core, command),
+        )
+    is_after_gap = batches.is_after_gap(app_id, query_id, command.batch_id)
+    if command.is_gapless and is_after_gap:
+        return refuse(
+            "batches_missing",
+            "the broker lost them when it was restored: see what of them it has, then go on with "
+            "a new app id",
+            **facts_of(core, command),
         )
     if judged == "done":
         return roll_back_attempts(core, command, now_ms)
@@ -54,6 +61,21 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
     return commit_attempts(core, command, ranges_by_head, now_ms)
 
 
+def facts_of(core: Transactions, command: DecideBatch) -> dict[str, object]:
+    """The batch that is refused, and what was decided before it."""
+    app = core.batches.apps[command.app_id]
+    known: dict[str, object] = {"last_decided": app.highest.get(command.query_id, -1)}
+    if isinstance(command.batch_id, str):
+        named = app.named[command.batch_id]
+        known = {"decided_by": named.query_id, "decided": named.content, "now": command.content}
+    return {
+        "app_id": command.app_id,
+        "query_id": command.query_id,
+        "batch_id": command.batch_id,
+        **known,
+    }
+
+
 def head_of_attempt(core: Transactions, claim: AttemptClaim) -> Half | None:
     """The first half message of an attempt, if it is known."""
     half = core.find(claim.transaction_id)
@@ -79,6 +101,8 @@ def commit_attempts(
         ranges=ranges,
         given=give_ranges(core, ranges, waits),
         waiting=waiting,
+        content=command.content,
+        is_gapless=command.is_gapless,
     )
     return Decision(
         records=(record,),

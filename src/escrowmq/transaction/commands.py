@@ -149,6 +149,10 @@ class DecideBatch(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: BatchId
     attempts: tuple[AttemptClaim, ...]
     by: str
+    #: What the writer says of all its rows, to recognize them; empty if it says nothing.
+    content: str = ""
+    #: Whether the query decides every number, also of empty batches.
+    is_gapless: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):

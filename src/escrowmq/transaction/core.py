@@ -239,7 +239,7 @@ class Transactions:
         self._settle(record, State.COMMITTED, where.frame)
         for head in record.heads:
             self._forget_transaction(head)
-        self.batches.apply(record.app_id, record.query_id, record.batch_id, where.frame)
+        self.batches.apply(record, where.frame)
 
     def _apply_decided_many(self, record: DecidedMany, where: Where) -> None:
         for packed, state in (

@@ -5,6 +5,7 @@ Rows and records hold the number; the name is written to the log before its firs
 
 from __future__ import annotations
 
+from escrowmq.model.sink_attempt import is_part
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
 
 
@@ -17,6 +18,8 @@ class Names:
         #: Topic -> queue id -> number.
         self.queues_of: dict[str, dict[int, int]] = {}
         self.origin_ids: dict[tuple[str, str, int], int] = {}
+        #: Origins of what another broker decides.
+        self.part_origins: list[int] = []
 
     def number_of(self, topic: str, queue_id: int) -> int | None:
         """The queue's number, if it has one."""
@@ -49,3 +52,5 @@ class Names:
         elif record.id == len(self.origins):
             self.origins.append(record)
             self.origin_ids[(record.group, record.ledger, record.allowed_ms)] = record.id
+            if is_part(record.group):
+                self.part_origins.append(record.id)

@@ -35,6 +35,8 @@ def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
     # With further requests, or a delay.
     for known in (core.parts, core.heads, core.delays):
         is_simple &= ~is_among(rows, known)
+    # The batch that it is of must be remembered.
+    is_simple &= ~np.isin(held.origin, core.names.part_origins)
     is_undecided = (held.state == State.PREPARED) | (held.state == State.PARKED)
     # It would have to be copied forward.
     is_late = commits & (now_ms - held.stored_at_ms >= core.copy_after_ms)

@@ -108,7 +108,10 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """One decision for all attempts of a Spark batch."""
+    """One decision for all attempts of a Spark batch.
+
+    Without attempts it only remembers the batch: an empty one, or one that another broker decided.
+    """
 
     app_id: str
     query_id: str
@@ -119,6 +122,10 @@ class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):
     given: list[Span]
     #: Rows that become visible later, and when.
     waiting: list[tuple[int, int]]
+    #: What the writer says of all its rows, to recognize them; empty if it says nothing.
+    content: str = ""
+    #: Whether the query decides every number, so that a gap shows that decisions were lost.
+    is_gapless: bool = False
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.model.sink_attempt import GROUP_PREFIX, parse_attempt, parse_part
 from escrowmq.transaction.answers import no_such_half, refuse
 from escrowmq.transaction.commands import Decision, End, Settled
 from escrowmq.transaction.copying import stale_requests
 from escrowmq.transaction.giving import give_ranges, waiting_rows
-from escrowmq.transaction.records import Answered, Decided, Span
+from escrowmq.transaction.records import Answered, BatchDecided, Decided, Span
 from escrowmq.transaction.states import SETTLES, Resolution, State
 from escrowmq.transaction.table import ALONE
 
@@ -132,4 +133,24 @@ def settle(
     if half.half_offset != head or now_ms - half.stored_at_ms >= core.copy_after_ms:
         carries = stale_requests(core, ranges, waits, now_ms)
     decided = Decided(head, settled, by, ranges, given, waiting, is_forced)
-    return Decision(records=(decided,), reply=reply, carries=carries)
+    return Decision(records=(decided, *batch_of_part(core, half, by)), reply=reply, carries=carries)
+
+
+def batch_of_part(core: Transactions, half: Half, by: str) -> tuple[BatchDecided, ...]:
+    """The record that remembers the batch, if the half message is a part of a sink's attempt.
+
+    The home of the part decides the batch.  If it is restored to a time before that, only the
+    brokers that hold parts know that the batch was committed.
+    """
+    if half.origin not in core.names.part_origins:
+        return ()
+    group = core.names.origins[half.origin].group
+    transaction_id, _ = core.table.identity(core.head_row(half))
+    home = parse_part(group, transaction_id)
+    attempt = home and parse_attempt(home.held_as.producer_group, home.held_as.transaction_id)
+    if not attempt:
+        return ()
+    app_id, query_id = group.removeprefix(GROUP_PREFIX), attempt.run.query_id
+    if core.batches.judge(app_id, query_id, attempt.batch) == "done":
+        return ()
+    return (BatchDecided(app_id, query_id, attempt.batch, by, [], [], [], []),)

@@ -14,8 +14,9 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import encode_call
-from escrowmq.protocol.own_headers import AwaitDueHeader, DecideBatchHeader
+from escrowmq.protocol.own_headers import AwaitDueHeader
 from escrowmq.protocol.own_rows import AttemptRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.broker.own_peer import ask, decide, hold
@@ -210,7 +211,7 @@ async def test_decided_batches_and_new_runs_of_sinks_change_a_number(
 
 
 def attempt(run: int, partition: int = 0) -> SinkAttempt:
-    opened = SinkRun(app_id="app", query_id="write", run=f"{run:08x}", opened_at_ms=T0 + run)
+    opened = SinkRun(app_id="app", query_id="write", run=f"{run:08x}", opened_at=T0 + run)
     return SinkAttempt(run=opened, batch="b", partition=partition, attempt=f"{partition:032x}")
 
 

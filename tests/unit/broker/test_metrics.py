@@ -15,8 +15,8 @@ from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import SettleHeader
-from escrowmq.protocol.own_headers import DecideBatchHeader
 from escrowmq.protocol.own_rows import AttemptRow, VerdictRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.states import State
 from tests.unit.broker.asking import ASK, answering, check, obey, producer

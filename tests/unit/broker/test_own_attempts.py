@@ -8,8 +8,8 @@ import pytest
 
 from escrowmq.model.sink_attempt import GROUP_PREFIX, OPENING_TOPIC
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import DecideBatchHeader, FindAttemptsHeader
 from escrowmq.protocol.own_rows import AttemptRow, FoundAttemptRow, SoughtAttemptRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader, FindAttemptsHeader
 from tests.unit.broker.own_peer import ask, decide, hold, sent
 from tests.unit.broker.wire import Peer, serving, visible
 

@@ -15,14 +15,10 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
 from escrowmq.protocol.own_frames import BlocksAnswer, encode_call, read_blocks_answer
-from escrowmq.protocol.own_headers import (
-    DecideBatchHeader,
-    ListTransactionsHeader,
-    LogRangeHeader,
-    PagedHeader,
-)
+from escrowmq.protocol.own_headers import ListTransactionsHeader, LogRangeHeader, PagedHeader
 from escrowmq.protocol.own_log import NameRow, ReadLogHeader
 from escrowmq.protocol.own_rows import AttemptRow, LogEventRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.store import log_sweep
 from escrowmq.store.log_scan import LogScan
 from escrowmq.testing import ManualClock

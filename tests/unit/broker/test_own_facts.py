@@ -14,7 +14,6 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
 from escrowmq.protocol.own_frames import encode_call, read_answer
 from escrowmq.protocol.own_headers import (
-    DecideBatchHeader,
     HoldManyHeader,
     ListBatchesHeader,
     ListTransactionsHeader,
@@ -22,6 +21,7 @@ from escrowmq.protocol.own_headers import (
     PlanHeader,
 )
 from escrowmq.protocol.own_rows import BatchRow, TransactionRow, VerdictRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import Park, Resume
 from escrowmq.transaction.records import NEVER

@@ -13,8 +13,9 @@ from escrowmq.broker.server import Server
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_headers import DecideBatchHeader, LogRangeHeader, TransactionHeader
+from escrowmq.protocol.own_headers import LogRangeHeader, TransactionHeader
 from escrowmq.protocol.own_rows import AttemptRow, CheckRow, HalfRow, OpRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.store import log_sweep
 from escrowmq.testing import ManualClock
 from escrowmq.transaction.commands import CheckSent, Command, End, Park, Resume

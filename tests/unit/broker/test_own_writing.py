@@ -11,13 +11,9 @@ from escrowmq.model.errors import ProtocolViolation, RequestRefused, Unavailable
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_headers import (
-    ByHeader,
-    DecideBatchHeader,
-    HoldManyHeader,
-    OwnHeader,
-)
+from escrowmq.protocol.own_headers import ByHeader, HoldManyHeader, OwnHeader
 from escrowmq.protocol.own_rows import AttemptRow, DecisionRow
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.remoting import encode_request
 from escrowmq.transaction.states import State

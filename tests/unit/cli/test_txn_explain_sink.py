@@ -11,7 +11,7 @@ QUERY = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 
 def attempt(query_id: str = QUERY, batch: int | str = 12) -> SinkAttempt:
-    run = SinkRun(app_id="shop", query_id=query_id, run="0" * 8, opened_at_ms=1_000)
+    run = SinkRun(app_id="shop", query_id=query_id, run="0" * 8, opened_at=1_000)
     return SinkAttempt(run=run, batch=batch, partition=3, attempt="f" * 32)
 
 
@@ -22,7 +22,7 @@ def said(held_as: HeldAs) -> str:
 def test_an_attempt_is_told_with_its_batch_and_what_ends_it() -> None:
     told = said(attempt().at_home)
     assert f"app id shop, query {QUERY}, batch 12, partition 3" in told
-    assert "began at 1970-01-01 00:00:01" in told
+    assert "began at log offset 1000" in told
     assert "a later run of it has begun" in told
     assert "when it is 1 d old" in told
     assert "a plain write, batch daily" in said(attempt(PLAIN_QUERY, "daily").at_home)

@@ -6,6 +6,7 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import (
+    NO_POSITION,
     PLAIN_QUERY,
     SinkAttempt,
     SinkRun,
@@ -20,9 +21,9 @@ STREAM = SinkRun(
     app_id="orders-to-mail",
     query_id="0b9a6a52-5f6f-4b0e-8f0c-2f0c5c0d9d11",
     run="1a2b3c4d",
-    opened_at_ms=1_790_000_000_000,
+    opened_at=1_790_000_000_000,
 )
-PLAIN = SinkRun(app_id="spark", query_id=PLAIN_QUERY, run="00000000", opened_at_ms=5)
+PLAIN = SinkRun(app_id="spark", query_id=PLAIN_QUERY, run="00000000", opened_at=5)
 UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
 
 
@@ -38,6 +39,13 @@ UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
 )
 def test_an_attempt_is_read_back_from_its_names(attempt: SinkAttempt) -> None:
     assert parse_attempt(attempt.run.producer_group, attempt.transaction_id) == attempt
+
+
+def test_a_time_of_a_clock_in_an_older_name_is_no_position() -> None:
+    named = f"{STREAM.query_id}/7/1790000000000/1a2b3c4d/0/{UUID}"
+    read = parse_attempt("%SINK%orders", named)
+    assert read is not None
+    assert (read.batch, read.run.opened_at) == (7, NO_POSITION)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun, is_part
 from escrowmq.pipeline.settle.parts import settle_parts
 from escrowmq.pipeline.sink.brokers import SinkBrokers, find_brokers
-from escrowmq.pipeline.sink.calls import SinkCalls, Written
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.deciding import decide, give_up
 from escrowmq.pipeline.sink.writing import AttemptWriting
+from escrowmq.pipeline.sink.written import SinkBatch, Written
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ListTransactionsHeader
 from escrowmq.testing import InProcessBroker
@@ -25,7 +26,7 @@ TOPIC = "orders"
 TIMEOUT_MS = 5_000
 DIGITS = [str(number) for number in range(10)]
 Brokers = Sequence[InProcessBroker]
-RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at_ms=1)
+RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at=1)
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def write(
 
 def commit(to: SinkBrokers, *written: Written, batch: str = "b") -> str:
     with SinkCalls(to.home.address, TIMEOUT_MS) as home:
-        return decide(home, RUN, batch, written, TIMEOUT_MS)
+        return decide(home, SinkBatch(RUN, batch), written, TIMEOUT_MS, to)
 
 
 def abort(to: SinkBrokers, *written: Written) -> None:

@@ -12,6 +12,7 @@ from escrowmq.model.sink_attempt import HeldAs
 from escrowmq.pipeline.sink.calls import SinkCalls, decision
 from escrowmq.pipeline.sink.deciding import check
 from escrowmq.pipeline.sink.writing import opening
+from escrowmq.pipeline.sink.written import SinkBatch
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import SoughtAttemptRow
 from escrowmq.store.config import StoreConfig
@@ -44,7 +45,7 @@ def test_parts_become_what_the_attempt_became_at_home(served: Brokers, resolutio
     written = spread(served)
     with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
         if resolution == "committed":
-            home.decide(written.attempt.run, "b", [written])
+            home.decide(SinkBatch(written.attempt.run, "b"), [written])
         else:
             home.roll_back([written])
     assert settle(served) == {resolution: 2}
@@ -76,7 +77,7 @@ def test_an_attempt_that_retention_carried_forward_is_found_and_decided_everywhe
                 assert calls.call(OwnCode.STATUS).header.log_start > 0
         with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
             assert check({part.broker: [part] for part in written.elsewhere}, TIMEOUT_MS) is None
-            home.decide(written.attempt.run, "b", [written])
+            home.decide(SinkBatch(written.attempt.run, "b"), [written])
         assert settle(served) == {"committed": 2}
         assert all_bodies(served) == DIGITS
 

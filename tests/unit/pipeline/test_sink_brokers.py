@@ -9,8 +9,8 @@ import pytest
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.sink.brokers import Known, home_of
-from escrowmq.pipeline.sink.calls import SinkBroker
 from escrowmq.pipeline.sink.placing import Placing
+from escrowmq.pipeline.sink.written import SinkBroker
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from tests.unit.pipeline.losing import LosingProxy
@@ -28,10 +28,16 @@ def known(broker: SinkBroker, *homes: str, is_home: bool = False) -> Known:
 
 
 def test_the_broker_that_decided_before_goes_on_wherever_it_stands_in_the_list() -> None:
-    assert home_of("app", [known(A), known(B)]) == A
-    assert home_of("app", [known(B), known(A)]) == B
-    assert home_of("app", [known(A), known(B, is_home=True)]) == B
-    assert home_of("app", [known(A, "b"), known(B, is_home=True), known(C, "b")]) == B
+    assert home_of("app", [known(A), known(B)]).broker == A
+    assert home_of("app", [known(B), known(A)]).broker == B
+    assert home_of("app", [known(A), known(B, is_home=True)]).broker == B
+    assert home_of("app", [known(A, "b"), known(B, is_home=True), known(C, "b")]).broker == B
+
+
+def test_a_home_that_knows_nothing_of_what_another_broker_holds_was_set_back() -> None:
+    with pytest.raises(RequestRefused, match="home_broker_set_back") as refused:
+        home_of("app", [known(A, "b"), known(B)])
+    assert refused.value.fields["brokers"] == ["b"]
 
 
 def test_two_brokers_that_know_an_app_id_are_refused() -> None:

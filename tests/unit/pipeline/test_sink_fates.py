@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.pipeline.sink.calls import Part, SinkBroker, Written
 from escrowmq.pipeline.sink.deciding import difference, fates
 from escrowmq.pipeline.sink.fates import fate, verdict_on_part
+from escrowmq.pipeline.sink.written import Part, SinkBroker, Written
 from escrowmq.protocol.own_rows import FoundAttemptRow
 from escrowmq.transaction.states import State
 from tests.unit.pipeline.several import new_attempt

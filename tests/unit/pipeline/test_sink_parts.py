@@ -13,6 +13,7 @@ from escrowmq.model.sink_attempt import OPENING_TOPIC, SinkAttempt, SinkRun, par
 from escrowmq.pipeline.sink import deciding as sink_deciding
 from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.writing import opening
+from escrowmq.pipeline.sink.written import SinkBatch
 from escrowmq.protocol.own import OwnCode
 from tests.unit.pipeline.losing import LosingProxy
 from tests.unit.pipeline.several import (
@@ -172,18 +173,18 @@ def test_a_batch_that_is_done_is_so_also_if_settle_was_faster(served: Brokers) -
 
 
 def stream_run(query_id: str) -> SinkRun:
-    return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at_ms=1)
+    return SinkRun(app_id="app", query_id=query_id, run="0a0b0c0d", opened_at=1)
 
 
 def test_what_home_would_say_of_a_batch_is_known_without_deciding_it(served: Brokers) -> None:
     run, other = stream_run(QUERY), stream_run(OTHER_QUERY)
     with SinkCalls(served[0].broker_address, TIMEOUT_MS) as home:
-        assert home.judge(run, 0) == "new"
-        home.decide(run, 7, [])
-        home.decide(run, "name", [])
-        assert [home.judge(run, batch) for batch in (6, 7, 8)] == ["done", "done", "new"]
-        assert [home.judge(other, batch) for batch in (7, 8)] == ["taken", "new"]
-        assert [home.judge(run, batch) for batch in ("name", "7")] == ["done", "new"]
+        assert home.judge(SinkBatch(run, 0)) == "new"
+        home.decide(SinkBatch(run, 7), [])
+        home.decide(SinkBatch(run, "name"), [])
+        assert [home.judge(SinkBatch(run, batch)) for batch in (6, 7, 8)] == ["done", "done", "new"]
+        assert [home.judge(SinkBatch(other, batch)) for batch in (7, 8)] == ["taken", "new"]
+        assert [home.judge(SinkBatch(run, batch)) for batch in ("name", "7")] == ["done", "new"]
 
 
 def test_a_query_whose_checkpoint_was_deleted_hears_so_also_if_settle_was_faster(
@@ -191,13 +192,13 @@ def test_a_query_whose_checkpoint_was_deleted_hears_so_also_if_settle_was_faster
 ) -> None:
     run, to = stream_run(OTHER_QUERY), several(served)
     with SinkCalls(to.home.address, TIMEOUT_MS) as home:
-        home.decide(stream_run(QUERY), 7, [])
+        home.decide(SinkBatch(stream_run(QUERY), 7), [])
         attempt = SinkAttempt(run=run, batch=7, partition=0, attempt=uuid.uuid4().hex)
         written = write(to, attempt, iter([keyed(*DIGITS)]))
         home.roll_back([written])
         assert settle(served) == {"rolled_back": 2}
         with pytest.raises(RequestRefused, match="batch_decided_by_another_query"):
-            sink_deciding.decide(home, run, 7, [written], TIMEOUT_MS)
+            sink_deciding.decide(home, SinkBatch(run, 7), [written], TIMEOUT_MS, to)
     assert all_bodies(served) == []
 
 
@@ -218,7 +219,7 @@ def test_a_decision_is_a_success_though_another_broker_is_away_then(
     written, c = spread(served), served[2]
     to = several(served)
     with SinkCalls(to.home.address, TIMEOUT_MS) as home:
-        home.decide(written.attempt.run, "b", [written])
+        home.decide(SinkBatch(written.attempt.run, "b"), [written])
         c.stop()
         sink_deciding.carry(home, [written])
     assert "decision_not_carried" in [record.msg for record in caplog.records]

@@ -11,15 +11,16 @@ import pytest
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import PLAIN_QUERY, SinkAttempt, SinkRun
 from escrowmq.pipeline.sink import writing as sink_writing
-from escrowmq.pipeline.sink.calls import SinkCalls, Written
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.writing import AttemptWriting
+from escrowmq.pipeline.sink.written import SinkBatch, Written
 from escrowmq.protocol.own import OwnCode
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.pipeline.losing import LosingProxy
 
 TOPIC = "orders"
-RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at_ms=1)
+RUN = SinkRun(app_id="app", query_id=PLAIN_QUERY, run="0a0b0c0d", opened_at=1)
 TIMEOUT_MS = 5_000
 
 
@@ -44,7 +45,7 @@ def write(address: str, *batches: pa.RecordBatch, rows_max: int = 2) -> Written:
 
 def decide(address: str, *written: Written, batch: str = "b") -> str:
     with SinkCalls(address, TIMEOUT_MS) as calls:
-        return calls.decide(RUN, batch, written)
+        return calls.decide(SinkBatch(RUN, batch), written)
 
 
 def bodies(broker: InProcessBroker) -> list[str]:

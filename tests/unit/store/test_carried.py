@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.protocol.stored_message import decode
+from escrowmq.store.inspect import check
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.states import Resolution, State
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, message
@@ -202,6 +203,8 @@ def test_scheduled_messages_are_carried_though_their_request_is_partly_out(later
     driver.release()
     assert driver.bodies() == ["second"]
     assert driver.messages()[0].queue_offset == 1
+    driver.store.close()
+    assert not check(driver.disk).is_damaged
 
 
 def test_a_repeated_commit_of_a_carried_one_is_answered_as_before(later: str) -> None:

@@ -13,6 +13,7 @@ from escrowmq.store.reader import Status
 from escrowmq.testing.crash_explorer import CrashExplorer
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
 from escrowmq.testing.survivors import everything_survives, nothing_survives
+from escrowmq.transaction.commands import DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, Driver, faulty, message
 
 RETENTION = 24 * HOUR
@@ -246,6 +247,31 @@ def test_names_of_batches_go_with_their_decision_and_numbers_stay_for_ever() -> 
         assert driver.store.core.batches.judge("app", "q", "plain-write") == "new"
         assert driver.store.core.batches.judge("app", "other", 7) == "taken"
         driver = driver.closed_and_opened()
+
+
+def test_a_restart_knows_the_rows_of_batches_and_which_queries_leave_no_gap() -> None:
+    """From the log as well as from the checkpoint."""
+    driver = Driver()
+    batches: list[tuple[int | str, str]] = [(5, ""), ("name", "20:aa")]
+    for batch_id, content in batches:
+        driver.do(
+            DecideBatch(
+                app_id="app",
+                query_id="q",
+                batch_id=batch_id,
+                attempts=(),
+                by="spark",
+                content=content,
+                is_gapless=True,
+            )
+        )
+    from_log = driver.crashed()
+    for reopened in (from_log, from_log.closed_and_opened()):
+        known = reopened.store.core.batches
+        assert known.is_after_gap("app", "q", 9)
+        assert not known.is_after_gap("app", "q", 6)
+        assert known.judge("app", "other", "name", "20:aa") == "done"
+        assert known.judge("app", "other", "name", "20:bb") == "taken"
 
 
 # Crashes

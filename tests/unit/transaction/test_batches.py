@@ -5,6 +5,15 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.transaction.batches import Batches
+from escrowmq.transaction.records import BatchDecided
+
+
+def decided(
+    query_id: str, batch_id: int | str, content: str = "", *, is_gapless: bool = False
+) -> BatchDecided:
+    return BatchDecided(
+        "app", query_id, batch_id, "spark", [], [], [], [], content=content, is_gapless=is_gapless
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,23 +37,23 @@ from escrowmq.transaction.batches import Batches
 )
 def test_a_batch_is_new_done_or_taken(query_id: str, batch_id: int | str, verdict: str) -> None:
     batches = Batches()
-    batches.apply("app", "q", 5, log_offset=100)
-    batches.apply("app", "w", "write-1", log_offset=200)
+    batches.apply(decided("q", 5), 100)
+    batches.apply(decided("w", "write-1"), 200)
     assert batches.judge("app", query_id, batch_id) == verdict
     assert batches.judge("another app", query_id, batch_id) == "new"
 
 
 def test_the_highest_batch_never_goes_back() -> None:
     batches = Batches()
-    batches.apply("app", "q", 5, log_offset=100)
-    batches.apply("app", "q", 3, log_offset=50)
+    batches.apply(decided("q", 5), 100)
+    batches.apply(decided("q", 3), 50)
     assert batches.apps["app"].highest == {"q": 5}
 
 
 def test_a_query_that_took_over_is_judged_by_its_own_batches() -> None:
     batches = Batches()
-    batches.apply("app", "old", 5, log_offset=0)
-    batches.apply("app", "new", 6, log_offset=0)
+    batches.apply(decided("old", 5), 0)
+    batches.apply(decided("new", 6), 0)
     assert batches.judge("app", "new", 5) == "done"
     assert batches.judge("app", "new", 7) == "new"
     assert batches.judge("app", "old", 6) == "taken"
@@ -52,10 +61,50 @@ def test_a_query_that_took_over_is_judged_by_its_own_batches() -> None:
 
 def test_numbers_are_kept_for_ever_and_names_while_the_log_has_them() -> None:
     batches = Batches()
-    batches.apply("app", "q", 5, log_offset=100)
-    batches.apply("app", "w", "early", log_offset=100)
-    batches.apply("app", "w", "late", log_offset=200)
+    batches.apply(decided("q", 5), 100)
+    batches.apply(decided("w", "early"), 100)
+    batches.apply(decided("w", "late"), 200)
     batches.forget_below(200)
     assert batches.judge("app", "q", 5) == "done"
     assert batches.judge("app", "w", "early") == "new"
     assert batches.judge("app", "w", "late") == "done"
+
+
+@pytest.mark.parametrize(
+    ("query_id", "content", "verdict"),
+    [
+        # A repetition of the same query may find other rows.
+        ("q", "20:aa", "done"),
+        ("q", "21:bb", "done"),
+        ("q", "", "done"),
+        ("other", "20:aa", "done"),
+        ("other", "21:bb", "taken"),
+        ("other", "", "taken"),
+    ],
+)
+def test_another_query_must_bring_the_same_rows(query_id: str, content: str, verdict: str) -> None:
+    batches = Batches()
+    batches.apply(decided("q", "name", "20:aa"), 1)
+    assert batches.judge("app", query_id, "name", content) == verdict
+
+
+def test_a_batch_of_which_nothing_was_said_has_no_content() -> None:
+    batches = Batches()
+    batches.apply(decided("q", "name"), 1)
+    assert batches.judge("app", "other", "name", "") == "taken"
+
+
+def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_lost() -> None:
+    batches = Batches()
+    batches.apply(decided("q", 3), 1)
+    # It may have left empty batches out.
+    assert not batches.is_after_gap("app", "q", 9)
+    for number in (5, 6):
+        batches.apply(decided("q", number, is_gapless=True), 2)
+    assert batches.apps["app"].gapless == ["q"]
+    after_gap = [number for number in (6, 7, 8, 9) if batches.is_after_gap("app", "q", number)]
+    assert after_gap == [8, 9]
+    # A query that is new here may have begun elsewhere, and names have no order.
+    assert not batches.is_after_gap("app", "other", 9)
+    assert not batches.is_after_gap("other app", "q", 9)
+    assert not batches.is_after_gap("app", "q", "9")

@@ -22,10 +22,18 @@ def decide(
     app_id: str = "app",
     query_id: str = "query",
     batch_id: int | str = 0,
+    content: str = "",
+    is_gapless: bool = False,
 ) -> Decision:
     return engine.submit(
         DecideBatch(
-            app_id=app_id, query_id=query_id, batch_id=batch_id, attempts=attempts, by="driver"
+            app_id=app_id,
+            query_id=query_id,
+            batch_id=batch_id,
+            attempts=attempts,
+            by="driver",
+            content=content,
+            is_gapless=is_gapless,
         )
     )
 
@@ -122,9 +130,15 @@ def test_a_batch_below_the_highest_of_its_query_is_already_done() -> None:
     assert engine.state(0) is State.ROLLED_BACK
 
 
-@pytest.mark.parametrize("batch_id", [3, "write-1"])
+@pytest.mark.parametrize(
+    ("batch_id", "known"),
+    [
+        (3, {"last_decided": -1}),
+        ("write-1", {"decided_by": "first", "decided": "", "now": ""}),
+    ],
+)
 def test_a_batch_that_another_query_decided_is_refused_and_nothing_is_touched(
-    batch_id: int | str,
+    batch_id: int | str, known: dict[str, object]
 ) -> None:
     engine = MemoryEngine()
     decide(engine, batch_id=batch_id, query_id="first")
@@ -138,8 +152,39 @@ def test_a_batch_that_another_query_decided_is_refused_and_nothing_is_touched(
         "app_id": "app",
         "query_id": "second",
         "batch_id": batch_id,
+        **known,
     }
     assert engine.state(0) is State.PREPARED
+
+
+def test_another_query_with_the_same_rows_is_already_done_and_with_others_refused() -> None:
+    engine = MemoryEngine()
+    decide(engine, batch_id="x", query_id="first", content="1:aa")
+    same = attempt(engine, "a1", b"a")
+    decision = decide(engine, same, batch_id="x", query_id="second", content="1:aa")
+    assert decision.reply == BatchReply(outcome="already_done", rows=0)
+    assert engine.state(0) is State.ROLLED_BACK
+    other = attempt(engine, "a2", b"b")
+    decision = decide(engine, other, batch_id="x", query_id="second", content="1:bb")
+    assert code(decision) == "batch_decided_by_another_query"
+    assert engine.state(1) is State.PREPARED
+
+
+def test_a_batch_after_a_gap_is_refused_if_its_query_leaves_none() -> None:
+    """The decisions of batches 6 to 8 are gone with a history that was restored."""
+    engine = MemoryEngine()
+    decide(engine, batch_id=5, is_gapless=True)
+    late = attempt(engine, "a1", b"a")
+    decision = decide(engine, late, batch_id=9, is_gapless=True)
+    assert code(decision) == "batches_missing"
+    assert decision.refused is not None
+    assert decision.refused.fields["last_decided"] == 5
+    assert engine.state(0) is State.PREPARED
+    assert decide(engine, batch_id=6, is_gapless=True).reply == BatchReply(
+        outcome="decided", rows=0
+    )
+    # An older writer may leave gaps.
+    assert decide(engine, late, batch_id=9).reply == BatchReply(outcome="decided", rows=1)
 
 
 def test_apps_do_not_share_their_batches() -> None:

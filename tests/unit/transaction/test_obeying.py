@@ -196,3 +196,11 @@ def test_together_they_come_to_the_same_as_one_by_one(
         engine.park(6)
         states.append([obey(engine, said, is_many=is_many) for said in (first, second)])
     assert states[0] == states[1]
+
+
+def test_a_part_of_a_sink_is_left_so_that_its_batch_is_remembered() -> None:
+    engine = MemoryEngine()
+    engine.prepare("t", message(b"a"))
+    engine.prepare("part", message(b"b"), group="%SINK%app@home")
+    decision = engine.submit(verdicts(engine, (0, COMMIT), (1, COMMIT)))
+    assert ends(decision) == [COMMITTED, LEFT]

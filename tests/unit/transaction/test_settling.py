@@ -8,9 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import SinkAttempt, SinkRun
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import Begin, Decision, End, Settled, Verdict, VerdictKind
-from escrowmq.transaction.records import NEVER, Answered, Decided, Span
+from escrowmq.transaction.records import NEVER, Answered, BatchDecided, Decided, Span
 from escrowmq.transaction.settling import REMARK_CHARS_MAX
 from escrowmq.transaction.states import SETTLES, Resolution, State
 
@@ -322,3 +323,52 @@ def test_a_verdict_decides_in_the_name_of_the_pipeline(kind: VerdictKind, state:
     assert isinstance(reply, Settled)
     assert (reply.state, reply.by, reply.repeated) == (state, "settle", False)
     assert engine.state(0) is state
+
+
+# Parts of a sink's attempts, whose batch another broker decides.
+
+QUERY = "0b9a6a52-5f6f-4b0e-8f0c-2f0c5c0d9d11"
+
+
+def hold_part(engine: MemoryEngine, batch: int, *, attempt: str, requests: int = 1) -> None:
+    run = SinkRun(app_id="app", query_id=QUERY, run="0a0b0c0d", opened_at=1)
+    part = SinkAttempt(run=run, batch=batch, partition=0, attempt=attempt * 32).elsewhere("home", 7)
+    for number in range(requests):
+        engine.prepare(
+            part.transaction_id,
+            message(b"x"),
+            number=number,
+            bulk=True,
+            group=part.producer_group,
+        )
+
+
+def test_the_commit_of_a_part_remembers_its_batch() -> None:
+    """If its home is restored, it knows nothing of a batch that this broker has committed."""
+    engine = MemoryEngine()
+    hold_part(engine, 6, attempt="a", requests=2)
+    hold_part(engine, 6, attempt="b")
+    decided, noted = end(engine, COMMIT).records
+    assert isinstance(decided, Decided)
+    assert noted == BatchDecided("app@home", QUERY, 6, "second", [], [], [], [])
+    assert engine.core.batches.judge("app@home", QUERY, 6) == "done"
+    assert engine.core.batches.judge("app@home", QUERY, 7) == "new"
+    # It is known already.
+    (decided,) = end(engine, COMMIT, half_offset=2).records
+    assert isinstance(decided, Decided)
+    assert [m.body for m in engine.pull("orders")] == [b"x"] * 3
+
+
+def test_the_rollback_of_a_part_remembers_nothing() -> None:
+    engine = MemoryEngine()
+    hold_part(engine, 6, attempt="a")
+    end(engine, ROLLBACK)
+    assert engine.core.batches.apps == {}
+
+
+def test_a_part_whose_name_tells_no_batch_is_committed_all_the_same() -> None:
+    engine = MemoryEngine()
+    engine.prepare("odd", message(b"x"), group="%SINK%app@home")
+    (decided,) = end(engine, COMMIT).records
+    assert isinstance(decided, Decided)
+    assert engine.core.batches.apps == {}

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 OWNER = "escrowmq/archive/owner"
 BATCH = "escrowmq/archive/batch"
 PLAN = "escrowmq/archive/plan"
+ENDED = "escrowmq/archive/ended"
+"""Before an id: the last batch that a former owner committed."""
 NOTE = "escrowmq.json"
 
 NO_BATCH = -1
@@ -80,6 +82,8 @@ class Claim:
         self.archive_id = note.archive_id
         #: Where the stream began: the option ``startingOffsets``.
         self.starting = note.starting
+        #: What the table said of the owner before this one; None if there was none.
+        self.after = note.after
         self._files = files
 
     def entitled(self, batch: int) -> Entitlement:
@@ -148,6 +152,14 @@ def place_of(delta: DeltaTable) -> Place | None:
     return Place(owner, batch, plan)
 
 
+def last_batch(delta: DeltaTable, archive_id: int) -> int | None:
+    """The last batch that a former owner committed; None if its end was not recorded."""
+    place = place_of(delta)
+    if place is not None and place.owner == archive_id:
+        return place.batch
+    return delta.transaction_version(f"{ENDED}/{archive_id}")
+
+
 def _fingerprint(planned: bytes) -> int:
     """Sixty-three bits: what a version has."""
     return int.from_bytes(hashlib.sha256(planned).digest()[:8]) >> 1
@@ -162,8 +174,8 @@ def claim(
 ) -> Claim:
     """Be the owner of the table, for this checkpoint; on the driver, before its stream starts.
 
-    `take_over` is called if somebody else was: it cleans up behind them and returns where the
-    stream begins.  It may be called twice, if we are killed here.
+    `take_over` is called if somebody else was: it returns where the stream begins.  It changes
+    nothing, because the other owner may be alive and commit before this claim does.
 
     Raises:
         RequestRefused: ``archive_superseded``, ``checkpoint_not_ours``.
@@ -196,7 +208,8 @@ def _becoming_owner(table: LakeTable, note: Note) -> Entitlement:
             return None
         if place != note.after:
             raise _superseded(table)
-        return Place(note.archive_id, NO_BATCH, 0).transactions()
+        ended = [] if place is None else [Transaction(f"{ENDED}/{place.owner}", place.batch)]
+        return [*Place(note.archive_id, NO_BATCH, 0).transactions(), *ended]
 
     return ask
 

@@ -6,7 +6,7 @@ import json
 
 from deltalake import DeltaTable, Transaction
 
-from escrowmq.pipeline.archive.claim import Claim, Place
+from escrowmq.pipeline.archive.claim import Claim, Place, last_batch
 from escrowmq.pipeline.archive.stream import ArchiveStream
 from escrowmq.pipeline.archive.tasks import (
     MESSAGE_COLUMNS,
@@ -19,6 +19,9 @@ from escrowmq.pipeline.lake.delta import Entitlement, told
 from escrowmq.pipeline.lake.files import WrittenFile
 from escrowmq.pipeline.lake.marks import with_marks
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
+
+CLOSED = 2**62
+"""The quarantine's last batch of a former owner: it commits no more there."""
 
 
 class MessageStream(ArchiveStream):
@@ -45,36 +48,53 @@ class MessageStream(ArchiveStream):
         poison = [file for file in files if file.table == QUARANTINE.name]
         # First: once the messages are there, nobody comes back to this batch.
         if poison:
-            self._lake.commit(QUARANTINE, poison, _once(owner, batch.number))
+            self._lake.commit(QUARANTINE, poison, _once(owner.archive_id, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
         entitled = with_marks(owner.entitled(batch.number), batch.marks)
         is_new = self._lake.commit(MESSAGES, good, entitled)
         return files if is_new else []
 
-    def _take_over(self, place: Place) -> str:
+    def _take_over(self, _place: Place) -> str:
         from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
 
-        quarantine = self._lake.find(QUARANTINE)
-        if quarantine is not None:
-            with told(QUARANTINE):
-                # Of a batch that was killed between its two commits: it comes again.
-                quarantine.delete(f"archive_id = {place.owner} AND batch > {place.batch}")
         queue = ("broker", "topic", "queue_id")
-        good, poison = (
-            self._lake.read(self._spark, table).select(*queue, "queue_offset")
-            for table in (MESSAGES, QUARANTINE)
+        good = self._lake.read(self._spark, MESSAGES)
+        poison = self._lake.read(self._spark, QUARANTINE)
+        for archive_id, batch in self._last_batches().items():
+            # Of a batch that was killed between its two commits: it comes again.
+            poison = poison.where(f"archive_id != {archive_id} OR batch <= {batch}")
+        both = good.select(*queue, "queue_offset").unionByName(
+            poison.select(*queue, "queue_offset")
         )
-        ends = good.unionByName(poison).groupBy(*queue).agg(F.max("queue_offset").alias("last"))
+        ends = both.groupBy(*queue).agg(F.max("queue_offset").alias("last"))
         starts: dict[str, dict[str, dict[int, int]]] = {}
         for row in ends.collect():
             topics = starts.setdefault(row.broker, {})
             topics.setdefault(row.topic, {})[row.queue_id] = row.last + 1
         return json.dumps(starts)
 
+    def _clean_up(self, owner: Claim) -> None:
+        assert owner.after is not None, "it has a predecessor"
+        last_batches = {owner.after.owner: owner.after.batch, **self._last_batches()}
+        last_batches.pop(owner.archive_id, None)
+        for archive_id, batch in last_batches.items():
+            # Closed first: a former owner that still runs adds nothing after the deletion.
+            self._lake.commit(QUARANTINE, (), _once(archive_id, CLOSED))
+            with told(QUARANTINE):
+                left = f"archive_id = {archive_id} AND batch > {batch}"
+                self._lake.open(QUARANTINE).delete(left)
 
-def _once(owner: Claim, batch: int) -> Entitlement:
+    def _last_batches(self) -> dict[int, int]:
+        """For each owner with rows in the quarantine, the last batch that it committed."""
+        messages = self._lake.open(MESSAGES)
+        owners = self._lake.read(self._spark, QUARANTINE).select("archive_id").distinct().collect()
+        found = {row.archive_id: last_batch(messages, row.archive_id) for row in owners}
+        return {archive_id: batch for archive_id, batch in found.items() if batch is not None}
+
+
+def _once(archive_id: int, batch: int) -> Entitlement:
     """A batch of this owner is in the quarantine once; the table of messages says who is owner."""
-    app = f"escrowmq/quarantine/{owner.archive_id}"
+    app = f"escrowmq/quarantine/{archive_id}"
 
     def ask(delta: DeltaTable) -> list[Transaction] | None:
         last = delta.transaction_version(app)

@@ -109,7 +109,10 @@ class ArchiveStream(ABC):
 
     @abstractmethod
     def _take_over(self, place: Place) -> str:
-        """Where a stream begins after an owner that is gone; clean up behind it."""
+        """Where a stream begins after another owner, which may be alive; change nothing."""
+
+    def _clean_up(self, owner: Claim) -> None:  # noqa: B027 -- most leave nothing behind
+        """Remove what former owners left of batches that they can no longer commit."""
 
     # Its life.
 
@@ -119,10 +122,12 @@ class ArchiveStream(ABC):
             return
         storage = self._options.storage
         owner = claim(self._lake, self.table, self._checkpoint, storage, self._take_over)
+        batch = owner.place(self._lake.open(self.table)).batch
+        if batch == NO_BATCH and owner.after is not None:
+            self._clean_up(owner)
         options = self._source_options(owner.starting)
         self._error = None
         self._reader = EscrowSource(options).streamReader(EscrowSource(options).schema())
-        batch = owner.place(self._lake.open(self.table)).batch
         self._position = self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
         begin_marks(self._lake, self.table, self._position)
         source = self._spark.readStream.format("escrowmq").options(**options).load()

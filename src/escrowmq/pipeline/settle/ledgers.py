@@ -3,7 +3,8 @@
 A half message names its ledger by a UUID, the operator names databases; only a database itself can
 say which ledger it has.  One that does not answer is left out of the round before any task waits
 for it: the UUID that it gave before is remembered, so that its transactions wait for it instead of
-being asked about and counted.
+being asked about and counted.  While one has never given its UUID, every ledger that no database
+has named may be the one that it holds, so that the transactions of all of them wait.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ ANSWER_S = 5.0
 SLOW = "ledger_slow"
 STANDBY = "standby"
 TWICE = "ledger_twice"
+UNNAMED = "ledger_unnamed"
+"""Why nothing is done about a ledger that no database has named, while one has not answered yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,14 @@ class KnownLedgers:
     urls: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: By UUID why a ledger cannot be asked in this round.
     silent: Mapping[str, str] = field(default_factory=dict)
+    #: By name why a configured database has never said which ledger it has.
+    unnamed: Mapping[str, str] = field(default_factory=dict)
+
+    def fault_of(self, ledger_uuid: str) -> str | None:
+        """Why this ledger cannot be asked in this round; None if it can."""
+        if ledger_uuid in self.urls:
+            return None
+        return self.silent.get(ledger_uuid, UNNAMED)
 
     @property
     def uuids(self) -> list[str]:
@@ -71,17 +82,18 @@ class Ledgers:
         times = Counter(one.uuid for one in found.values())
         urls: dict[str, str] = {}
         silent: dict[str, str] = {}
+        unnamed: dict[str, str] = {}
         for name, one in found.items():
             if not one.uuid:
-                continue
-            if times[one.uuid] > 1:
+                unnamed[name] = one.fault
+            elif times[one.uuid] > 1:
                 # One may be a copy: a fence in the copy would undo what the other has.
                 silent[one.uuid] = TWICE
             elif one.fault:
                 silent[one.uuid] = one.fault
             else:
                 urls[one.uuid] = self._asked[name].url
-        return KnownLedgers(urls=urls, silent=silent)
+        return KnownLedgers(urls=urls, silent=silent, unnamed=unnamed)
 
 
 class _Database:

@@ -117,9 +117,9 @@ class LookUps:
     def _answers(
         self, ledger_uuid: str, ids: list[str], rows: pa.RecordBatch, sight: Sight | None
     ) -> Answers:
-        silent = self._ledgers.silent.get(ledger_uuid)
-        if silent is not None:
-            return dict.fromkeys(ids, Answer(Outcome.UNKNOWN, silent))
+        fault = self._ledgers.fault_of(ledger_uuid)
+        if fault is not None:
+            return dict.fromkeys(ids, Answer(Outcome.UNKNOWN, fault))
         url = self._ledgers.urls[ledger_uuid]
         until_s, failed = _resting.get(url, (0.0, None))
         if failed is not None and time.monotonic() < until_s:

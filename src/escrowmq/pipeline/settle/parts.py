@@ -21,8 +21,8 @@ from escrowmq.pipeline.settle.verdicts import Verdicts
 from escrowmq.pipeline.sink.fates import verdict_on_part
 from escrowmq.pipeline.views.facts import AGE_MS, BROKER, PRODUCER_GROUP, TRANSACTION_ID
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import FindAttemptsHeader
 from escrowmq.protocol.own_rows import SoughtAttemptRow
+from escrowmq.protocol.own_sink_headers import FindAttemptsHeader
 from escrowmq.transaction.commands import VerdictKind
 
 if TYPE_CHECKING:

@@ -41,9 +41,10 @@ class Plan:
         from escrowmq.pipeline.settle.tasks import SettleTask, TellTask
 
         policies = {broker.address: broker.policy for broker in standing}
-        if self._due[0] != (policies, known.uuids):
-            made = stages.due_columns(policies, known.uuids)
-            self._due = (policies, known.uuids), made
+        made_from = (policies, known.uuids, bool(known.unnamed))
+        if self._due[0] != made_from:
+            made = stages.due_columns(policies, known.uuids, has_unnamed_ledger=bool(known.unnamed))
+            self._due = made_from, made
         self._columns = self._columns or stages.task_columns()
         # The rules of all brokers: who has work changes from round to round.
         at_work = [broker for broker in standing if broker.has_work]

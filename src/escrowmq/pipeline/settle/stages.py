@@ -55,14 +55,22 @@ _TEXTS = (TRANSACTION_ID, PRODUCER_GROUP, LEDGER, DUE_UNANSWERED, PARK_REASON)
 
 
 def due_columns(
-    policies: Mapping[str, CheckPolicy], ledger_uuids: Collection[str]
+    policies: Mapping[str, CheckPolicy],
+    ledger_uuids: Collection[str],
+    *,
+    has_unnamed_ledger: bool = False,
 ) -> tuple[Column, ...]:
     """What each transaction is due for, by its own broker's policy; of no DataFrame in particular.
 
-    A ledger that nobody here can read is none: the producers are asked, who have theirs, and a
-    column says so.  Attempts of the Spark sink have no producer, and no time rule holds for them.
+    A ledger that is not configured here counts as absent: the producers are asked, and a column
+    says so.  While a configured database has not said which ledger it has, none counts as absent:
+    it may be that one, and to ask would count checks against healthy transactions.
+
+    Attempts of the Spark sink have no producer, and no time rule holds for them.
     """
     is_known = F.col(LEDGER).isin(list(ledger_uuids))
+    if has_unnamed_ledger:
+        is_known = F.col(LEDGER) != ""
     columns = {name: F.col(name) for name in FACT_COLUMNS}
     half = replace(half_facts(columns), has_ledger=is_known.cast("int"))
 

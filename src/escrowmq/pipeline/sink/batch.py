@@ -8,11 +8,10 @@ failed ones are not among them and never become visible.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -29,10 +28,13 @@ from escrowmq.model.sink_attempt import (
 )
 from escrowmq.pipeline.options import Options, bad_option
 from escrowmq.pipeline.sink.brokers import BROKERS_MAX, SinkBrokers, find_brokers
-from escrowmq.pipeline.sink.calls import SinkBroker, SinkCalls, Written
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.columns import check_columns
+from escrowmq.pipeline.sink.contents import content_of
 from escrowmq.pipeline.sink.deciding import decide, give_up
+from escrowmq.pipeline.sink.spark_names import query_of_named_batch
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX, AttemptWriting
+from escrowmq.pipeline.sink.written import SinkBatch, SinkBroker, Written
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -56,6 +58,8 @@ class SinkOptions:
     #: Whether the user chose it: then what was written under it counts.
     has_app_id: bool
     batch_name: str
+    #: Whether the user chose it: then another write may come with the same one.
+    has_batch_name: bool
     timeout_ms: int
 
 
@@ -77,6 +81,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         app_id=check_app_id(app_id or PLAIN_APP),
         has_app_id=bool(app_id),
         batch_name=check_batch_name(batch_name or uuid.uuid4().hex),
+        has_batch_name=bool(batch_name),
         timeout_ms=options.whole("timeoutMs", TIMEOUT_MS, low=1, high=3_600_000),
     )
 
@@ -109,18 +114,22 @@ class PlainWriter(DataSourceArrowWriter):
             app_id=options.app_id,
             query_id=PLAIN_QUERY,
             run=uuid.uuid4().hex[:RUN_CHARS],
-            opened_at_ms=now_ms(),
+            opened_at=self._brokers.opened_at,
         )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Hold the rows of one partition; in a task, once for each of its tries."""
-        attempt = new_attempt(self._run, self._options.batch_name)
+        run = self._run
+        if self._options.has_batch_name:
+            run = replace(run, query_id=query_of_named_batch())
+        attempt = new_attempt(run, self._options.batch_name)
         return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the batch visible; beside the driver, once all tasks are done."""
         batch, written = self._options.batch_name, written_of(messages)
-        commit(self._options, self._brokers.home, self._run, batch, written)
+        run = written[0].attempt.run if written else self._run
+        commit(self._options, self._brokers, run, batch, written)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll back what was not committed; beside the driver, also after a failed commit."""
@@ -128,11 +137,6 @@ class PlainWriter(DataSourceArrowWriter):
 
 
 # What plain writes and streams have in common.
-
-
-def now_ms() -> int:
-    """The driver's clock."""
-    return int(time.time() * 1_000)
 
 
 def new_attempt(run: SinkRun, batch: int | str) -> SinkAttempt:
@@ -164,21 +168,32 @@ def write_attempt(
             for broker in brokers.all
         )
         writing = AttemptWriting(
-            home[1], attempt, options.topic, rows_max, home=home[0].name, others=others
+            home[1],
+            attempt,
+            options.topic,
+            rows_max,
+            home=home[0].name,
+            others=others,
+            is_summed=options.has_batch_name,
         )
         return writing.write(batches)
 
 
 def commit(
     options: SinkOptions,
-    home: SinkBroker,
+    brokers: SinkBrokers,
     run: SinkRun,
     batch: int | str,
     written: Sequence[Written],
 ) -> None:
     """Decide the batch, once; that it is done already is as good."""
-    with SinkCalls(home.address, options.timeout_ms) as calls:
-        outcome = decide(calls, run, batch, written, options.timeout_ms)
+    content = content_of((one.row_count, one.row_sum) for one in written)
+    made = SinkBatch(run, batch, content if options.has_batch_name else "")
+    if not options.has_app_id:
+        # No other write has this name, so that no broker can know it.
+        brokers = SinkBrokers(brokers.home)
+    with SinkCalls(brokers.home.address, options.timeout_ms) as calls:
+        outcome = decide(calls, made, written, options.timeout_ms, brokers)
     facts = {"app_id": run.app_id, "batch": batch, "rows": sum(one.rows for one in written)}
     log.info("batch_committed", extra={**facts, "outcome": outcome})
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import GROUP_PREFIX
-from escrowmq.pipeline.sink.calls import SinkBroker, SinkCalls
+from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.topics import SinkTopics
+from escrowmq.pipeline.sink.written import SinkBroker
 
 BROKERS_MAX = 64
 
@@ -26,6 +27,9 @@ class SinkBrokers:
     #: The one that decides.
     home: SinkBroker
     others: tuple[SinkBroker, ...] = ()
+    #: Where home's log ended when it was asked; 0 for a write without an app id, which has no
+    #: earlier runs.
+    opened_at: int = 0
 
     @property
     def all(self) -> tuple[SinkBroker, ...]:
@@ -41,6 +45,7 @@ class Known(NamedTuple):
     is_home: bool
     #: Other brokers that decide about what it holds.
     homes: frozenset[str]
+    log_end: int = 0
 
 
 def find_brokers(
@@ -52,33 +57,33 @@ def find_brokers(
     topic that is given must be there at all of them.
     """
     if len(addresses) == 1:
-        return SinkBrokers(_alone(addresses[0], app_id, timeout_ms))
+        return _alone(addresses[0], app_id, timeout_ms)
     with ExitStack() as opened:
         calls = [opened.enter_context(SinkCalls(one, timeout_ms)) for one in addresses]
         known = [_ask(one, one.name(), app_id) for one in calls]
         refuse_twins([one.broker for one in known])
         if topic:
-            for one, (broker, _, _) in zip(calls, known, strict=True):
-                SinkTopics(one.topics, broker.name).queue_count(topic)
-    home = known[0].broker if app_id is None else home_of(app_id, known)
-    others = [one.broker for one in known if one.broker != home]
-    return SinkBrokers(home, tuple(sorted(others)))
+            for one, about in zip(calls, known, strict=True):
+                SinkTopics(one.topics, about.broker.name).queue_count(topic)
+    home = known[0] if app_id is None else home_of(app_id, known)
+    others = [one.broker for one in known if one.broker != home.broker]
+    return SinkBrokers(home.broker, tuple(sorted(others)), home.log_end)
 
 
-def _alone(address: str, app_id: str | None, timeout_ms: int) -> SinkBroker:
+def _alone(address: str, app_id: str | None, timeout_ms: int) -> SinkBrokers:
     """A broker that has all of a write: nobody needs its name."""
     if app_id is None:
-        return SinkBroker("", address)
+        return SinkBrokers(SinkBroker("", address))
     with SinkCalls(address, timeout_ms) as calls:
-        return home_of(app_id, [_ask(calls, "", app_id)])
+        home = home_of(app_id, [_ask(calls, "", app_id)])
+    return SinkBrokers(home.broker, opened_at=home.log_end)
 
 
 def _ask(calls: SinkCalls, name: str, app_id: str | None) -> Known:
     broker = SinkBroker(name, calls.address)
     if app_id is None:
         return Known(broker, is_home=False, homes=frozenset())
-    is_known, homes = calls.standing(f"{GROUP_PREFIX}{app_id}")
-    return Known(broker, is_known, homes)
+    return Known(broker, *calls.standing(f"{GROUP_PREFIX}{app_id}"))
 
 
 def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
@@ -95,17 +100,18 @@ def refuse_twins(brokers: Sequence[SinkBroker]) -> None:
         addresses[name] = address
 
 
-def home_of(app_id: str, known: Sequence[Known]) -> SinkBroker:
+def home_of(app_id: str, known: Sequence[Known]) -> Known:
     """The broker that decides for this app id: the one that did so before, else the first."""
-    homes = [one.broker for one in known if one.is_home]
+    homes = [one for one in known if one.is_home]
     if len(homes) > 1:
         raise RequestRefused(
             "app_id_at_two_brokers",
             "each of them knows what was written under it; choose another app id",
             app_id=app_id,
-            brokers=[broker.name for broker in homes],
+            brokers=[one.broker.name for one in homes],
         )
-    missing = frozenset().union(*(one.homes for one in known)) - {one.broker.name for one in known}
+    named = frozenset().union(*(one.homes for one in known))
+    missing = named - {one.broker.name for one in known}
     if missing:
         raise RequestRefused(
             "home_broker_missing",
@@ -113,4 +119,12 @@ def home_of(app_id: str, known: Sequence[Known]) -> SinkBroker:
             app_id=app_id,
             brokers=sorted(missing),
         )
-    return homes[0] if homes else known[0].broker
+    if named and not homes:
+        # Home opens an attempt before any other broker holds a part of it.
+        raise RequestRefused(
+            "home_broker_set_back",
+            "it was restored, or made anew, and knows nothing of this app id: choose another one",
+            app_id=app_id,
+            brokers=sorted(named),
+        )
+    return homes[0] if homes else known[0]

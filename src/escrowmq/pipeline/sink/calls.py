@@ -8,24 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any, NamedTuple, Self, TypeVar
-
-from pyspark.sql.datasource import WriterCommitMessage
+from typing import Any, Self, TypeVar
 
 from escrowmq.client.own_calls import ANSWER_S, OwnCalls
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
-from escrowmq.model.sink_attempt import AGE_MS_MAX, HeldAs, SinkAttempt, SinkRun
+from escrowmq.model.sink_attempt import AGE_MS_MAX, HOME_MARK, HeldAs, SinkRun
+from escrowmq.pipeline.sink.written import SinkBatch, Written
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_headers import (
-    ByHeader,
-    DecideBatchHeader,
-    FindAttemptsHeader,
-    HoldHeader,
-    ListBatchesHeader,
-    ListTransactionsHeader,
-)
+from escrowmq.protocol.own_headers import ByHeader, HoldHeader, ListTransactionsHeader
 from escrowmq.protocol.own_rows import (
     AttemptRow,
     DecisionRow,
@@ -33,46 +24,12 @@ from escrowmq.protocol.own_rows import (
     SoughtAttemptRow,
     TopicRow,
 )
-from escrowmq.transaction.batches import Batches, Verdict
+from escrowmq.protocol.own_sink_headers import DecideBatchHeader, FindAttemptsHeader
 
 FIRST_WAIT_S = 0.05
 WAIT_MAX_S = 2.0
-NOTHING_HELD = -1
 
 T = TypeVar("T")
-
-
-class SinkBroker(NamedTuple):
-    """One of the brokers that a write goes to."""
-
-    #: As it calls itself; empty if it is the only one, which nobody asks.
-    name: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What of an attempt another broker holds."""
-
-    broker: SinkBroker
-    held_as: HeldAs
-    head: int
-    last_number: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task tells the driver: all that is needed to decide, on whichever object does."""
-
-    attempt: SinkAttempt
-    #: The attempt's first half message at home; ``NOTHING_HELD`` if it had no rows.
-    head: int
-    #: The number of its last request there.
-    last_number: int
-    #: Half messages there; one of them may be there only to open the attempt.
-    rows: int
-    elsewhere: tuple[Part, ...] = ()
 
 
 class SinkCalls:
@@ -115,7 +72,7 @@ class SinkCalls:
         half_offset: int = answer.header.half_offset
         return half_offset
 
-    def decide(self, run: SinkRun, batch: int | str, written: Sequence[Written]) -> str:
+    def decide(self, made: SinkBatch, written: Sequence[Written]) -> str:
         """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
         attempts_max = OWN_REQUESTS[OwnCode.DECIDE_BATCH].rows_max
         held = [one for one in written if one.rows]
@@ -126,11 +83,14 @@ class SinkCalls:
                 partitions=len(held),
             )
         header = DecideBatchHeader(
-            app_id=run.app_id,
-            query_id=run.query_id,
-            batch_number=batch if isinstance(batch, int) else None,
-            batch_name=batch if isinstance(batch, str) else None,
-            by=by(run),
+            app_id=made.run.app_id,
+            query_id=made.run.query_id,
+            batch_number=made.number,
+            batch_name=made.name,
+            by=by(made.run),
+            content=made.content,
+            # Spark numbers all batches of a query, and all of them are decided, the empty ones too.
+            is_gapless=made.number is not None,
         )
         rows = [
             AttemptRow(
@@ -167,11 +127,11 @@ class SinkCalls:
 
     # Over several brokers.
 
-    def standing(self, producer_group: str) -> tuple[bool, frozenset[str]]:
-        """Whether a group is known here, and which other brokers decide for its app id."""
+    def standing(self, producer_group: str) -> tuple[bool, frozenset[str], int]:
+        """Whether a group is known, which other brokers decide for its app id, and the log end."""
         header = FindAttemptsHeader(producer_group=producer_group)
         told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
-        return told.is_known, frozenset(told.homes.split(",")) - {""}
+        return told.is_known, frozenset(told.homes.split(",")) - {""}, told.log_end
 
     def find(
         self, producer_group: str, sought: Sequence[SoughtAttemptRow]
@@ -184,15 +144,23 @@ class SinkCalls:
             ask = lambda rows=rows: self._calls.call(OwnCode.FIND_ATTEMPTS, header, rows)  # noqa: E731
             yield from self._patiently(ask).rows
 
-    def judge(self, run: SinkRun, batch: int | str) -> Verdict:
-        """What the broker would say of this batch: new, done by this query, or another one's."""
-        listing = ListBatchesHeader(app_id=run.app_id)
-        rows = self._patiently(lambda: list(self._calls.rows(OwnCode.LIST_BATCHES, listing)))
-        known = Batches()
-        for row in rows:
-            decided = row.batch_number if row.batch_name is None else row.batch_name
-            known.apply(row.app_id, row.query_id, decided, row.log_offset or 0)
-        return known.judge(run.app_id, run.query_id, batch)
+    def judge(self, made: SinkBatch, home: str = "") -> str:
+        """What the broker would say of this batch: new, done by this query, or another one's.
+
+        If it decides for this app id; else, of what it holds for this home.
+        """
+        header = FindAttemptsHeader(
+            producer_group=f"{made.run.producer_group}{HOME_MARK}{home}"
+            if home
+            else made.run.producer_group,
+            query_id=made.run.query_id,
+            batch_number=made.number,
+            batch_name=made.name,
+            content=made.content,
+        )
+        told = self._patiently(lambda: self._calls.call(OwnCode.FIND_ATTEMPTS, header)).header
+        judged: str = told.judged
+        return judged
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         until = time.monotonic() + self._timeout_s

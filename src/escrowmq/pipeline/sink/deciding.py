@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.model.sink_attempt import SinkRun
-from escrowmq.pipeline.sink.calls import Part, SinkBroker, SinkCalls, Written, by, decision
+from escrowmq.pipeline.sink.brokers import SinkBrokers
+from escrowmq.pipeline.sink.calls import SinkCalls, by, decision
 from escrowmq.pipeline.sink.fates import fate
+from escrowmq.pipeline.sink.written import Part, SinkBatch, SinkBroker, Written
 from escrowmq.protocol.own_rows import DecisionRow, FoundAttemptRow, SoughtAttemptRow
 from escrowmq.transaction.states import State
 
@@ -27,19 +28,23 @@ Parts = Mapping[SinkBroker, Sequence[Part]]
 
 
 def decide(
-    home: SinkCalls, run: SinkRun, batch: int | str, written: Sequence[Written], timeout_ms: int
+    home: SinkCalls,
+    made: SinkBatch,
+    written: Sequence[Written],
+    timeout_ms: int,
+    brokers: SinkBrokers,
 ) -> str:
     """Commit these attempts, all or none: ``decided``, or ``already_done`` if they were not."""
     parts = _by_broker(written)
-    refused = check(parts, timeout_ms)
-    judged = "new" if refused is None else home.judge(run, batch)
+    refused = check(parts, timeout_ms) or forgotten(made, brokers, timeout_ms)
+    judged = "new" if refused is None else home.judge(made)
     if judged == "done":
         # Settle has seen it before us, and has begun to roll back what nobody needs.
         home.roll_back(written)
         outcome = "already_done"
     elif refused is None or judged == "taken":
         # What is another query's stays so: home refuses it, and says why.
-        outcome = home.decide(run, batch, written)
+        outcome = home.decide(made, written)
     else:
         raise refused
     carry(home, written)
@@ -66,6 +71,26 @@ def check(parts: Parts, timeout_ms: int) -> RequestRefused | None:
                 refused = difference(part, found)
                 if refused is not None:
                     return refused
+    return None
+
+
+def forgotten(made: SinkBatch, brokers: SinkBrokers, timeout_ms: int) -> RequestRefused | None:
+    """Why a batch cannot be decided that home does not know: another broker committed its part.
+
+    It did so after home had decided, so that home was set back since.
+    """
+    for broker in brokers.others:
+        with SinkCalls(broker.address, timeout_ms) as calls:
+            if calls.judge(made, brokers.home.name) not in ("new", ""):
+                return RequestRefused(
+                    "batch_committed_elsewhere",
+                    "home was restored, or forgot it; the other brokers have the batch: go on with "
+                    "a new app id, and write what home lost under another one",
+                    app_id=made.run.app_id,
+                    batch_id=made.batch,
+                    home=brokers.home.name,
+                    broker=broker.name,
+                )
     return None
 
 

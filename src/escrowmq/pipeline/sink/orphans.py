@@ -5,7 +5,8 @@ attempt that is held and never named.  To roll one back that is still wanted wou
 the messages, because its batch is then refused as a whole, but the job would fail.  So evidence:
 
 * its batch was decided, so that it can be neither named nor decided any more;
-* a later run of its query, or of its batch, holds something: Spark has given this run up;
+* a later run of its query, or of its batch, holds something: Spark has given this run up.  A run
+  is later if the log of its home was longer when it began, whatever a driver's clock says;
 * nothing of that for a day: its driver is dead, and nobody has started it again.
 """
 
@@ -18,8 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from escrowmq.model.sink_attempt import (
     AGE_MS_MAX,
+    BATCH_MARK,
     GROUP_PREFIX,
     PLAIN_QUERY,
+    POSITION_MARK,
     TRANSACTION_PATTERN,
 )
 from escrowmq.pipeline.views.facts import AGE_MS, APP_ID, BROKER, PRODUCER_GROUP, TRANSACTION_ID
@@ -33,13 +36,13 @@ EVIDENCE = "evidence"
 BATCH_NUMBER = "batch_number"
 BATCH_NAME = "batch_name"
 
-_QUERY = "sink_query"
+_IS_NAMED = "sink_is_named"
 _BATCH = "sink_batch"
-_OPENED_AT_MS = "sink_opened_at_ms"
+_OPENED_AT = "sink_opened_at"
 _RUN = "sink_run"
 _SCOPE = "sink_scope"
 _NEWEST_RUN = "newest_run"
-_NEWEST_AT_MS = "newest_at_ms"
+_NEWEST_AT = "newest_at"
 _IS_NAME_DECIDED = "is_name_decided"
 
 
@@ -74,16 +77,19 @@ def _names() -> list[Column]:
         return F.nullif(found, F.lit(""))
 
     app_id = F.substring(F.col(PRODUCER_GROUP), len(GROUP_PREFIX) + 1, 1_000)
-    is_plain = part(1) == PLAIN_QUERY
+    is_named = (part(1) == PLAIN_QUERY) | part(1).contains(BATCH_MARK)
     return [
         app_id.alias(APP_ID),
-        part(1).alias(_QUERY),
         part(2).alias(_BATCH),
-        part(3).try_cast("bigint").alias(_OPENED_AT_MS),
+        is_named.alias(_IS_NAMED),
+        # NULL for a time, which is neither before nor after any other run.
+        F.when(part(3).startswith(POSITION_MARK), F.substring(part(3), 2, 18))
+        .try_cast("bigint")
+        .alias(_OPENED_AT),
         part(4).alias(_RUN),
         # Runs of one stream follow each other; plain writes go on beside each other, unless they
         # write the same batch.
-        F.when(is_plain, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
+        F.when(is_named, F.concat_ws("/", part(1), part(2))).otherwise(part(1)).alias(_SCOPE),
     ]
 
 
@@ -101,16 +107,15 @@ def _decided_names(batches: DataFrame) -> DataFrame:
 
 def _newest_runs(named: DataFrame) -> DataFrame:
     return named.groupBy(BROKER, APP_ID, _SCOPE).agg(
-        F.max(_OPENED_AT_MS).alias(_NEWEST_AT_MS),
-        F.max_by(_RUN, _OPENED_AT_MS).alias(_NEWEST_RUN),
+        F.max(_OPENED_AT).alias(_NEWEST_AT),
+        F.max_by(_RUN, _OPENED_AT).alias(_NEWEST_RUN),
     )
 
 
 def _evidence() -> Column:
-    is_plain = F.col(_QUERY) == PLAIN_QUERY
     is_number_decided = F.col(_BATCH).try_cast("bigint") <= F.col(BATCH_NUMBER)
-    is_decided = F.when(is_plain, F.col(_IS_NAME_DECIDED)).otherwise(is_number_decided)
-    is_older = F.col(_OPENED_AT_MS) < F.col(_NEWEST_AT_MS)
+    is_decided = F.when(F.col(_IS_NAMED), F.col(_IS_NAME_DECIDED)).otherwise(is_number_decided)
+    is_older = F.col(_OPENED_AT) < F.col(_NEWEST_AT)
     is_of_older_run = is_older & (F.col(_RUN) != F.col(_NEWEST_RUN))
     is_too_old = F.col(AGE_MS) >= AGE_MS_MAX
     return F.coalesce(

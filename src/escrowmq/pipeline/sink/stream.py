@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from escrowmq.model.errors import RequestRefused
@@ -21,21 +20,16 @@ from escrowmq.pipeline.sink.batch import (
     check,
     commit,
     new_attempt,
-    now_ms,
     read_options,
     roll_back,
     write_attempt,
     written_of,
 )
+from escrowmq.pipeline.sink.spark_names import BATCH_ID, QUERY_ID, RUN_ID, told_by_spark
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-# Spark's names for them, which its documentation does not have; a test holds them.
-QUERY_ID = "sql.streaming.queryId"
-BATCH_ID = "streaming.sql.batchId"
-RUN_ID = "spark.jobGroup.id"
 
 
 def writer(
@@ -55,7 +49,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._brokers = brokers_of(options)
-        self._opened_at_ms = now_ms()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Hold the rows of one partition; in a task, once for each of its tries."""
@@ -63,7 +56,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             app_id=self._options.app_id,
             query_id=told_by_spark(QUERY_ID),
             run=told_by_spark(RUN_ID)[:RUN_CHARS],
-            opened_at_ms=self._opened_at_ms,
+            opened_at=self._brokers.opened_at,
         )
         attempt = new_attempt(run, int(told_by_spark(BATCH_ID)))
         return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
@@ -72,21 +65,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Make the batch visible; beside the driver, once all tasks are done."""
         written = written_of(messages)
         if not written:
-            # No partition, so no row, and nobody who could tell the query's id.
-            return
+            # Spark runs a task even if there is no row: without it the batch has no query.
+            raise RequestRefused("query_unknown", "no task has told it", batch_id=batchId)
         first = written[0].attempt
         assert first.batch == batchId, (first.batch, batchId)
-        commit(self._options, self._brokers.home, first.run, batchId, written)
+        commit(self._options, self._brokers, first.run, batchId, written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Roll back what was not committed; beside the driver, also after a failed commit."""
         roll_back(self._options, self._brokers.home, written_of(messages))
-
-
-def told_by_spark(name: str) -> str:
-    """What Spark tells the tasks of a query; in a task."""
-    context = TaskContext.get()
-    value = None if context is None else context.getLocalProperty(name)
-    if not value:
-        raise RequestRefused("query_unknown", "this Spark does not say which it is", name=name)
-    return value

@@ -20,11 +20,13 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.model.sink_attempt import OPENING_TOPIC, HeldAs, SinkAttempt
-from escrowmq.pipeline.sink.calls import NOTHING_HELD, Part, SinkBroker, SinkCalls, Written
+from escrowmq.pipeline.sink.calls import SinkCalls
+from escrowmq.pipeline.sink.contents import RowSum
 from escrowmq.pipeline.sink.deciding import give_up
 from escrowmq.pipeline.sink.messages import MessageMaker
 from escrowmq.pipeline.sink.placing import Placing
 from escrowmq.pipeline.sink.topics import SinkTopics
+from escrowmq.pipeline.sink.written import NOTHING_HELD, Part, SinkBroker, Written
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class AttemptWriting:
         *,
         home: str = "",
         others: Sequence[tuple[SinkBroker, SinkCalls]] = (),
+        is_summed: bool = False,
     ) -> None:
         self._attempt = attempt
         self._rows_max = rows_max
@@ -63,6 +66,8 @@ class AttemptWriting:
         prefix = attempt.attempt[:20].upper()
         topics = [SinkTopics(part.calls.topics, part.broker.name) for part in self._parts]
         self._maker = MessageMaker(topics[0], topic, prefix, topics[1:])
+        self._sum = RowSum(topic)
+        self._is_summed = is_summed
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Hold all rows of these Arrow batches."""
@@ -87,10 +92,20 @@ class AttemptWriting:
         """What is held so far."""
         home, others = self._home, self._parts[1:]
         elsewhere = tuple(part.held for part in others if part.sent)
-        return Written(self._attempt, home.head, home.sent - 1, home.rows, elsewhere)
+        return Written(
+            self._attempt,
+            home.head,
+            home.sent - 1,
+            home.rows,
+            elsewhere,
+            row_count=self._sum.rows,
+            row_sum=self._sum.total,
+        )
 
     def _requests(self, batches: Iterator[Any]) -> Iterator[tuple[_PartWriting, Any]]:
         for batch in batches:
+            if self._is_summed:
+                self._sum.add(batch)
             for start in range(0, batch.num_rows, self._rows_max):
                 rows = batch.slice(start, self._rows_max)
                 if self._placing is None:

@@ -74,19 +74,19 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: StreamOffsets, limit: ReadLimit) -> StreamOffsets:  # noqa: N802 - Spark's
         """Where the next batch ends; before each batch."""
         found = self._known()
-        there = found.spans
+        # A queue that appeared after the target was noted is left to the next run.
+        wanted = {key: span.end for key, span in found.spans.items()}
         if self._target is not None:
-            there = {key: span for key, span in there.items() if key in self._target}
+            wanted = self._target
+        there = {key: span for key, span in found.spans.items() if key in wanted}
         starts = begun(start, there)
-        lost = losses(starts, there)
+        lost = losses(starts, found.spans)
         note_losses(lost, self._options)
         for loss in lost:
             # Read on with what there is; of a queue that is gone, with nothing.
             if loss.there is not None:
                 starts[loss.queue] = loss.there.start
-        ends = {key: max(span.end, starts[key]) for key, span in there.items()}
-        if self._target is not None:
-            ends = {key: max(min(end, self._target[key]), starts[key]) for key, end in ends.items()}
+        ends = {key: max(min(span.end, wanted[key]), starts[key]) for key, span in there.items()}
         if isinstance(limit, ReadMaxRows):
             ends = shared_out(starts, ends, limit.max_rows)
         return to_json({**from_json(start), **ends}, found.addresses.keys() | start.keys())

@@ -1,0 +1,60 @@
+"""What a writer says of the rows of a batch with a name, so that the same rows are recognized.
+
+It depends neither on the order of the rows nor on their partitions: a repetition may have others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+_BYTES = 8
+_MODULUS = 2 ** (8 * _BYTES)
+
+
+class RowSum:
+    """The rows of one attempt: how many, and the sum of their hashes."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic.encode()
+        self.rows = 0
+        self.total = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows, as the DataFrame has them."""
+        names = sorted(batch.schema.names)
+        columns = [batch.column(name).to_pylist() for name in names]
+        for values in zip(*columns, strict=True):
+            # A column without a value says as much as no column.
+            given = [
+                (name, _plain(value))
+                for name, value in zip(names, values, strict=True)
+                if value is not None
+            ]
+            digest = blake2b(repr((self._topic, given)).encode(), digest_size=_BYTES).digest()
+            self.total = (self.total + int.from_bytes(digest)) % _MODULUS
+        self.rows += batch.num_rows
+
+
+def content_of(sums: Iterable[tuple[int, int]]) -> str:
+    """The content of a batch, from the rows and the sums of its attempts."""
+    counted = list(sums)
+    rows = sum(rows for rows, _ in counted)
+    total = sum(total for _, total in counted) % _MODULUS
+    return f"{rows}:{total:0{2 * _BYTES}x}"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column has
+    """A text and its bytes are the same message, and the entries of a map have no order."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list):
+        items = [_plain(one) for one in value]
+        return sorted(items) if value and isinstance(value[0], tuple) else items
+    if isinstance(value, tuple):
+        return tuple(_plain(one) for one in value)
+    return value

@@ -1,0 +1,35 @@
+"""What Spark tells the tasks of a query: which query, batch and run they work for."""
+
+from __future__ import annotations
+
+from pyspark import TaskContext
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.model.sink_attempt import BATCH_MARK, PLAIN_QUERY
+
+# Spark's names for them, which its documentation does not have; a test holds them.
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+
+
+def told_by_spark(name: str) -> str:
+    """A property of the query that this task belongs to."""
+    value = _property(name)
+    if not value:
+        raise RequestRefused("query_unknown", "this Spark does not say which it is", name=name)
+    return value
+
+
+def query_of_named_batch() -> str:
+    """The query id of a write with a name: in ``foreachBatch`` Spark's query and batch.
+
+    So a repetition of that batch is the same query, and no other batch or query is.
+    """
+    query_id, batch = _property(QUERY_ID), _property(BATCH_ID)
+    return f"{query_id}{BATCH_MARK}{batch}" if query_id and batch else PLAIN_QUERY
+
+
+def _property(name: str) -> str | None:
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
