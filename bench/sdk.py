@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import sdk
+from bench.figures import sdk, sdk_marks
 
-FIGURES = {"import": sdk.import_ms, "bulk": sdk.bulk, "cpu": sdk.client_cpu}
+FIGURES = {
+    "import": sdk.import_ms,
+    "bulk": sdk.bulk,
+    "marks": sdk_marks.marks,
+    "cpu": sdk.client_cpu,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

@@ -104,7 +104,7 @@ def test_an_engine_in_autocommit_fences_in_transactions_all_the_same(postgres_sh
 
 
 def test_a_pooled_connection_keeps_its_own_patience(file_shop: Shop) -> None:
-    engine = file_shop.engine(poolclass=sqlalchemy.StaticPool)
+    engine = file_shop.engine(poolclass=sqlalchemy.QueuePool, pool_size=1, max_overflow=0)
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 1234")
     key = new_id()

@@ -223,11 +223,12 @@ async def test_what_could_not_be_kept_is_refused_at_once(shop: Shop, tmp_path: P
             with refused("autocommit_connection"), producer.transaction(Session(autocommit)):
                 pass
             with (
+                there.session() as session,
+                session.begin_nested(),
                 refused("savepoint_open"),
-                producer.transaction(there.session()) as tx,
-                tx.db.begin_nested(),
+                producer.transaction(session),
             ):
-                pay(tx, 1)
+                session.add(Order(number=1))
             with refused("producer_without_ledger"):
                 there.producer(ledger=None).transaction(there.session())
             block = producer.transaction(there.session())

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
-from escrowmq.client import ledger_sql
-from escrowmq.client.database_errors import CommitRefused
+from escrowmq.client import ledger_sql, savepoint_marks
+from escrowmq.client.database_errors import CommitRefused, Failure, aborted, failure_of
 from escrowmq.client.ledger_sql import POSTGRESQL
 from escrowmq.client.links import AsyncLink, Link, LinkFacts, Result
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused
@@ -89,8 +89,16 @@ class Block(ABC):
         self._is_marked = not has_hooks or facts.dialect is POSTGRESQL
         self._max_duration_ms = max_duration_ms
         self._monotonic_s = monotonic_s
+        self._is_any_marked = False
+        #: The messages that had their marks when it was last looked.
+        self.surviving: frozenset[int] = frozenset()
         self._began_at_s = 0.0
         self._began_at_ms = 0
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has not ended yet, well or badly."""
+        return self.stage in {Stage.NEW, Stage.OPEN, Stage.ROW_WRITTEN, Stage.COMMITTING}
 
     def begin(self, now_ms: int) -> Steps[None]:
         """Refuse at once what could not be kept to at the end."""
@@ -125,10 +133,11 @@ class Block(ABC):
         """What the database's error means."""
 
     def _mark_sqlite(self) -> Steps[None]:
+        # Python's driver begins before the first write alone.  A savepoint with no transaction
+        # around it, ours or the user's, would commit when it is released.
+        if not self._facts.is_in_transaction:
+            yield Execute("BEGIN")
         if self._is_marked:
-            # A savepoint with no transaction around it would commit when it is released.
-            if not self._facts.is_in_transaction:
-                yield Execute("BEGIN")
             yield Execute(ledger_sql.SQLITE_MARK)
 
     def _unmark_sqlite(self) -> Steps[None]:
@@ -138,10 +147,55 @@ class Block(ABC):
             except Exception as error:
                 raise ended_inside() from error
 
+    def mark(self, numbers: Iterable[int]) -> Steps[None]:
+        """Mark messages in the savepoint that is open now."""
+        self.check_open()
+        self.note_marked()
+        try:
+            for statement in savepoint_marks.marking(self._facts.dialect, numbers):
+                yield Execute(*statement)
+        except Exception as error:
+            if failure_of(error) is Failure.ABORTED:
+                raise aborted() from error
+            raise
+
+    def note_marked(self) -> None:
+        """Remember that there are marks."""
+        self._is_any_marked = True
+
+    def check_open(self) -> None:
+        """Refuse what belongs to a transaction that has ended."""
+        if self.stage is not Stage.OPEN:
+            raise ended_inside()
+
+    def look_for_marks(self) -> Steps[frozenset[int]]:
+        """Find the messages whose savepoints were not rolled back."""
+        self.check_open()
+        self.surviving = frozenset()
+        if self._is_any_marked:
+            self.surviving = yield from self._read_marks()
+        return self.surviving
+
+    def _read_marks(self) -> Steps[frozenset[int]]:
+        dialect, found = self._facts.dialect, _NOTHING
+        for statement in savepoint_marks.reading(dialect):
+            found = yield Execute(*statement)
+        return savepoint_marks.numbers_in(dialect, found)
+
+    def _forget_marks(self) -> Steps[None]:
+        """Delete the marks; none may have gone since the messages were held."""
+        if not self._is_any_marked:
+            return
+        found = yield from self._read_marks()
+        if found != self.surviving:
+            raise ended_inside()
+        yield Execute(*savepoint_marks.forgetting(self._facts.dialect))
+
     def insert_row(self, now_ms: int) -> Steps[None]:
         """Write the row.  If that fails, the transaction is rolled back for good."""
         try:
             self._check_may_insert(now_ms)
+            yield from self._forget_marks()
             yield from self._write(now_ms)
         except EscrowError:
             yield from self.poison()
@@ -155,8 +209,7 @@ class Block(ABC):
         self.stage = Stage.ROW_WRITTEN
 
     def _check_may_insert(self, now_ms: int) -> None:
-        if self.stage is not Stage.OPEN:
-            raise ended_inside()
+        self.check_open()
         # Either clock may stand still while a machine sleeps; the one that ran on is right.
         monotonic_ms = (self._monotonic_s() - self._began_at_s) * 1_000
         if max(monotonic_ms, now_ms - self._began_at_ms) > self._max_duration_ms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,7 +17,9 @@ from escrowmq.client.asyncpg_link import AsyncpgLink
 from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import AioSqliteLink, AsyncLink, Link, SqliteLink, shadow_commit
+from escrowmq.client.open_blocks import Claim
 from escrowmq.client.psycopg_links import AsyncPsycopgLink, PsycopgLink
+from escrowmq.client.savepoint_marks import SoonMarks
 
 
 class Ending(StrEnum):
@@ -48,6 +50,14 @@ class DatabaseTransaction(Protocol):
 
     def check_outermost(self) -> None:
         """Refuse while a savepoint is open: its rollback would not take a message back."""
+        ...
+
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Mark messages in the savepoint that is open now."""
+        ...
+
+    def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
         ...
 
     def insert_row(self, now_ms: int) -> None:
@@ -93,6 +103,18 @@ class AsyncDatabaseTransaction(Protocol):
 
     def check_outermost(self) -> None:
         """Refuse while a savepoint is open."""
+        ...
+
+    def mark_soon(self, number: int) -> None:
+        """Mark a message before the next statement."""
+        ...
+
+    async def mark(self) -> None:
+        """Write the marks that were not written yet."""
+        ...
+
+    async def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
         ...
 
     async def insert_row(self, now_ms: int) -> None:
@@ -150,8 +172,21 @@ class PlainTransaction(_Plain):
 
     def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
-        run(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._connection, self._block)
+        try:
+            run(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         self._unshadow = shadow_commit(self._connection, self._block.refuse_commit)
+
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Mark messages in the savepoint that is open now."""
+        run(self._block.mark(numbers), self._link)
+
+    def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
+        return run(self._block.look_for_marks(), self._link)
 
     def insert_row(self, now_ms: int) -> None:
         """Write the ledger's row as the last statement."""
@@ -186,18 +221,41 @@ class AsyncPlainTransaction(_Plain):
         self._link = link
         self._connection = connection
         self._block = block
+        self._soon = SoonMarks(connection, block, link.dialect)
         self._unshadow: Callable[[], None] = lambda: None
 
     async def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work; from here on, the connection's commit() refuses too."""
-        await run_async(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._connection, self._block)
+        try:
+            await run_async(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         self._unshadow = shadow_commit(self._connection, self._refuse)
 
     async def _refuse(self) -> None:
         self._block.refuse_commit()
 
+    def mark_soon(self, number: int) -> None:
+        """Mark a message before the next statement."""
+        self._soon.add(number)
+
+    async def mark(self) -> None:
+        """Write the marks that were not written yet."""
+        numbers = self._soon.take()
+        if numbers:
+            await run_async(self._block.mark(numbers), self._link)
+
+    async def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
+        return await self._soon.surviving(
+            lambda: run_async(self._block.look_for_marks(), self._link)
+        )
+
     async def insert_row(self, now_ms: int) -> None:
         """Write the ledger's row as the last statement."""
+        self._soon.end()
         await run_async(self._block.insert_row(now_ms), self._link)
 
     async def commit(self) -> None:
@@ -209,15 +267,18 @@ class AsyncPlainTransaction(_Plain):
 
     async def rollback(self) -> None:
         """Roll back."""
+        self._soon.take()
         await run_async(self._block.rollback(), self._link)
         self._unshadow()
 
     async def poison(self) -> None:
         """Roll back and close the connection."""
+        self._soon.take()
         await run_async(self._block.poison(), self._link)
 
     async def release(self) -> None:
         """Take our hands off; the transaction stays open."""
+        self._soon.take()
         self._block.stage = Stage.RELEASED
         self._unshadow()
 
@@ -267,9 +328,9 @@ def async_transaction_on(
 ) -> AsyncDatabaseTransaction:
     """Find the adapter for a session or connection that is awaited."""
     if _is_of("sqlalchemy", database):
-        from escrowmq.client import sqlalchemy_transactions
+        from escrowmq.client import async_sqlalchemy_transactions
 
-        return sqlalchemy_transactions.async_transaction_on(database, row, max_duration_ms)
+        return async_sqlalchemy_transactions.async_transaction_on(database, row, max_duration_ms)
     link: AsyncLink
     if _is_a("aiosqlite", "Connection", database):
         link = AioSqliteLink(database)

@@ -20,6 +20,7 @@ from escrowmq.client.asyncpg_link import opened_link
 from escrowmq.client.database_errors import CommitRefused
 from escrowmq.client.ledger_sql import SQLITE, dialect_of, unsupported
 from escrowmq.client.links import Link, SqlAlchemyLink, SqliteLink
+from escrowmq.client.open_blocks import is_in_block
 from escrowmq.client.psycopg_links import PsycopgLink
 from escrowmq.model.errors import RequestRefused, Unavailable
 
@@ -77,12 +78,18 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
 
 def _from_engine(engine: sqlalchemy.Engine, *, may_make_file: bool) -> Opener:
     dialect_of(engine.dialect.name)
+    import sqlalchemy
+
+    # The second of them gives each thread one connection, which its sessions use as well.
+    if isinstance(engine.pool, sqlalchemy.StaticPool | sqlalchemy.SingletonThreadPool):
+        raise _shared(type(engine.pool).__name__)
 
     @contextmanager
     def opened() -> Iterator[Link]:
         if not may_make_file:
             _check_file(engine)
         with engine.connect() as connection:
+            _check_free(connection.connection.driver_connection)
             yield _prepared(connection)
 
     return opened
@@ -122,6 +129,7 @@ def _bad_url() -> RequestRefused:
 @contextmanager
 def _made_link(make: Callable[[], Any]) -> Iterator[Link]:
     connection = make()
+    _check_free(connection)
     link = _link_of(connection)
     try:
         yield link
@@ -147,6 +155,21 @@ def _prepared(connection: sqlalchemy.Connection) -> Link:
         # Also where the engine's own level is AUTOCOMMIT; the pool sets it back.
         connection = connection.execution_options(isolation_level="READ COMMITTED")
     return SqlAlchemyLink(connection)
+
+
+def _check_free(connection: object) -> None:
+    """Refuse a connection that is in a block: our short transaction would commit that one."""
+    if is_in_block(connection):
+        raise _shared(type(connection).__name__)
+
+
+def _shared(kind: str) -> RequestRefused:
+    return RequestRefused(
+        "pool_shares_connection",
+        "the ledger's own transactions would commit yours: use QueuePool or NullPool, and a file"
+        " in place of :memory:",
+        kind=kind,
+    )
 
 
 def _check_file(engine: sqlalchemy.Engine) -> None:

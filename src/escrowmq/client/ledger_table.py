@@ -90,9 +90,20 @@ class SqlLedger:
     ``database`` is a URL (``sqlite:///orders.db``, ``postgresql://…`` for psycopg,
     ``postgresql+asyncpg://…``), a SQLAlchemy engine, plain or async, or a function that opens a
     connection of sqlite3 or psycopg.
+
+    With ``savepoints``, a message belongs to the savepoint that it was sent in.  That costs a
+    statement for each message.  Without, no savepoint may be rolled back after a message was sent
+    in it.
     """
 
-    def __init__(self, database: object, *, max_duration_ms: int = MAX_DURATION_MS) -> None:
+    def __init__(
+        self,
+        database: object,
+        *,
+        max_duration_ms: int = MAX_DURATION_MS,
+        savepoints: bool = True,
+    ) -> None:
+        self.savepoints = savepoints
         self._is_awaited = is_async_engine(database)
         # Inside SQLAlchemy's bridge the engine within an async one can be waited for.
         self._database: Any = database.sync_engine if self._is_awaited else database  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The user's transaction in SQLAlchemy's sessions and connections, waited for and awaited.
+"""The user's transaction in SQLAlchemy's sessions and connections that are waited for.
 
 Where the caller's own ``with`` block commits, our part hangs on SQLAlchemy's events.  A session's
 ``before_commit`` also fires for savepoints, and there is no event after a connection's COMMIT; so
@@ -9,22 +9,22 @@ finds nothing left to do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, TwoPhaseTransaction, event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, SessionTransactionOrigin, scoped_session
-from sqlalchemy.util import await_only
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, SessionTransaction, SessionTransactionOrigin, scoped_session
 
 from escrowmq.client.database_block import Row, Stage, run
 from escrowmq.client.database_transactions import (
-    AsyncDatabaseTransaction,
     DatabaseTransaction,
     Ending,
 )
 from escrowmq.client.ledger_sql import unsupported
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
+from escrowmq.client.open_blocks import Claim, already_open
+from escrowmq.client.savepoint_marks import SoonMarks
 from escrowmq.client.sqlalchemy_driver import DriverLink
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 
@@ -43,6 +43,25 @@ class _Hooks:
         if self.current is not None and not session.in_nested_transaction():
             self.current.before_session_commits()
 
+    def after_begin(
+        self, _session: Session, _transaction: SessionTransaction, connection: Connection
+    ) -> None:
+        if self.current is not None:
+            self.current.after_connection_joins(connection)
+
+    def after_transaction_create(self, session: Session, transaction: SessionTransaction) -> None:
+        if self.current is not None and self.current.is_open and transaction.nested:
+            # SQLAlchemy would wait for the first statement, and put a mark before the savepoint.
+            session.connection()
+
+    def after_commit(self, session: Session) -> None:
+        if self.current is not None and not session.in_nested_transaction():
+            self.current.after_session_commits()
+
+    def after_soft_rollback(self, _session: Session, ended: SessionTransaction) -> None:
+        if self.current is not None and ended.parent is None:
+            self.current.after_session_rolls_back()
+
     def commit(self, _connection: Connection) -> None:
         if self.current is not None:
             self.current.before_connection_commits()
@@ -53,6 +72,16 @@ class _Hooks:
 
 
 _ATTRIBUTE = "_escrowmq_hooks"
+#: In the ``info`` of a session that joins a test's transaction; ``escrowmq.testing`` puts it there.
+JOINED = "escrowmq_joins_test"
+_SESSION_EVENTS = (
+    "before_commit",
+    "after_begin",
+    "after_transaction_create",
+    "after_commit",
+    "after_soft_rollback",
+)
+_CONNECTION_EVENTS = ("commit", "rollback")
 
 
 def _hooks_of(target: Session | Connection) -> _Hooks:
@@ -60,8 +89,7 @@ def _hooks_of(target: Session | Connection) -> _Hooks:
     if hooks is None:
         hooks = _Hooks()
         setattr(target, _ATTRIBUTE, hooks)
-        names = ["before_commit"] if isinstance(target, Session) else ["commit", "rollback"]
-        for name in names:
+        for name in _SESSION_EVENTS if isinstance(target, Session) else _CONNECTION_EVENTS:
             event.listen(target, name, getattr(hooks, name))
     return hooks
 
@@ -77,6 +105,7 @@ class SqlAlchemyTransaction:
         self._before_commit: Callable[[], None] | None = None
         self._ended: Callable[[Ending], None] | None = None
         self._hooks: list[_Hooks] = []
+        self._is_joined = False
 
     def begin(self, now_ms: int) -> None:
         """Refuse at once what cannot work, and hang on the events."""
@@ -84,7 +113,10 @@ class SqlAlchemyTransaction:
         database = self._database
         if isinstance(database, Session):
             self.is_commit_owned_by_caller = _check_session(database)
-            self._link: SqlAlchemyLink = SessionLink(database)
+            self._is_joined = JOINED in database.info
+            kind = _JoinedLink if self._is_joined else SessionLink
+            self._link: SqlAlchemyLink = kind(database)
+            _check_one_connection(database)
         else:
             if isinstance(database.get_transaction(), TwoPhaseTransaction):
                 raise _two_phase()
@@ -93,11 +125,16 @@ class SqlAlchemyTransaction:
             self._link = SqlAlchemyLink(database)
         hooks = [_hooks_of(target) for target in {database, self._link.connection}]
         if any(hook.current is not None and hook.current.is_open for hook in hooks):
-            raise RequestRefused("block_already_open", "one block at a time on a connection")
+            raise already_open()
         self._block = self._row.block(
             self._link, has_hooks=True, max_duration_ms=self._max_duration_ms
         )
-        run(self._block.begin(now_ms), self._link)
+        self._claim = Claim(self._link.connection.connection.driver_connection, self._block)
+        try:
+            run(self._block.begin(now_ms), self._link)
+        except BaseException:
+            self._claim.give_up()
+            raise
         for hook in hooks:
             hook.current = self
         self._hooks = hooks
@@ -114,6 +151,19 @@ class SqlAlchemyTransaction:
                 "savepoint_open", "only at the outermost level, outside savepoints"
             )
 
+    def mark(self, numbers: Sequence[int]) -> None:
+        """Mark messages in the savepoint that is open now."""
+        run(self._block.mark(numbers), self._link)
+
+    def surviving(self) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back."""
+        return run(self._block.look_for_marks(), self._link)
+
+    def soon_marks(self) -> SoonMarks:
+        """Make the marks for a caller that cannot await; once the block has begun."""
+        driver = self._link.connection.connection.driver_connection
+        return SoonMarks(driver, self._block, self._link.dialect)
+
     def insert_row(self, now_ms: int) -> None:
         """Write the ledger's row as the last statement."""
         if self._block.stage is Stage.OPEN:
@@ -121,6 +171,7 @@ class SqlAlchemyTransaction:
                 self.check_outermost()
                 if isinstance(self._database, Session):
                     self._database.flush()
+                    _check_one_connection(self._database)
             except BaseException:
                 self.poison()
                 raise
@@ -164,8 +215,15 @@ class SqlAlchemyTransaction:
         """Call once when the transaction has ended; it must not raise."""
         self._ended = callback
 
+    def after_connection_joins(self, connection: Connection) -> None:
+        """Stop a second connection before anything is written on it."""
+        if self.is_open and connection is not self._link.connection:
+            raise _several_connections()
+
     def before_session_commits(self) -> None:
         """Do our part while the session can still flush and read; stop a commit in our block."""
+        if self._is_joined and self._block.stage is Stage.POISONED:
+            self._block.refuse_commit()
         if not self.is_open or self._block.stage is Stage.COMMITTING:
             return
         if not self.is_commit_owned_by_caller:
@@ -186,6 +244,9 @@ class SqlAlchemyTransaction:
             return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
             self._write()
+        if self._block.stage is Stage.RELEASED:
+            # No message is left to send.
+            return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.ROW_WRITTEN:
             self._commit_below()
             return
@@ -194,6 +255,18 @@ class SqlAlchemyTransaction:
         finally:
             # SQLAlchemy takes this transaction for ended now and would not roll it back.
             self.poison()
+
+    def after_session_commits(self) -> None:
+        """Tell the end of a test's session, whose commit released a savepoint."""
+        if self._is_joined and self._block.stage is Stage.ROW_WRITTEN:
+            self._block.stage = Stage.COMMITTED
+            self._end(Ending.COMMITTED)
+            self._let_go()
+
+    def after_session_rolls_back(self) -> None:
+        """Tell the end of a test's session, whose rollback went to a savepoint."""
+        if self._is_joined:
+            self.before_connection_rolls_back()
 
     def _after_the_end(self) -> None:
         """Once rolled back, a poisoned connection gets a new one below it and is free again."""
@@ -244,80 +317,49 @@ class SqlAlchemyTransaction:
                 hook.current = None
 
 
+class _JoinedLink(SessionLink):
+    """A session of a test: its transaction is a savepoint in one that the test rolls back."""
+
+    def close(self) -> None:
+        """Leave the test its connection; the session's commit is refused."""
+
+
 def _check_session(session: Session) -> bool:
     """Refuse sessions whose commit does not commit; tell whether the caller will call it."""
     if session.twophase:
         raise _two_phase()
-    if isinstance(session.get_bind(), Connection):
+    try:
+        bind = session.get_bind()
+    except UnboundExecutionError as error:
+        raise _several_connections() from error
+    if isinstance(bind, Connection) and JOINED not in session.info:
         raise RequestRefused(
-            "commit_not_ours", "the session joins a connection's transaction, which others commit"
+            "commit_not_ours",
+            "the session joins a connection's transaction, which others commit;"
+            " in a test, escrowmq.testing.join_test allows it",
         )
     current = session.get_transaction()
     return current is not None and current.origin is SessionTransactionOrigin.BEGIN
 
 
+def _check_one_connection(session: Session) -> None:
+    """Refuse a session that has begun on several connections: their COMMITs are not one."""
+    root = session.get_transaction()
+    # Each connection is there twice: by itself, and by its engine.
+    begun = root._connections.values() if root is not None else ()  # noqa: SLF001
+    if len({entry[0] for entry in begun}) > 1:
+        raise _several_connections()
+
+
+def _several_connections() -> RequestRefused:
+    return RequestRefused(
+        "several_connections",
+        "the session commits its engines one by one: use one with the ledger's engine alone",
+    )
+
+
 def _two_phase() -> RequestRefused:
     return RequestRefused("commit_not_ours", "a two-phase transaction is committed by its manager")
-
-
-class AsyncSqlAlchemyTransaction:
-    """On a session or connection that is awaited: the same, inside SQLAlchemy's own bridge."""
-
-    def __init__(
-        self, database: AsyncSession | AsyncConnection, row: Row, max_duration_ms: int
-    ) -> None:
-        self._database = database
-        if isinstance(database, AsyncSession):
-            inner: Session | Connection | None = database.sync_session
-        else:
-            inner = database.sync_connection
-        if inner is None:
-            raise RequestRefused("connection_not_started", "await the connection first")
-        self._inner = SqlAlchemyTransaction(inner, row, max_duration_ms)
-
-    @property
-    def is_commit_owned_by_caller(self) -> bool:
-        """Whether the caller's own block commits; known once it has begun."""
-        return self._inner.is_commit_owned_by_caller
-
-    async def begin(self, now_ms: int) -> None:
-        """Refuse at once what cannot work."""
-        await self._run(lambda: self._inner.begin(now_ms))
-
-    def check_outermost(self) -> None:
-        """Refuse while a savepoint is open."""
-        self._inner.check_outermost()
-
-    async def insert_row(self, now_ms: int) -> None:
-        """Write the ledger's row as the last statement."""
-        await self._run(lambda: self._inner.insert_row(now_ms))
-
-    async def commit(self) -> None:
-        """Commit, or raise: OutcomeUnknown, or the driver's own error if nothing was committed."""
-        await self._run(self._inner.commit)
-
-    async def rollback(self) -> None:
-        """Roll back."""
-        await self._run(self._inner.rollback)
-
-    async def poison(self) -> None:
-        """Roll back and throw the driver's connection away."""
-        await self._run(self._inner.poison)
-
-    async def release(self) -> None:
-        """Take our hands off."""
-        self._inner.release()
-
-    def on_before_commit(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await when the caller is about to commit."""
-        self._inner.on_before_commit(lambda: await_only(callback()))
-
-    def on_ended(self, callback: Callable[[Ending], Awaitable[None]]) -> None:
-        """Await once when the transaction has ended."""
-        self._inner.on_ended(lambda ending: await_only(callback(ending)))
-
-    async def _run(self, work: Callable[[], None]) -> None:
-        await self._database.run_sync(lambda _inner: work())
 
 
 def transaction_on(
@@ -330,17 +372,4 @@ def transaction_on(
         database = database()
     if isinstance(database, Session | Connection):
         return SqlAlchemyTransaction(database, row, max_duration_ms)
-    raise unsupported(type(database).__name__)
-
-
-def async_transaction_on(
-    database: Any,  # noqa: ANN401 -- as above
-    row: Row,
-    max_duration_ms: int,
-) -> AsyncDatabaseTransaction:
-    """Find the adapter for what is awaited."""
-    if isinstance(database, async_scoped_session):
-        database = database()
-    if isinstance(database, AsyncSession | AsyncConnection):
-        return AsyncSqlAlchemyTransaction(database, row, max_duration_ms)
     raise unsupported(type(database).__name__)

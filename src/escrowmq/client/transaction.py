@@ -86,20 +86,14 @@ class _Block(Generic[DatabaseT]):
         """What was given so far."""
         return tuple(self._order.messages)
 
-    def send(
-        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
-    ) -> Message:
-        """Send a message when, and only when, the database commits.
-
-        It leaves at the end of the block and may be changed until then; a body that is a function
-        is called there, after the session's flush.
-        """
+    def _check_takes(self) -> int:
+        """Refuse what cannot be sent; return the number that the message will have."""
         if not self._is_begun:
             raise RequestRefused("transaction_not_begun", "send within its with block")
-        self._database.check_outermost()
-        message = message_of(topic, body, fields)
-        self._order.put(message)
-        return message
+        number = self._order.check_takes()
+        if not self._ledger.savepoints:
+            self._database.check_outermost()
+        return number
 
     def __repr__(self) -> str:
         count = len(self._order.messages)
@@ -152,6 +146,25 @@ class Transaction(_Block[DatabaseT]):
     ) -> None:
         self._follow(self._steps(error))
 
+    def send(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Message:
+        """Send a message when, and only when, the database commits.
+
+        It leaves at the end of the block and may be changed until then; a body that is a function
+        is called there, after the session's flush.  Inside a savepoint it belongs to that: if the
+        savepoint is rolled back, the message is not sent.
+        """
+        number = self._check_takes()
+        message = message_of(topic, body, fields)
+        if self._ledger.savepoints:
+            self._database.mark([number])
+        self._order.put(message)
+        return message
+
+    def _surviving(self) -> frozenset[int] | None:
+        return self._database.surviving() if self._ledger.savepoints else None
+
     def _ended(self, ending: Ending) -> None:
         self._follow(self._order.ended(ending))
 
@@ -161,6 +174,7 @@ class Transaction(_Block[DatabaseT]):
             steps,
             {
                 Step.FLUSH: _flush_of(self.db),
+                Step.SURVIVING: self._surviving,
                 Step.INSERT_ROW: lambda: database.insert_row(_now_ms()),
                 Step.COMMIT: database.commit,
                 Step.ROLLBACK: database.rollback,
@@ -220,6 +234,33 @@ class AsyncTransaction(_Block[DatabaseT]):
     ) -> None:
         await self._follow(self._steps(error))
 
+    def send(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Message:
+        """Send a message when, and only when, the database commits.
+
+        As in a plain block.  With a driver that cannot be watched, such as asyncpg, use
+        ``send_async``: otherwise the block is refused at its end.
+        """
+        number = self._check_takes()
+        message = message_of(topic, body, fields)
+        if self._ledger.savepoints:
+            self._database.mark_soon(number)
+        self._order.put(message)
+        return message
+
+    async def send_async(
+        self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
+    ) -> Message:
+        """Send a message, with its place among the savepoints written at once: for any driver."""
+        message = self.send(topic, body, **fields)
+        if self._ledger.savepoints:
+            await self._database.mark()
+        return message
+
+    async def _surviving(self) -> frozenset[int] | None:
+        return await self._database.surviving() if self._ledger.savepoints else None
+
     async def _ended(self, ending: Ending) -> None:
         await self._follow(self._order.ended(ending))
 
@@ -229,6 +270,7 @@ class AsyncTransaction(_Block[DatabaseT]):
             steps,
             {
                 Step.FLUSH: self._flush,
+                Step.SURVIVING: self._surviving,
                 Step.INSERT_ROW: lambda: database.insert_row(_now_ms()),
                 Step.COMMIT: database.commit,
                 Step.ROLLBACK: database.rollback,

@@ -31,6 +31,8 @@ class Step(Enum):
 
     # In the user's database.
     FLUSH = auto()
+    #: Gives the numbers of the messages to send, or None for all.
+    SURVIVING = auto()
     INSERT_ROW = auto()
     COMMIT = auto()
     ROLLBACK = auto()
@@ -72,11 +74,15 @@ class Order:
         #: The row of a consumed message is written even if nothing is sent.
         self._is_consuming = is_consuming
         self.messages: list[Message] = []
+        #: Of each message; one that a savepoint took back leaves a gap.
+        self._numbers: list[int] = []
+        self._next_number = 0
         self.held: Held | None = None
         self.state = TransactionState.OPEN
         #: Whether the ``with`` block is still running.
         self.is_inside = True
-        self._is_full = False
+        #: Whether a message would still go out: inside the block, and while it is prepared to go.
+        self._takes_messages = True
         #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
         self._is_failure_seen = False
 
@@ -94,19 +100,25 @@ class Order:
                 return not self._is_failure_seen
         return True
 
-    def put(self, message: Message) -> None:
-        """Keep a message until the end."""
-        if self.state is not TransactionState.OPEN or self._is_full:
+    def check_takes(self) -> int:
+        """Refuse a message that would never go out; return the number of the next one."""
+        if self.state is not TransactionState.OPEN or not self._takes_messages:
             raise RequestRefused(
                 "transaction_over",
-                "its messages have left: begin another one",
+                "the block has ended: send inside it, or begin another one",
                 transaction_id=self.transaction_id,
             )
         if len(self.messages) >= MESSAGES_MAX:
             raise RequestRefused(
                 "too_many_messages", "use several transactions", messages_max=MESSAGES_MAX
             )
+        return self._next_number
+
+    def put(self, message: Message) -> None:
+        """Keep a message until the end."""
+        self._numbers.append(self.check_takes())
         self.messages.append(message)
+        self._next_number += 1
 
     def leave_block(self, error: BaseException | None, *, is_commit_owned_by_caller: bool) -> Steps:
         """The ``with`` block is over."""
@@ -121,16 +133,17 @@ class Order:
     def end(self) -> Steps:
         """The block has come to its end without an error, and the commit is ours."""
         self.is_inside = False
+        try:
+            yield from self._prepare()
+            yield from self._hold()
+        except BaseException:
+            yield from self._roll_back()
+            raise
         if not self.messages and not self._is_consuming:
             self.state = TransactionState.UNKNOWN
             yield Step.COMMIT_ALONE
             self.state = TransactionState.COMMITTED
             return
-        try:
-            yield from self._hold()
-        except BaseException:
-            yield from self._roll_back()
-            raise
         try:
             yield Step.INSERT_ROW
         except BaseException:
@@ -152,6 +165,7 @@ class Order:
     def fail(self) -> Steps:
         """The block has raised, and the commit would have been ours."""
         self.is_inside = False
+        self._takes_messages = False
         yield from self._roll_back()
 
     # The caller commits, later.
@@ -159,12 +173,14 @@ class Order:
     def leave(self) -> Steps:
         """The block has come to its end without an error; the caller goes on and will commit."""
         self.is_inside = False
+        self._takes_messages = False
         if not self.messages and not self._is_consuming:
             yield Step.RELEASE
 
     def leave_failed(self) -> Steps:
         """The block has raised: whoever catches that must not commit half of the work."""
         self.is_inside = False
+        self._takes_messages = False
         yield Step.POISON
 
     def before_commit(self) -> Steps:
@@ -176,6 +192,10 @@ class Order:
                 **self._names(),
             )
         self._is_failure_seen = True
+        yield from self._prepare()
+        if not self.messages and not self._is_consuming:
+            yield Step.RELEASE
+            return
         yield from self._hold()
         yield Step.INSERT_ROW
 
@@ -193,12 +213,36 @@ class Order:
 
     # Both.
 
-    def _hold(self) -> Steps:
+    def _prepare(self) -> Steps:
+        """Make the bodies of the messages that are to go; a savepoint may have taken all back."""
+        if not self.messages:
+            self._takes_messages = False
+            return
+        # The session's own listeners may send while it is flushed, and so may bodies' functions.
+        self._takes_messages = True
         yield Step.FLUSH
-        # The loop also finds what a body's function sends.
+        yield from self._drop_rolled_back()
+        has_functions = False
         for message in self.messages:
+            has_functions |= callable(message.body)
             message.body = message.payload()
-        self._is_full = True
+        self._takes_messages = False
+        if has_functions:
+            yield from self._drop_rolled_back()
+
+    def _drop_rolled_back(self) -> Steps:
+        surviving = yield Step.SURVIVING
+        if surviving is None:
+            return
+        kept = [
+            (number, message)
+            for number, message in zip(self._numbers, self.messages, strict=True)
+            if number in surviving
+        ]
+        self._numbers = [number for number, _ in kept]
+        self.messages = [message for _, message in kept]
+
+    def _hold(self) -> Steps:
         if not self.messages:
             return
         try:

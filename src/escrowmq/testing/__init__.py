@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from escrowmq.testing.engine import Engine
     from escrowmq.testing.faulty_disk import FaultyDisk
     from escrowmq.testing.in_process import AsyncInProcessBroker, InProcessBroker
+    from escrowmq.testing.joined import join_test
     from escrowmq.testing.memory_engine import MemoryEngine
     from escrowmq.testing.memory_table import MemoryTable
     from escrowmq.testing.settler import AnsweringEngine, Settler
@@ -29,6 +30,7 @@ __all__ = [
     "MemoryEngine",
     "MemoryTable",
     "Settler",
+    "join_test",
     "message",
 ]
 
@@ -42,6 +44,7 @@ _HOMES = {
     "MemoryEngine": "memory_engine",
     "MemoryTable": "memory_table",
     "Settler": "settler",
+    "join_test": "joined",
     "message": "calls",
 }
 

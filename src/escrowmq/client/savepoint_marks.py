@@ -1,0 +1,224 @@
+"""Marks that tell which messages of a block survived their savepoints.
+
+A savepoint made by hand cannot be seen from outside.  So each message leaves a mark in the user's
+own transaction: a rollback to a savepoint takes back the marks that were made after it, together
+with the rows.  At the end of the block, the messages that still have their mark are sent.
+
+PostgreSQL keeps the marks in a setting that is local to the transaction, SQLite in a temporary
+table of the connection.  Neither needs a table in the user's database, takes a lock, or is seen by
+another transaction (``docs/adr/0022-messages-belong-to-their-savepoint.md``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.client.ledger_sql import POSTGRESQL, Dialect
+from escrowmq.client.links import Result
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from escrowmq.client.database_block import Block
+
+Statement = tuple[str, tuple[str, ...]]
+
+_PG_MARKS = "coalesce(current_setting('escrowmq.sent', true), '')"
+_PG_MARK = f"SELECT set_config('escrowmq.sent', {_PG_MARKS} || CAST(? AS text), true)"
+_PG_READ = f"SELECT {_PG_MARKS}"
+_PG_FORGET = "SELECT set_config('escrowmq.sent', '', true)"
+
+# Made each time: a rollback to a savepoint may have taken the table back.
+_SQLITE_TABLE = "CREATE TEMP TABLE IF NOT EXISTS escrowmq_marker (number integer PRIMARY KEY)"
+_SQLITE_MARK = "INSERT INTO temp.escrowmq_marker SELECT value FROM json_each(?)"
+_SQLITE_READ = "SELECT number FROM temp.escrowmq_marker"
+_SQLITE_FORGET = "DELETE FROM temp.escrowmq_marker"
+
+
+def marking(dialect: Dialect, numbers: Iterable[int]) -> list[Statement]:
+    """Return the statements that mark messages."""
+    if dialect is POSTGRESQL:
+        return [(_PG_MARK, ("".join(f"{number}," for number in numbers),))]
+    return [(_SQLITE_TABLE, ()), (_SQLITE_MARK, (json.dumps(list(numbers)),))]
+
+
+def reading(dialect: Dialect) -> list[Statement]:
+    """Return the statements of which the last one reads the marks."""
+    return [(_PG_READ, ())] if dialect is POSTGRESQL else [(_SQLITE_TABLE, ()), (_SQLITE_READ, ())]
+
+
+def forgetting(dialect: Dialect) -> Statement:
+    """Return the statement that deletes all marks."""
+    return (_PG_FORGET if dialect is POSTGRESQL else _SQLITE_FORGET), ()
+
+
+def numbers_in(dialect: Dialect, found: Result) -> frozenset[int]:
+    """Return the messages whose marks were read."""
+    if dialect is POSTGRESQL:
+        return frozenset(map(int, found.rows[0][0].split(",")[:-1]))
+    return frozenset(row[0] for row in found.rows)
+
+
+class SoonMarks:
+    """Marks of an awaited connection that are written before its next statement.
+
+    ``tx.send`` cannot await.  Savepoints change by statements alone, so a mark that is written
+    before the next statement is in the right one.  If no statement follows, none is needed.
+    """
+
+    def __init__(self, connection: object, block: Block, dialect: Dialect) -> None:
+        # A pool of asyncpg's gives a connection in a wrapper.
+        self._connection: Any = getattr(connection, "_con", connection)
+        self._block = block
+        self._dialect = dialect
+        self._numbers: list[int] = []
+        self._is_any_lost = False
+        self._method = _method_of(self._connection)
+        self._protocol: Any = None
+
+    def add(self, number: int) -> None:
+        """Keep a mark until the next statement."""
+        self._block.check_open()
+        self._numbers.append(number)
+        if self._method == "wait":
+            self._connection.wait = self._before_psycopg
+        elif self._method == "_execute":
+            self._connection._execute = self._before_aiosqlite  # noqa: SLF001
+        elif self._method == "_protocol" and self._protocol is None:
+            self._protocol = self._connection._protocol  # noqa: SLF001
+            self._connection._protocol = _Watched(  # noqa: SLF001
+                self._protocol, self._before_asyncpg
+            )
+
+    def take(self) -> list[int]:
+        """Return what is not written, and let statements pass as before."""
+        taken, self._numbers = self._numbers, []
+        if self._method == "_protocol":
+            # A connection that broke has none any more.
+            if isinstance(self._connection._protocol, _Watched):  # noqa: SLF001
+                self._connection._protocol = self._protocol  # noqa: SLF001
+            self._protocol = None
+        elif self._method:
+            vars(self._connection).pop(self._method, None)
+        return taken
+
+    async def surviving(self, look: Callable[[], Awaitable[frozenset[int]]]) -> frozenset[int]:
+        """Find the messages whose savepoints were not rolled back; ``look`` reads the marks."""
+        # What no statement has followed needs no mark.
+        unwritten = frozenset(self._unwritten())
+        self._block.surviving = await look() | unwritten
+        return self._block.surviving
+
+    def end(self) -> None:
+        """Write no more marks: the messages are held."""
+        self._block.surviving -= frozenset(self.take())
+
+    def _unwritten(self) -> Sequence[int]:
+        if self._is_any_lost or (self._numbers and not self._method):
+            raise RequestRefused(
+                "send_not_marked",
+                "this driver needs 'await tx.send_async(…)', or SqlLedger(…, savepoints=False)"
+                " if you use no savepoints",
+            )
+        return self._numbers
+
+    async def _before_psycopg(self, steps: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Stand in for the connection's wait(), which every statement comes through."""
+        from psycopg.pq import TransactionStatus
+
+        connection, wait = self._connection, type(self._connection).wait
+        status = connection.pgconn.transaction_status
+        # In a pipeline the mark is queued; otherwise an active connection is inside a COPY.
+        if connection._pipeline is not None or status != TransactionStatus.ACTIVE:  # noqa: SLF001
+            numbers = self.take()
+            # A transaction that has failed can only be rolled back, and its messages with it.
+            if status not in {TransactionStatus.INERROR, TransactionStatus.IDLE}:
+                ((sql, (marks,)),) = marking(self._dialect, numbers)
+                command = sql.replace("?", f"'{marks}'").encode()
+                await self._write(
+                    lambda: wait(connection, connection._exec_command(command))  # noqa: SLF001
+                )
+        return await wait(connection, steps, *rest, **named)
+
+    async def _before_aiosqlite(self, work: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
+        """Stand in for the connection's queue of work, which every statement goes through."""
+        connection, queue = self._connection, type(self._connection)._execute  # noqa: SLF001
+        numbers = self.take()
+        if connection.in_transaction:
+            below = connection._conn  # noqa: SLF001
+            for statement in marking(self._dialect, numbers):
+                await self._write(partial(queue, connection, below.execute, *statement))
+        return await queue(connection, work, *rest, **named)
+
+    async def _before_asyncpg(self, protocol: Any) -> None:  # noqa: ANN401 - compiled, untyped
+        """Come before the next request to the server."""
+        has_failed = sys.modules["asyncpg"].InFailedSQLTransactionError
+        numbers = self.take()
+        if not numbers or not protocol.is_in_transaction():
+            return
+        ((sql, (marks,)),) = marking(self._dialect, numbers)
+
+        async def mark() -> None:
+            # As above, what was sent in a transaction that has failed is rolled back with it.
+            with suppress(has_failed):
+                await protocol.query(sql.replace("?", f"'{marks}'"), None)
+
+        await self._write(mark)
+
+    async def _write(self, work: Callable[[], Any]) -> None:
+        self._block.note_marked()
+        # An interrupted statement may have been done or not: which messages survive is unknown.
+        self._is_any_lost, was_lost = True, self._is_any_lost
+        await work()
+        self._is_any_lost = was_lost
+
+
+#: What asyncpg asks a server for; the rest of its protocol leaves the transaction alone.
+_ASYNCPG_REQUESTS = frozenset(
+    {
+        "query",
+        "prepare",
+        "bind",
+        "bind_execute",
+        "bind_execute_many",
+        "execute",
+        "copy_in",
+        "copy_out",
+    }
+)
+
+
+class _Watched:
+    """Stands in for the protocol of an asyncpg connection, which has no attributes to spare."""
+
+    def __init__(self, protocol: Any, before: Callable[[Any], Awaitable[None]]) -> None:  # noqa: ANN401
+        self._protocol = protocol
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the protocol has
+        found = getattr(self._protocol, name)
+        if name not in _ASYNCPG_REQUESTS:
+            return found
+
+        async def request(*values: Any, **named: Any) -> Any:  # noqa: ANN401
+            await self._before(self._protocol)
+            return await found(*values, **named)
+
+        return request
+
+
+def _method_of(connection: object) -> str:
+    """Name the part of a driver's connection that all its statements come through."""
+    psycopg, aiosqlite = sys.modules.get("psycopg"), sys.modules.get("aiosqlite")
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is not None and isinstance(connection, asyncpg.Connection):
+        return "_protocol"
+    if psycopg is not None and isinstance(connection, psycopg.AsyncConnection):
+        return "wait"
+    if aiosqlite is not None and isinstance(connection, aiosqlite.Connection):
+        return "_execute"
+    return ""

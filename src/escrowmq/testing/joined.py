@@ -1,0 +1,42 @@
+"""Sessions that join a test's own transaction, which is rolled back when the test is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from escrowmq.client.ledger_sql import SQLITE
+from escrowmq.client.links import SqlAlchemyLink
+from escrowmq.client.sqlalchemy_transactions import JOINED
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def join_test(session: Session) -> Session:
+    """Let blocks take part in a session that joins a test's transaction; return the session.
+
+    ``session`` is bound to a connection on which the test has begun a transaction, with
+    ``join_transaction_mode="create_savepoint"``.  Its commit releases a savepoint, and the block
+    takes that for the COMMIT: messages become visible at the test's broker.  The rollback after the
+    test takes the rows and the ledger's row back, and leaves the messages, so this is for tests
+    alone.  For an AsyncSession: ``await session.run_sync(join_test)``.
+    """
+    connection = session.get_bind()
+    if (
+        not isinstance(connection, Connection)
+        or not connection.in_transaction()
+        or session.join_transaction_mode != "create_savepoint"
+    ):
+        raise RequestRefused(
+            "session_joins_nothing",
+            "bind it to a connection that has begun, with join_transaction_mode='create_savepoint'",
+        )
+    link = SqlAlchemyLink(connection)
+    if link.dialect is SQLITE and not link.is_in_transaction:
+        # Its driver begins before the first write alone: the savepoint would be the transaction.
+        link.execute("BEGIN")
+    session.info[JOINED] = True
+    return session
