@@ -64,7 +64,7 @@ async def below(db: Any) -> AsyncIterator[None]:
 
 WAYS = [
     pytest.param(kind, hand, way, id=f"{kind}-{hand}-{way.__name__}")
-    for kind in ("file_shop", "postgres_shop")
+    for kind in ("file_shop", "postgres_shop", "asyncpg_shop")
     for hand in ASYNC_HANDS
     for way in (by_hand, by_library, below)
     if (kind, hand, way) != ("file_shop", "driver", by_library)

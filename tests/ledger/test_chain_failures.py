@@ -230,3 +230,44 @@ def test_a_block_is_entered_once(shop: Shop, producer: Producer) -> None:
                 hand.execute("SELECT 1")
             with refused("transaction_over"), block:
                 pytest.fail("it is over")
+
+
+def test_a_producers_block_inside_a_consumers_leaves_nothing_half_done(
+    shop: Shop, broker: InProcessBroker, producer: Producer
+) -> None:
+    with (
+        driver_hand(shop) as hand,
+        refused("block_already_open"),
+        consumer.transaction(hand.db, delivery()),
+    ):
+        hand.place(1)
+        with producer.transaction(hand.db) as tx:
+            tx.send(SHIPPED, b"1")
+    assert (shop.orders(), rows(shop), shipped(broker)) == (set(), 0, [])
+    with (
+        driver_hand(shop) as hand,
+        consumer.transaction(hand.db, delivery(), producer=producer) as chain,
+    ):
+        hand.place(1)
+        chain.send(SHIPPED, b"1")
+    assert (shop.orders(), consumed(shop), shipped(broker)) == ({1}, {"m-1"}, [1])
+
+
+@pytest.mark.parametrize("others", [(), (2,)])
+def test_a_chains_message_goes_with_its_savepoint(
+    shop: Shop, broker: InProcessBroker, producer: Producer, others: tuple[int, ...]
+) -> None:
+    """Also if it was the only one: the consumed row is written all the same."""
+    with (
+        driver_hand(shop) as hand,
+        consumer.transaction(hand.db, delivery(), producer=producer) as chain,
+    ):
+        hand.execute("SAVEPOINT mine")
+        hand.place(1)
+        chain.send(SHIPPED, b"1")
+        hand.execute("ROLLBACK TO SAVEPOINT mine")
+        for number in others:
+            hand.place(number)
+            chain.send(SHIPPED, str(number).encode())
+    assert (shop.orders(), shipped(broker)) == (set(others), list(others))
+    assert consumed(shop) == {"m-1"}

@@ -215,6 +215,10 @@ class SqlAlchemyTransaction:
         """Call once when the transaction has ended; it must not raise."""
         self._ended = callback
 
+    @property
+    def _is_released(self) -> bool:
+        return self._block.stage is Stage.RELEASED
+
     def after_connection_joins(self, connection: Connection) -> None:
         """Stop a second connection before anything is written on it."""
         if self.is_open and connection is not self._link.connection:
@@ -244,7 +248,7 @@ class SqlAlchemyTransaction:
             return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.OPEN:
             self._write()
-        if self._block.stage is Stage.RELEASED:
+        if self._is_released:
             # No message is left to send.
             return
         if self.is_commit_owned_by_caller and self._block.stage is Stage.ROW_WRITTEN:
