@@ -9,6 +9,7 @@ from typing import Any
 import aiosqlite
 import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import psycopg
+import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -69,3 +70,8 @@ async def begun(shop: Shop, db: object) -> AsyncDatabaseTransaction:
 async def commit(db: Any) -> None:
     """As the user would; asyncpg has no commit() of a connection."""
     await (db.execute("COMMIT") if isinstance(db, asyncpg.Connection) else db.commit())
+
+
+every_async_shop = pytest.mark.parametrize(
+    "shop", ["sqlite", "postgresql", "asyncpg"], indirect=True
+)

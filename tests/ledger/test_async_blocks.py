@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import aiosqlite
 import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
@@ -258,6 +259,21 @@ async def test_what_cannot_work_is_refused_at_once(shop: Shop) -> None:
     async with AsyncSession(engine) as db, db.begin_nested():
         with refused("savepoint_open"):
             await begin(shop, db, new_id())
+
+
+async def test_autocommit_and_a_drivers_own_block_are_refused_at_once(
+    file_shop: Shop, postgres_shop: Shop
+) -> None:
+    async with aiosqlite.connect(file_shop.path, isolation_level=None) as db:
+        with refused("autocommit_connection"):
+            await begin(file_shop, db, new_id())
+    connect = psycopg.AsyncConnection.connect
+    async with await connect(postgres_shop.url, autocommit=True) as db:
+        with refused("autocommit_connection"):
+            await begin(postgres_shop, db, new_id())
+    async with await connect(postgres_shop.url) as db, db.transaction():
+        with refused("commit_not_ours"):
+            await begin(postgres_shop, db, new_id())
 
 
 async def test_a_scoped_session_is_a_session(shop: Shop) -> None:

@@ -13,7 +13,7 @@ from escrowmq.client import database_block, transaction
 from escrowmq.client.producer import AsyncProducer, Producer
 from escrowmq.client.transaction_order import TransactionState, follow
 from escrowmq.testing import InProcessBroker
-from tests.ledger.async_hands import place
+from tests.ledger.async_hands import every_async_shop, place
 from tests.ledger.chains import (
     SHIPPED,
     AsyncOpened,
@@ -74,6 +74,7 @@ def test_a_message_is_consumed_and_another_sent_in_one_transaction(
     assert not broker.undecided()
 
 
+@every_async_shop
 @every_async_way
 async def test_the_same_where_the_database_is_awaited(
     shop: Shop, broker: InProcessBroker, async_producer: AsyncProducer, opened: AsyncOpened

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
+from tests.ledger.async_hands import ASYNC_HANDS, every_async_shop, place
 from tests.ledger.market import PAID, in_thread, market, pay
 from tests.ledger.shops import HANDS, Order, Shop, refused
 
@@ -120,3 +121,17 @@ async def test_a_bodys_function_may_still_send(
 
         await in_thread(sell)
         await there.agrees({1, 2})
+
+
+@every_async_shop
+@pytest.mark.parametrize("opened", ASYNC_HANDS.values(), ids=ASYNC_HANDS)
+async def test_send_after_a_block_that_was_awaited_is_refused(
+    shop: Shop, tmp_path: Path, opened: Any
+) -> None:
+    async with market(shop, tmp_path) as there, opened(shop) as db:
+        async with there.async_producer().transaction(db) as tx:
+            await place(db, 1)
+            tx.send(PAID, b"1")
+        with refused("transaction_over"):
+            tx.send(PAID, b"2")
+        assert shop.orders() == there.paid() == {1}

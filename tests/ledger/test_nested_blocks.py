@@ -12,7 +12,7 @@ import pytest
 from escrowmq.client.consumer import AsyncConsumer, Consumer
 from escrowmq.model.errors import EscrowError
 from tests.ledger import async_hands
-from tests.ledger.async_hands import ASYNC_HANDS, place
+from tests.ledger.async_hands import ASYNC_HANDS, every_async_shop, place
 from tests.ledger.deliveries import consumed, delivery
 from tests.ledger.market import PAID, in_thread, market
 from tests.ledger.shops import HANDS, Hand, Shop, refused
@@ -102,6 +102,7 @@ async def test_a_consumers_block_and_a_producers_do_not_nest(
         assert consumed(shop) == {"m-1", "m-3"}
 
 
+@every_async_shop
 @every_async_hand
 async def test_blocks_that_are_awaited_do_not_nest(
     shop: Shop, tmp_path: Path, opened: async_hands.Opened
