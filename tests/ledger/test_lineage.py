@@ -204,6 +204,50 @@ def test_a_late_decision_does_not_reach_a_stranger(
         assert paid(broker) == []
 
 
+def test_a_producer_that_is_asked_after_a_restore_does_not_guess_either(
+    shop: Shop, tmp_path: Path
+) -> None:
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    with brokers(data, shop) as broker, hasty_producer(broker, shop) as producer:
+        with before_decisions(producer, lambda: raw_copy(data, restored, broker)):
+            pay(shop, producer, 1)
+        producer.clean_ledger()
+    # The broker cannot read the ledger: it asks the producer, which can.
+    with InProcessBroker(data=restored) as broker, hasty_producer(broker, shop) as producer:
+        producer.start()
+        lost = hold(shop, broker, producer)
+        broker.advance(seconds=HOUR_S)
+        assert len(broker.run_checks().asked) == 2
+        (left,) = broker.undecided()
+        assert left.transaction_id != lost
+        assert shop.outcomes() == {lost: "rolled_back"}
+
+
+def test_a_tail_that_a_power_cut_took_parks_what_may_have_been_swept(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """With durability = "os" the decision was confirmed, and swept, before it was on the disk."""
+    data, left = tmp_path / "data", tmp_path / "left"
+    ends: list[int] = []
+    with brokers(data, shop) as broker, shop_producer(broker, shop) as producer:
+
+        def note_end() -> None:
+            with OwnCalls(broker.broker_address) as calls:
+                ends.append(status(calls).log_end)
+
+        with before_decisions(producer, note_end):
+            pay(shop, producer, 1)
+        assert producer.clean_ledger() == 1
+        raw_copy(data, left, broker)
+    (segment,) = (left / "store" / "commitlog").iterdir()
+    with segment.open("r+b") as file:
+        file.truncate(ends[0])
+    with brokers(left, shop) as broker:
+        broker.advance(seconds=HOUR_S)
+        assert len(broker.run_checks().parked) == 1
+        assert shop.outcomes() == {}, "no fence was written"
+
+
 def test_a_repair_that_drops_decisions_parks_what_may_have_been_swept(
     shop: Shop, tmp_path: Path
 ) -> None:
@@ -250,6 +294,11 @@ def test_a_ledger_that_version_1_swept_counts_as_swept_before_the_first_epoch(
 
 def shop_producer(broker: InProcessBroker, shop: Shop) -> Producer:
     return Producer(broker.address, GROUP, ledger=shop.ledger())
+
+
+def hasty_producer(broker: InProcessBroker, shop: Shop) -> Producer:
+    """Its deadlines pass at once, on its own clock too."""
+    return Producer(broker.address, GROUP, ledger=shop.ledger(), max_duration_s=0.001)
 
 
 def hold(shop: Shop, broker: InProcessBroker, producer: Producer) -> str:
