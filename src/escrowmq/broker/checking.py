@@ -56,6 +56,9 @@ their answers would come all at once."""
 TRIES_MAX = 3
 """Producers that a back-check is sent to until a socket takes it."""
 COUNT_AGAIN_S = 0.01
+CHECK_EPOCHS_MAX = 16
+"""Epochs that a back-check names.  They come by the thousand; fewer epochs make the answer more
+careful, never wrong."""
 
 Told = Callable[[VerdictOutcome], None]
 ToldAll = Callable[[list[VerdictOutcome]], None]
@@ -249,7 +252,7 @@ class Checking:
         if not store.core.names.origins[half.origin].ledger:
             return {}
         return {
-            "lineage": store.core.lineage.encode(),
+            "lineage": store.core.lineage.newest(CHECK_EPOCHS_MAX).encode(),
             "log_end": store.settled,
             "half_end": store.settled_rows,
         }
