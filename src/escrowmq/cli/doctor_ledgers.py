@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.client.databases import cutting, opener_of, reading
 from escrowmq.client.janitor import FENCE_KEPT_MS
+from escrowmq.client.ledger_marks import read_version
 from escrowmq.client.ledger_sql import NUMBER_VALUE
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.ledger_config import masked
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def of_link(check: str, link: Link, now_ms: int) -> Iterator[Finding]:
         return
     uuid, is_read_only, is_standby = rows[0]
     yield ok(check, f"{link.dialect.name}, UUID {uuid}")
+    yield _version(f"{check} version", link)
     if is_standby or is_read_only:
         yield problem(
             f"{check} primary",
@@ -74,6 +76,13 @@ def of_link(check: str, link: Link, now_ms: int) -> Iterator[Finding]:
         )
     yield from _settings(f"{check} durability", link)
     yield _janitor(f"{check} janitor", link, now_ms)
+
+
+def _version(check: str, link: Link) -> Finding:
+    try:
+        return ok(check, str(read_version(link).version))
+    except RequestRefused as refused:
+        return problem(check, str(refused), "until then its transactions wait")
 
 
 def _settings(check: str, link: Link) -> Iterator[Finding]:

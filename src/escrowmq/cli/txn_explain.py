@@ -93,6 +93,7 @@ def _parked(events: Sequence[EventRow], told: StatusAnswer) -> Iterator[str]:
     meaning = {
         "exhausted": f"its producers were asked {told.checks_max} times and gave no outcome",
         "past_retention": f"nobody had decided it after {duration(told.park_after_ms)}",
+        "maybe_swept": "the broker's history went back, and the ledger's row may have been deleted",
     }.get(why, why)
     yield f"It was parked ({why}): {meaning}. It is kept and not delivered."
     yield "No check comes by itself. escrowmq txn resume has it checked again, from the first one;"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from escrowmq.client import ledger_sql
 from escrowmq.client.links import Link
 from escrowmq.model.errors import RequestRefused
-from escrowmq.model.lineage import Sight, decode_lineage
+from escrowmq.model.lineage import Lineage, Sight, decode_lineage
 
 MAYBE_SWEPT = "maybe_swept"
 """The row may have been swept in another history: nobody can tell whether it was there."""
@@ -37,11 +37,7 @@ class Marks(NamedTuple):
         if sight is None:
             is_swept = bool(self.sights) or self.is_swept_unmarked
             return Limits(0, NO_LINEAGE if is_swept else "")
-        swept_below = 0
-        first = sight.lineage.first_epoch
-        if self.is_swept_unmarked and first is not None:
-            # Its history before that may be another one than the ledger's.
-            swept_below = first.half_offset
+        swept_below = self._unmarked_below(sight.lineage)
         reason = ""
         for mark in self.sights:
             if mark.store_id != sight.store_id:
@@ -52,6 +48,18 @@ class Marks(NamedTuple):
             elif mark.log_end > sight.log_end:
                 reason = SWEPT_MEANWHILE
         return Limits(swept_below, reason)
+
+    def _unmarked_below(self, lineage: Lineage) -> int:
+        """Half messages below this offset may have been swept without a mark.
+
+        Brokers without epochs let SDKs of version 1 sweep, also in a ledger that was made later
+        than version 1.  Brokers with epochs refuse them.
+        """
+        first = lineage.first_epoch
+        if first is not None:
+            return first.half_offset
+        # The lineage has dropped its first epoch: the oldest one that it names is later.
+        return lineage.epochs[0].half_offset if self.is_swept_unmarked else 0
 
 
 class Limits(NamedTuple):
@@ -100,14 +108,19 @@ class LedgerVersion(NamedTuple):
     is_swept_unmarked: bool
 
 
-def read_version(link: Link) -> LedgerVersion:
-    """Read it, or say what to do about a ledger of another version."""
+#: A ledger of version 1 has no table that tells its version; its sweeps left no marks.
+VERSION_1 = LedgerVersion(1, is_swept_unmarked=True)
+
+
+def stated_version(link: Link) -> LedgerVersion:
+    """Read the version of the tables, older or current; a newer one is refused."""
     if not link.execute(link.dialect.has_version_table).rows:
-        raise RequestRefused(
-            "ledger_outdated",
-            "its tables are of version 1: run `escrowmq ledger migrate`, or SqlLedger(…).create()",
-        )
-    ((version, is_swept_unmarked),) = link.execute(ledger_sql.READ_VERSION).rows
+        return VERSION_1
+    rows = link.execute(ledger_sql.READ_VERSION).rows
+    if not rows:
+        # A migration tool made the table, and stopped before its row.
+        return VERSION_1
+    ((version, is_swept_unmarked),) = rows
     if version > ledger_sql.VERSION:
         raise RequestRefused(
             "ledger_version_unknown",
@@ -116,3 +129,16 @@ def read_version(link: Link) -> LedgerVersion:
             known=ledger_sql.VERSION,
         )
     return LedgerVersion(version, bool(is_swept_unmarked))
+
+
+def read_version(link: Link) -> LedgerVersion:
+    """Read the version of the tables; every other one than the current is refused."""
+    found = stated_version(link)
+    if found.version < ledger_sql.VERSION:
+        raise RequestRefused(
+            "ledger_outdated",
+            "run `escrowmq ledger migrate`, or SqlLedger(…).migrate()",
+            version=found.version,
+            needed=ledger_sql.VERSION,
+        )
+    return found

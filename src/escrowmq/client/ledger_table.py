@@ -9,8 +9,9 @@ reasons.  Importing this imports no database driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
 
 from escrowmq.client import janitor, ledger_checks
 from escrowmq.client.database_block import MAX_DURATION_MS, Row
@@ -32,7 +33,7 @@ from escrowmq.client.databases import (
 from escrowmq.client.janitor import Confirm, Confirmed
 from escrowmq.client.ledger_block import RowFacts, missing
 from escrowmq.client.ledger_checks import Answer, Answers, Outcome, Question
-from escrowmq.client.ledger_marks import read_version
+from escrowmq.client.ledger_marks import read_version, stated_version
 from escrowmq.client.ledger_sql import FORGET_UUID, ddl_statements
 from escrowmq.client.links import Link
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
@@ -43,6 +44,7 @@ __all__ = [
     "AsyncDatabaseTransaction",
     "DatabaseTransaction",
     "Ending",
+    "Migrated",
     "Outcome",
     "Question",
     "SqlLedger",
@@ -84,6 +86,14 @@ def create(database: object) -> str:
     return SqlLedger(database).create()
 
 
+class Migrated(NamedTuple):
+    """A ledger whose tables are of the current version now."""
+
+    uuid: str
+    version_before: int
+    version: int
+
+
 class SqlLedger:
     """A ledger in an SQL database.
 
@@ -119,6 +129,14 @@ class SqlLedger:
         """Make the tables where they are missing; return the ledger's UUID."""
         opener = opener_of(self._database, may_make_file=True)
         return await self._run(lambda _opener: _create(opener))
+
+    def migrate(self) -> Migrated:
+        """Bring a ledger's tables to the current version; unlike ``create``, never make one."""
+        return _migrate(self._waited_for(self._opener))
+
+    async def migrate_async(self) -> Migrated:
+        """Bring a ledger's tables to the current version; unlike ``create``, never make one."""
+        return await self._run(_migrate)
 
     def uuid(self) -> str:
         """Return the UUID that the half messages will name; read once from the database."""
@@ -253,26 +271,56 @@ class SqlLedger:
 
 def _create(opener: Opener) -> str:
     with opener() as link, writing(link, START_WAIT_MS):
-        dialect = link.dialect
-        for statement in dialect.exclude:
-            link.execute(statement)
-        making = ddl_statements(dialect.name)
-        if not link.execute(dialect.has_rows_table).rows:
-            # If its rows are lost, it is another ledger: under the old UUID each of them would be
-            # taken for a transaction that never committed, and fenced off.
-            making += [FORGET_UUID, *making]
-        for statement in making:
-            link.execute(statement)
-        return _uuid_of(link)
+        _begin_making(link)
+        return _made(link)
+
+
+def _migrate(opener: Opener) -> Migrated:
+    with telling_faults(), opener() as link, writing(link, START_WAIT_MS):
+        _begin_making(link)
+        if not link.execute(link.dialect.has_rows_table).rows:
+            raise RequestRefused(
+                "ledger_missing", "make a ledger with SqlLedger(…).create(), or restore its table"
+            )
+        uuid_of(link)
+        before = stated_version(link)
+        # Also where the version is current: a migration tool may have stopped half way.
+        uuid = _made(link)
+        return Migrated(uuid, before.version, read_version(link).version)
+
+
+def _begin_making(link: Link) -> None:
+    """Keep others from making the tables at the same time, and refuse those of a newer release."""
+    for statement in link.dialect.exclude:
+        link.execute(statement)
+    stated_version(link)
+
+
+def _made(link: Link) -> str:
+    """Run every statement that makes or updates the tables; return the ledger's UUID."""
+    making = ddl_statements(link.dialect.name)
+    if not link.execute(link.dialect.has_rows_table).rows:
+        # If its rows are lost, it is another ledger: under the old UUID each of them would be
+        # taken for a transaction that never committed, and fenced off.
+        making += [FORGET_UUID, *making]
+    for statement in making:
+        link.execute(statement)
+    return uuid_of(link)
 
 
 def _read_uuid(opener: Opener) -> str:
+    with telling_faults(), opener() as link, reading(link, START_WAIT_MS):
+        found = uuid_of(link)
+        read_version(link)
+        return found
+
+
+@contextmanager
+def telling_faults() -> Iterator[None]:
+    """Turn a driver's error into ours."""
     try:
-        with opener() as link, reading(link, START_WAIT_MS):
-            found = _uuid_of(link)
-            read_version(link)
-            return found
-    except EscrowError:
+        yield
+    except (EscrowError, ImportError):
         raise
     except Exception as error:
         if failure_of(error) is Failure.NO_TABLE:
@@ -280,7 +328,8 @@ def _read_uuid(opener: Opener) -> str:
         raise Unavailable("ledger_unreachable", cause=str(error)) from error
 
 
-def _uuid_of(link: Link) -> str:
+def uuid_of(link: Link) -> str:
+    """Read the ledger's UUID, inside a transaction."""
     rows = link.execute(link.dialect.probe).rows
     if len(rows) != 1:
         raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")

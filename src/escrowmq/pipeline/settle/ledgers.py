@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from escrowmq.client.database_errors import failure_of
 from escrowmq.client.databases import cutting, opener_of, reading
+from escrowmq.client.ledger_marks import read_version
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.pipeline.ledger_config import LedgerConfig, masked
 
@@ -126,25 +127,28 @@ class _Database:
 
     def _asking(self) -> None:
         try:
-            uuid, is_standby = self._read()
+            self._last = self._read()
         except Exception as error:  # noqa: BLE001 -- whatever failed, it cannot be asked
             fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
             # The UUID is remembered: look-ups check it themselves, each time.
             self._last = _Found(self._last.uuid, fault, str(error))
-        else:
-            self._last = _Found(uuid, STANDBY if is_standby else "")
 
-    def _read(self) -> tuple[str, bool]:
+    def _read(self) -> _Found:
         with (
             opener_of(self.url)() as link,
             cutting(link, time.monotonic() + ANSWER_S),
             reading(link),
         ):
             rows = link.execute(link.dialect.probe).rows
-        if len(rows) != 1:
-            raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
-        uuid, _, is_standby = rows[0]
-        return str(uuid), bool(is_standby)
+            if len(rows) != 1:
+                raise RequestRefused("ledger_missing", "its UUID is gone: SqlLedger(…).create()")
+            uuid, _, is_standby = rows[0]
+            try:
+                read_version(link)
+            except RequestRefused as refused:
+                # The UUID is known, so that its transactions wait for `escrowmq ledger migrate`.
+                return _Found(str(uuid), refused.code, str(refused))
+        return _Found(str(uuid), STANDBY if is_standby else "")
 
     def _tell(self, found: _Found) -> None:
         """Log what is new."""

@@ -1,0 +1,143 @@
+"""``escrowmq ledger``: look at the tables of a ledger, and bring them to the current version."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import Output, OutputOption, as_table, show_facts
+from escrowmq.model.errors import EscrowError, RequestRefused
+
+if TYPE_CHECKING:
+    from escrowmq.client.links import Link
+
+app = typer.Typer(help="See the tables of a ledger, and migrate them.", no_args_is_help=True)
+
+ANSWER_S = 30.0
+MARK_COLUMNS = ("store", "epoch", "log_end", "half_end")
+
+#: What a database without a ledger answers; a file that SQLite has not made yet, too.
+_NONE_THERE = ("ledger_missing", "ledger_unreachable")
+_COUNT = "SELECT outcome, count(*) FROM escrowmq_ledger GROUP BY outcome ORDER BY outcome"
+
+DatabaseArgument = Annotated[
+    str, typer.Argument(metavar="URL|NAME", help="A database, or the NAME of [ledger.NAME].")
+]
+
+
+@app.callback()
+def ledger() -> None:
+    """See the tables of a ledger, and migrate them."""
+
+
+@app.command()
+def migrate(
+    database: DatabaseArgument,
+    *,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make a ledger if the database has none.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Bring the tables of a ledger to the current version; its UUID and rows stay."""
+    from escrowmq.client.ledger_sql import VERSION
+    from escrowmq.client.ledger_table import SqlLedger, telling_faults
+
+    found = SqlLedger(_url(database, file, set_))
+    version_before = None
+    try:
+        uuid, version_before, _ = found.migrate()
+    except EscrowError as error:
+        if not create and error.code == "ledger_missing":
+            advice = "--create makes a new ledger; if there was one, restore it"
+            raise RequestRefused("ledger_missing", advice) from error
+        if not create or error.code not in _NONE_THERE:
+            raise
+        with telling_faults():
+            uuid = found.create()
+    facts = {"uuid": uuid, "version_before": version_before, "version": VERSION}
+    show_facts(facts, output)
+
+
+@app.command()
+def show(
+    database: DatabaseArgument,
+    output: OutputOption = Output.TABLE,
+    file: FileOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Print what a ledger holds: its UUID, version, rows by outcome, and marks of sweeps."""
+    from escrowmq.client.databases import cutting, opener_of, reading
+    from escrowmq.client.ledger_table import telling_faults
+
+    opener = opener_of(_url(database, file, set_))
+    with (
+        telling_faults(),
+        opener() as link,
+        cutting(link, time.monotonic() + ANSWER_S),
+        reading(link),
+    ):
+        facts, marks = _looked_at(link)
+    if output is not Output.TABLE:
+        rows = [dict(zip(MARK_COLUMNS, mark, strict=True)) for mark in marks]
+        show_facts({**facts, "marks": rows}, output)
+        return
+    show_facts({**facts, "marks": len(marks)}, output)
+    if marks:
+        typer.echo(f"\n{as_table(MARK_COLUMNS, marks)}")
+
+
+@app.command(name="sql")
+def sql_(
+    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="sqlite, postgresql or mysql.")],
+) -> None:
+    """Print the SQL that makes or updates a ledger, for a migration tool."""
+    from escrowmq.client.ledger_table import ddl
+
+    typer.echo(ddl(dialect), nl=False)
+
+
+def _looked_at(link: Link) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    from escrowmq.client.ledger_marks import read_marks, stated_version
+    from escrowmq.client.ledger_sql import VERSION
+    from escrowmq.client.ledger_table import uuid_of
+
+    uuid, stated = uuid_of(link), stated_version(link)
+    marks = read_marks(link).sights if stated.version == VERSION else ()
+    facts = {
+        "uuid": uuid,
+        "database": link.dialect.name,
+        "version": stated.version,
+        "current_version": VERSION,
+        "is_swept_unmarked": stated.is_swept_unmarked,
+        "rows": dict(link.execute(_COUNT).rows),
+    }
+    return facts, [
+        (mark.store_id, mark.lineage.epoch, mark.log_end, mark.half_end) for mark in marks
+    ]
+
+
+def _url(database: str, file: Path | None, flags: list[str] | None) -> str:
+    """The database of a URL, or of a ledger that the config names."""
+    from escrowmq.cli.config import load
+    from escrowmq.pipeline.ledger_config import expand
+
+    if "://" in database:
+        return expand(database, os.environ)
+    configured = load(file=file, environ=os.environ, flags=flags or ()).ledgers
+    if database not in configured:
+        raise RequestRefused(
+            "bad_option",
+            "a URL, or the name of a [ledger.NAME] of the config",
+            option="URL|NAME",
+            value=database[:128],
+            known=",".join(configured) or None,
+        )
+    return configured[database].url
