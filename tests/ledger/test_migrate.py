@@ -53,8 +53,8 @@ VERSION_1 = (
     f"INSERT INTO escrowmq_ledger_id (singleton, ledger_uuid) VALUES (1, '{UUID}')",
     (
         "CREATE TABLE escrowmq_consumed (consumer_group {text} NOT NULL, topic {text} NOT NULL,"
-        " message_id {text} NOT NULL, body_checksum bigint NOT NULL, consumed_at_ms bigint NOT NULL,"
-        " PRIMARY KEY (consumer_group, topic, message_id))"
+        " message_id {text} NOT NULL, body_checksum bigint NOT NULL,"
+        " consumed_at_ms bigint NOT NULL, PRIMARY KEY (consumer_group, topic, message_id))"
     ),
 )
 #: The statement with which an SDK of release 0.1.0 writes its row.
@@ -184,6 +184,16 @@ def test_a_migration_that_stopped_half_way_is_finished(old: Shop, run: Run) -> N
     run("migrate", old.url)
     assert old.run("SELECT version, is_swept_unmarked FROM escrowmq_ledger_version") == [(2, 1)]
     assert SqlLedger(old.url).uuid() == UUID
+
+
+async def test_a_ledger_is_migrated_through_an_async_engine(old: Shop) -> None:
+    engine = old.async_engine()
+    ledger = SqlLedger(engine)
+    with refused("ledger_outdated"):
+        await ledger.uuid_async()
+    assert await ledger.migrate_async() == (UUID, 1, 2)
+    assert await ledger.uuid_async() == UUID
+    await engine.dispose()
 
 
 # No ledger.
