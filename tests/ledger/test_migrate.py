@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -33,6 +34,7 @@ from escrowmq.store.recovery import open_store
 from escrowmq.testing import InProcessBroker, ManualClock
 from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.policy import CheckPolicy
+from tests.golden.make_v1 import EXPECTED, STORE
 from tests.ledger.shops import COMMITTED, GROUP, NOW_MS, Shop, overdue, refused
 from tests.unit.store.helpers import HOST, message
 
@@ -329,6 +331,27 @@ def test_a_lineage_that_dropped_its_first_epoch_is_read_carefully() -> None:
     oldest = lineage.epochs[0].half_offset
     assert Marks([], is_swept_unmarked=True).limits(sight).swept_below == oldest
     assert Marks([], is_swept_unmarked=False).limits(sight).swept_below == 0
+
+
+def test_a_data_directory_of_the_release_before_is_served_with_its_ledger(
+    old: Shop, tmp_path: Path, run: Run
+) -> None:
+    """Release 0.1.0 made store and ledger; a producer of this release goes on with both."""
+    shutil.copytree(STORE, tmp_path / "data" / "store")
+    expected = json.loads(EXPECTED.read_text())
+    run("migrate", old.url)
+    ledger = SqlLedger(old.url)
+    clock = ManualClock(expected["last_at_ms"])
+    with InProcessBroker(data=tmp_path / "data", ledgers=[ledger], clock=clock) as broker:
+        before = broker.undecided()
+        prepared = {row for row, facts in expected["rows"].items() if facts["state"] == "prepared"}
+        assert {str(one.half_offset) for one in before} <= prepared
+        assert before, "what was undecided still is"
+        with Producer(broker.address, GROUP, ledger=ledger) as producer:
+            pay(old, producer, 1)
+            assert producer.clean_ledger() == 1
+        assert [one.body for one in broker.messages(PAID)] == [b"1"]
+        assert broker.undecided() == before
 
 
 def pay(shop: Shop, producer: Producer, number: int) -> str:
