@@ -264,9 +264,9 @@ async def test_what_cannot_work_is_refused_at_once(shop: Shop) -> None:
 async def test_autocommit_and_a_drivers_own_block_are_refused_at_once(
     file_shop: Shop, postgres_shop: Shop
 ) -> None:
-    async with aiosqlite.connect(file_shop.path, isolation_level=None) as db:
+    async with aiosqlite.connect(file_shop.path, isolation_level=None) as file:
         with refused("autocommit_connection"):
-            await begin(file_shop, db, new_id())
+            await begin(file_shop, file, new_id())
     connect = psycopg.AsyncConnection.connect
     async with await connect(postgres_shop.url, autocommit=True) as db:
         with refused("autocommit_connection"):
