@@ -12,6 +12,7 @@ import pytest
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
+from escrowmq.pipeline.source.positions import Kept
 from escrowmq.pipeline.views import reading as views
 from escrowmq.pipeline.views.stream import ViewStreamReader
 from escrowmq.protocol.own import OwnCode
@@ -35,7 +36,7 @@ class Driven:
 
     def __init__(self) -> None:
         #: What a checkpoint would hold.
-        self.offsets: dict[str, int] | None = None
+        self.offsets: Kept | None = None
         #: Of each batch the brokers' names, the log offsets and the events.
         self.batches: list[Happened] = []
 

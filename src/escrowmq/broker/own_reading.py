@@ -18,6 +18,7 @@ from escrowmq.protocol.own_stored import ReadStoredHeader
 from escrowmq.protocol.properties import TRANSACTION_ID, find_property, index_facts
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.bulk_reading import read_stored
+from escrowmq.store.ends import end_at
 from escrowmq.store.log_blocks import LogBlocks
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class OwnReading:
             count = max(one.read_queue_count, one.write_queue_count)
             named.update((one.name, queue_id) for queue_id in range(count))
         wanted = (key for key in named if not topics or key[0] in topics)
-        is_by_time = max(header.from_ms, header.until_ms) >= 0
+        is_by_time = max(header.from_ms, header.until_ms, header.until_log) >= 0
         keys, cursor = key_cursor(
             keys_after(wanted, header.cursor, tuple[str, int]),
             call.limit(SEARCHED_MAX) if is_by_time else call.limit(),
@@ -98,6 +99,9 @@ class OwnReading:
             start = queue.offset_at(header.from_ms)
         if header.until_ms >= 0:
             end = max(queue.offset_at(header.until_ms), start)
+        if header.until_log >= 0:
+            then = end_at(self._broker.store, self._broker.reader, queue, header.until_log)
+            end = max(min(then, end), start)
         return (*key, start, end)
 
     def read(self, call: Call[ReadMessagesHeader]) -> None:

@@ -181,6 +181,9 @@ class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
     #: all.  They are searched for: pages are smaller.
     from_ms: Int64 = -1
     until_ms: Int64 = -1
+    #: Only the offsets that were visible where the log ended here: the place of a frame; -1 for
+    #: all.
+    until_log: Int64 = -1
 
 
 class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):

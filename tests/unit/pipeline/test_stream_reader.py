@@ -16,6 +16,7 @@ from escrowmq.pipeline.source.batch import reader as batch_reader
 from escrowmq.pipeline.source.message_columns import spark_schema
 from escrowmq.pipeline.source.message_reading import RangesPartition
 from escrowmq.pipeline.source.offsets import StreamOffsets
+from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.store.disk import OsDisk
 from escrowmq.testing import InProcessBroker
@@ -53,13 +54,13 @@ def at(offset: int) -> StreamOffsets:
     return {"broker-a": {"orders": {"0": offset}}}
 
 
-def batch(stream: MessageStreamReader, start: StreamOffsets, limit: ReadLimit = ALL) -> list[Any]:
+def batch(stream: MessageStreamReader, start: Kept, limit: ReadLimit = ALL) -> list[Any]:
     """What a batch from here on reads."""
     end = stream.latestOffset(start, limit)
     return read(stream, start, end)
 
 
-def read(stream: MessageStreamReader, start: StreamOffsets, end: StreamOffsets) -> list[Any]:
+def read(stream: MessageStreamReader, start: Kept, end: Kept) -> list[Any]:
     return [
         body
         for partition in stream.partitions(start, end)
@@ -70,22 +71,22 @@ def read(stream: MessageStreamReader, start: StreamOffsets, end: StreamOffsets) 
 
 def test_a_stream_begins_with_what_there_is(broker: InProcessBroker) -> None:
     stream = reader(broker)
-    assert stream.initialOffset() == at(3)
+    assert places(stream.initialOffset()) == at(3)
     assert stream.reportLatestOffset() == at(5)
     assert batch(stream, at(3)) == [b"new 3", b"new 4"]
-    assert stream.latestOffset(at(5), ALL) == at(5)
+    assert places(stream.latestOffset(at(5), ALL)) == at(5)
     assert list(stream.partitions(at(5), at(5))) == []
 
 
 def test_a_stream_begins_at_a_time(broker: InProcessBroker) -> None:
     now_ms = broker.clock.now_ms()
     send(broker, row(b"now"))
-    assert reader(broker, startingTimestamp=str(now_ms - HOUR)).initialOffset() == at(3)
+    assert places(reader(broker, startingTimestamp=str(now_ms - HOUR)).initialOffset()) == at(3)
     broker.clock.advance(ms=HOUR)
     send(broker, row(b"later"))
-    assert reader(broker, startingTimestamp=str(now_ms + 2)).initialOffset() == at(6)
+    assert places(reader(broker, startingTimestamp=str(now_ms + 2)).initialOffset()) == at(6)
     # Not one message of that time yet: with what comes.
-    assert reader(broker, startingTimestamp=str(now_ms + 2 * HOUR)).initialOffset() == at(7)
+    assert places(reader(broker, startingTimestamp=str(now_ms + 2 * HOUR)).initialOffset()) == at(7)
 
 
 def test_several_brokers_are_read_by_their_names(broker: InProcessBroker) -> None:
@@ -96,7 +97,7 @@ def test_several_brokers_are_read_by_their_names(broker: InProcessBroker) -> Non
             broker, broker=addresses, startingOffsets='{"broker-a": {"orders": {"0": 4}}}'
         )
         start = stream.initialOffset()
-        assert start == at(4) | {"broker-b": {"orders": {"0": 0}}}
+        assert places(start) == at(4) | {"broker-b": {"orders": {"0": 0}}}
         assert batch(stream, start) == [b"new 4", b"other"]
         # One that joins is read from what it has.
         assert batch(stream, at(5)) == [b"other"]
@@ -106,17 +107,17 @@ def test_limits_are_kept(broker: InProcessBroker) -> None:
     assert reader(broker).getDefaultReadLimit() == ALL
     stream = reader(broker, maxRowsPerBatch="1")
     assert stream.getDefaultReadLimit() == ReadMaxRows(1)
-    assert stream.latestOffset(at(3), ReadMaxRows(1)) == at(4)
+    assert places(stream.latestOffset(at(3), ReadMaxRows(1))) == at(4)
     # Spark may want all nevertheless.
-    assert stream.latestOffset(at(3), ALL) == at(5)
+    assert places(stream.latestOffset(at(3), ALL)) == at(5)
 
 
 def test_what_comes_after_the_start_is_not_available_now(broker: InProcessBroker) -> None:
     stream = reader(broker, topicPattern="orders|later", topic="")
     stream.prepareForTriggerAvailableNow()
     send(broker, row(b"late"), row(b"later", topic="later"))
-    assert stream.latestOffset(at(3), ReadMaxRows(100)) == at(5)
-    assert stream.latestOffset(at(5), ALL) == at(5)
+    assert places(stream.latestOffset(at(3), ReadMaxRows(100))) == at(5)
+    assert places(stream.latestOffset(at(5), ALL)) == at(5)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +146,14 @@ def test_loss_can_be_passed_over(
     with caplog.at_level(logging.WARNING):
         assert batch(stream, at(start)) == [b"new 3", b"new 4"]
     assert "data_lost" in {record.message for record in caplog.records}
-    assert stream.latestOffset(at(start), ReadMaxRows(1)) == at(4)
+    assert places(stream.latestOffset(at(start), ReadMaxRows(1))) == at(4)
 
 
 def test_a_topic_that_was_deleted_can_be_passed_over(broker: InProcessBroker) -> None:
     start = {"broker-a": {"gone": {"0": 1}, "orders": {"0": 4}}}
     stream = reader(broker, failOnDataLoss="false")
     end = stream.latestOffset(start, ALL)
-    assert end == {"broker-a": {"gone": {"0": 1}, "orders": {"0": 5}}}
+    assert places(end) == {"broker-a": {"gone": {"0": 1}, "orders": {"0": 5}}}
     assert read(stream, start, end) == [b"new 4"]
 
 
@@ -185,7 +186,7 @@ def test_a_queue_that_is_named_and_not_there_is_an_error(broker: InProcessBroker
     with pytest.raises(RequestRefused, match="data_lost") as raised:
         reader(broker, **named).initialOffset()
     assert raised.value.fields["topic"] == "ordres"
-    assert reader(broker, **named, failOnDataLoss="false").initialOffset() == at(3)
+    assert places(reader(broker, **named, failOnDataLoss="false").initialOffset()) == at(3)
 
 
 def batch_bodies(broker: InProcessBroker, **options: str) -> list[Any]:

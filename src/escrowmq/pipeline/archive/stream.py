@@ -24,6 +24,7 @@ from escrowmq.pipeline.lake.files import WrittenFile
 from escrowmq.pipeline.lake.marks import begin_marks, moved
 from escrowmq.pipeline.lake.storage import absolute, for_spark
 from escrowmq.pipeline.lake.tables import LakeTable
+from escrowmq.pipeline.source.positions import Kept, places, position_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +130,7 @@ class ArchiveStream(ABC):
         self._error = None
         self._reader = EscrowSource(options).streamReader(EscrowSource(options).schema())
         self._position = self._reader.initialOffset() if batch == NO_BATCH else owner.planned(batch)
-        begin_marks(self._lake, self.table, self._position)
+        begin_marks(self._lake, self.table, places(self._position))
         source = self._spark.readStream.format("escrowmq").options(**options).load()
         self._query = (
             # The rows as Spark would read them are never asked for.
@@ -171,7 +172,7 @@ class ArchiveStream(ABC):
         assert self._reader is not None
         with self._news:
             target = self._reader.latestOffset(self._position, ReadAllAvailable())
-            while not covers(self._position, target):
+            while not has_reached(self._position, target):
                 self._raise_what_ended_it()
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
@@ -214,7 +215,16 @@ class ArchiveStream(ABC):
         start = owner.planned(batch - 1) if batch else self._reader.initialOffset()
         end = owner.planned(batch)
         parts = self._reader.partitions(start, end)
-        return Batch(batch, self._reader, parts, moved(start, end))
+        return Batch(batch, self._reader, parts, moved(places(start), places(end)))
+
+
+def has_reached(position: Kept, target: Kept) -> bool:
+    """Whether all offsets of `target` are reached, in the histories that it is of."""
+    return all(
+        position_of(position.get(broker)).history == position_of(one).history
+        and covers({broker: position_of(position.get(broker)).at}, {broker: position_of(one).at})
+        for broker, one in target.items()
+    )
 
 
 def covers(position: Mapping[str, Any], target: Mapping[str, Any]) -> bool:

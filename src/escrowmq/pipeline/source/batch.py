@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.source.message_columns import checked_schema, spark_schema
 from escrowmq.pipeline.source.message_options import (
     Bound,
@@ -112,6 +113,16 @@ def planned(
     note_losses(lost, options)
     rows_max = options.rows_per_partition_max or task_rows(sum(end - at for _, at, end in kept))
     return [
-        RangesPartition(found.addresses[some[0].queue.broker], some)
+        RangesPartition(found.addresses[broker], some, _planned_in(found, broker))
         for some in packed(kept, rows_max)
+        for broker in (some[0].queue.broker,)
     ]
+
+
+def _planned_in(found: Known, broker: str) -> Sight | None:
+    """The history, as tasks need it: its newest epoch."""
+    sight = found.sights.get(broker)
+    if sight is None:
+        return None
+    newest = sight.lineage.without_repairs().newest(1)
+    return Sight(newest, sight.log_end, sight.half_end)

@@ -15,6 +15,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import Unavailable
+from escrowmq.model.lineage import Sight, decode_lineage
 from escrowmq.pipeline.source import message_columns as c
 from escrowmq.pipeline.source.decoding import decode_page
 from escrowmq.pipeline.source.offsets import Loss, Range, Span, side_by_side
@@ -45,6 +47,31 @@ class RangesPartition(InputPartition):
 
     address: str
     ranges: tuple[Range, ...]
+    #: The history that the ranges are of; None if the broker tells none.
+    sight: Sight | None = None
+
+
+class History:
+    """The history that a task reads; it must be the one that was planned."""
+
+    def __init__(self, sight: Sight | None) -> None:
+        self._sight = sight
+        self._epoch = "" if sight is None else sight.lineage.epoch
+
+    def check(self, calls: OwnCalls, epoch: str) -> None:
+        """Refuse what a broker answered that was restored meanwhile; a restart is none."""
+        if self._sight is None or epoch == self._epoch:
+            return
+        there = decode_lineage(calls.call(OwnCode.STATUS).header.lineage)
+        planned = self._sight.lineage.epoch
+        if there is None or not there.without_repairs().holds(planned, self._sight.log_end):
+            raise Unavailable(
+                "history_changed",
+                "the broker was restored since the batch was planned; run it again",
+                epoch=epoch,
+                planned=planned,
+            )
+        self._epoch = epoch
 
 
 def read_partition(
@@ -60,10 +87,11 @@ def read_partition(
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     needed = {c.TAGS: options.tags, c.KEYS: options.keys, c.UNIQUE_KEY: options.keys}
     decoded = (*names, *(name for name, used in needed.items() if used and name not in names))
+    history = History(partition.sight)
     with OwnCalls(partition.address) as calls:
         for group in side_by_side(partition.ranges):
             place = Place(*group[0].queue[:2])
-            for page in _joined_pages(calls, group, options):
+            for page in _joined_pages(calls, group, options, history):
                 for batch in decode_page(page, place, decoded):
                     kept = _filtered(batch, options)
                     arrays = [kept.column(name) for name in names]
@@ -71,13 +99,13 @@ def read_partition(
 
 
 def _joined_pages(
-    calls: OwnCalls, group: Sequence[Range], options: MessageOptions
+    calls: OwnCalls, group: Sequence[Range], options: MessageOptions, history: History
 ) -> Iterator[Page]:
     """A page of each queue in turn, and what together has some size as one."""
     held: list[Page] = []
     # So that a turn is about what is decoded together.
     bytes_max = min(max(JOINED_BYTES // len(group), PAGE_BYTES_MIN), PAGE_BYTES_MAX)
-    running = deque(_pages(calls, one, options, bytes_max) for one in group)
+    running = deque(_pages(calls, one, options, bytes_max, history) for one in group)
     while running:
         page = next(running[0], None)
         if page is None:
@@ -93,7 +121,7 @@ def _joined_pages(
 
 
 def _pages(
-    calls: OwnCalls, wanted: Range, options: MessageOptions, bytes_max: int
+    calls: OwnCalls, wanted: Range, options: MessageOptions, bytes_max: int, history: History
 ) -> Iterator[Page]:
     """What the broker answers for one queue, page by page."""
     queue, at, end = wanted
@@ -111,6 +139,7 @@ def _pages(
             partial(calls.call_blocks, OwnCode.READ_STORED, header), options.patience_s
         )
         told = answer.header
+        history.check(calls, told.epoch)
         there = Span(told.queue_start, told.queue_end)
         if not (there.start <= at and end <= there.end):
             note_losses([Loss(queue, at, end, there)], options)

@@ -6,7 +6,7 @@ brokers' names, so that a broker may move to another address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from escrowmq.model.errors import RequestRefused
@@ -111,12 +111,17 @@ class Loss(NamedTuple):
         return {**self.queue._asdict(), **facts}
 
 
-def losses(starts: Offsets, there: Spans) -> list[Loss]:
-    """Queues that cannot be read on from where somebody stands."""
+def losses(starts: Offsets, there: Spans, of_others: Container[str] = ()) -> list[Loss]:
+    """Queues that cannot be read on from where somebody stands.
+
+    Of some brokers it is known that this was in another store.
+    """
     return [
         Loss(key, start, None, there.get(key))
         for key, start in starts.items()
-        if key not in there or not there[key].start <= start <= there[key].end
+        if key not in there
+        or not there[key].start <= start <= there[key].end
+        or (key.broker in of_others and start > 0)
     ]
 
 

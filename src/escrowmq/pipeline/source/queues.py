@@ -11,11 +11,13 @@ from typing import NamedTuple, TypeVar
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.pipeline.source.offsets import QueueKey, Span
 from escrowmq.protocol.limits import GROUP_TOPIC_PREFIXES
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ListQueuesHeader
+from escrowmq.protocol.sights import sight_of
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class Known(NamedTuple):
     #: By name.
     addresses: dict[str, str]
     spans: dict[QueueKey, Span]
+    #: The histories that the offsets belong to, by the brokers' names; some brokers tell none.
+    sights: dict[str, Sight]
 
 
 def patiently(ask: Callable[[], T], patience_s: float) -> T:
@@ -74,15 +78,19 @@ def known(
     *,
     from_ms: int = -1,
     until_ms: int = -1,
+    until_log: int = -1,
 ) -> Known:
     """Queues of these topics, each broker's at one position of its log.
 
-    With times, of the offsets only those that became visible between them.
+    With times, of the offsets only those that became visible between them; with a log offset, only
+    those that were visible there.
     """
-    found = Known({}, {})
-    asked = ListQueuesHeader(topic=",".join(topics.names), from_ms=from_ms, until_ms=until_ms)
+    found = Known({}, {}, {})
+    asked = ListQueuesHeader(
+        topic=",".join(topics.names), from_ms=from_ms, until_ms=until_ms, until_log=until_log
+    )
     for address in addresses:
-        name, spans = patiently(partial(_of_broker, address, topics, asked), patience_s)
+        name, spans, sight = patiently(partial(_of_broker, address, topics, asked), patience_s)
         if name in found.addresses:
             raise RequestRefused(
                 "broker_named_twice",
@@ -92,18 +100,28 @@ def known(
             )
         found.addresses[name] = address
         found.spans.update(spans)
+        if sight is not None:
+            found.sights[name] = sight
     return found
 
 
 def _of_broker(
     address: str, topics: Topics, asked: ListQueuesHeader
-) -> tuple[str, dict[QueueKey, Span]]:
+) -> tuple[str, dict[QueueKey, Span], Sight | None]:
+    spans = {}
     with OwnCalls(address) as calls:
-        name = calls.call(OwnCode.STATUS).header.broker
+        told = calls.call(OwnCode.STATUS).header
+        name, sight = told.broker, sight_of(told)
         there = {row.topic for row in calls.rows(OwnCode.LIST_TOPICS) if not row.is_system}
         chosen = topics.chosen(there)
-        return name, {
-            QueueKey(name, row.topic, row.queue_id): Span(row.start, row.end)
-            for row in calls.rows(OwnCode.LIST_QUEUES, asked)
-            if row.topic in chosen
-        }
+        for page in calls.pages(OwnCode.LIST_QUEUES, asked):
+            if page.header.epoch != told.epoch:
+                raise Unavailable("broker_restarted", "ask again", broker=name)
+            for row in page.rows:
+                if row.topic in chosen:
+                    spans[QueueKey(name, row.topic, row.queue_id)] = Span(row.start, row.end)
+            if sight is not None:
+                # All that was visible is below it.
+                log_end = max(sight.log_end, page.header.log_end)
+                sight = Sight(sight.lineage, log_end, sight.half_end)
+    return name, spans, sight

@@ -1,7 +1,8 @@
 """Committed messages as a stream: ``spark.readStream.format("escrowmq")``.
 
-The checkpoint holds an offset for each queue.  Nothing is kept here between two batches, except the
-ends up to which a query reads that takes what is available now.
+The checkpoint holds an offset for each queue, and the history that it belongs to.  Nothing is kept
+here between two batches, except the ends up to which a query reads that takes what is available
+now.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from escrowmq.pipeline.source.batch import bounds, planned
+from escrowmq.pipeline.source.forks import Placed, placed
 from escrowmq.pipeline.source.message_columns import checked_schema
 from escrowmq.pipeline.source.message_options import MessageOptions, stream_options
 from escrowmq.pipeline.source.message_reading import RangesPartition, note_losses, read_partition
 from escrowmq.pipeline.source.offsets import (
     NOWHERE,
+    Loss,
     QueueKey,
     Range,
     StreamOffsets,
     begun,
     from_json,
-    losses,
     shared_out,
     to_json,
 )
+from escrowmq.pipeline.source.positions import Kept, to_keep
 from escrowmq.pipeline.source.queues import Known, known
 
 if TYPE_CHECKING:
@@ -56,11 +59,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # On the driver.
 
-    def initialOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
+    def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
         """Where a new query begins; once in its life."""
         found = self._known()
         starts = bounds(self._options, self._options.start, found.spans)
-        return to_json(starts, found.addresses)
+        return to_keep(to_json(starts, found.addresses), found.sights, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What ``maxRowsPerBatch`` says."""
@@ -71,7 +74,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note what is there now; before the first batch."""
         self._target = {key: span.end for key, span in self._known().spans.items()}
 
-    def latestOffset(self, start: StreamOffsets, limit: ReadLimit) -> StreamOffsets:  # noqa: N802 - Spark's
+    def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802 - Spark's
         """Where the next batch ends; before each batch."""
         found = self._known()
         # A queue that appeared after the target was noted is left to the next run.
@@ -79,8 +82,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             wanted = self._target
         there = {key: span for key, span in found.spans.items() if key in wanted}
-        starts = begun(start, there)
-        lost = losses(starts, found.spans)
+        place = self._placed(start, found)
+        starts = begun(place.offsets, there)
+        lost = place.losses(starts, found.spans)
         note_losses(lost, self._options)
         for loss in lost:
             # Read on with what there is; of a queue that is gone, with nothing.
@@ -89,21 +93,34 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {key: max(min(span.end, wanted[key]), starts[key]) for key, span in there.items()}
         if isinstance(limit, ReadMaxRows):
             ends = shared_out(starts, ends, limit.max_rows)
-        return to_json({**from_json(start), **ends}, found.addresses.keys() | start.keys())
+        at = to_json({**starts, **ends}, found.addresses.keys() | start.keys())
+        return to_keep(at, found.sights, start)
 
     def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
         """The ends of all queues, for the query's progress."""
         return to_json({key: span.end for key, span in self._known().spans.items()})
 
-    def partitions(self, start: StreamOffsets, end: StreamOffsets) -> Sequence[RangesPartition]:
+    def partitions(self, start: Kept, end: Kept) -> Sequence[RangesPartition]:
         """What each task reads of a batch; once for each batch, again if it is repeated."""
         found = self._known()
-        ends = from_json(end)
-        starts = begun(start, {key: found.spans.get(key, NOWHERE) for key in ends})
+        first, last = self._placed(start, found), self._placed(end, found)
+        ends = from_json(last.offsets)
+        starts = begun(first.offsets, {key: found.spans.get(key, NOWHERE) for key in ends})
+        # Of a store that was replaced since this batch was planned, nothing of it is left.
+        gone = [Loss(key, starts[key], ends[key], None) for key in ends if last.is_of_other(key)]
+        note_losses(gone, self._options)
+        for key in ends:
+            if last.is_of_other(key):
+                ends[key] = starts[key]
+            elif first.is_of_other(key):
+                starts[key] = found.spans.get(key, NOWHERE).start
         ranges = [
             Range(key, starts[key], ends[key]) for key in sorted(ends) if starts[key] != ends[key]
         ]
         return planned(self._options, found, ranges)
+
+    def _placed(self, kept: Kept, found: Known) -> Placed:
+        return placed(kept, found, self._options.topics, self._options.patience_s)
 
     def _known(self) -> Known:
         options = self._options

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
+from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.source.queues import patiently
 from escrowmq.pipeline.views.facts import HEAD, TRANSACTION_ID
 from escrowmq.pipeline.views.log_events import event_pages
@@ -27,6 +28,7 @@ from escrowmq.protocol.own_headers import (
     LogRangeHeader,
     PlanHeader,
 )
+from escrowmq.protocol.sights import sight_of
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Standing:
     log_start: int
     log_end: int
     half_end: int
+    #: Its history; None if it tells none.
+    sight: Sight | None
 
 
 def standing(options: ViewOptions) -> list[Standing]:
@@ -84,6 +88,7 @@ def _standing(address: str) -> Standing:
         log_start=status.log_start,
         log_end=status.log_end,
         half_end=status.half_end,
+        sight=sight_of(status),
     )
 
 

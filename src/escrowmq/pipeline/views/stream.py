@@ -1,8 +1,8 @@
 """What the log says, as a stream: ``readStream`` with a view of the log.
 
-The checkpoint holds a log offset for each broker, by the broker's name: it is the same broker when
-its address has changed.  Nothing is kept here between two batches, except the ends up to which a
-query reads that takes what is available now.
+The checkpoint holds a log offset for each broker and the history that it belongs to, by the
+broker's name: it is the same broker when its address has changed.  Nothing is kept here between two
+batches, except the ends up to which a query reads that takes what is available now.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.source.positions import (
+    Kept,
+    fork_of,
+    is_other_store,
+    places,
+    position_of,
+    to_keep,
+)
 from escrowmq.pipeline.views.options import LATEST
 from escrowmq.pipeline.views.ranges import Range, Standing, evenly, refuse_loss, standing
 from escrowmq.pipeline.views.rows import read_range
@@ -44,9 +52,10 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # On the driver.
 
-    def initialOffset(self) -> LogOffsets:  # noqa: N802 - Spark's
+    def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
         """Where a new query begins; once in its life."""
-        return {broker.name: self._first(broker) for broker in self._standing()}
+        there = self._standing()
+        return _to_keep({broker.name: self._first(broker) for broker in there}, there, {})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What ``maxBytesPerBatch`` says."""
@@ -56,40 +65,49 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note what is there now; before the first batch."""
         self._target = self.reportLatestOffset()
 
-    def latestOffset(self, start: LogOffsets, limit: ReadLimit) -> LogOffsets:  # noqa: N802 - Spark's
+    def latestOffset(self, start: Kept, limit: ReadLimit) -> Kept:  # noqa: N802 - Spark's
         """Where the next batch ends; before each batch."""
-        ends = dict(start)
-        for broker in self._standing():
+        ends = places(start)
+        there = self._standing()
+        for broker in there:
             end = broker.log_end
             if self._target is not None:
                 end = min(end, self._target.get(broker.name, 0))
-            # A broker that nobody knew may be old: of it we take what there is.
-            at = start.get(broker.name, broker.log_start)
-            if refuse_loss(self._options, broker.name, at, (broker.log_start, broker.log_end)):
+            at, is_of_other = _placed(start, broker)
+            # Whatever the offset is, this log has not been read.
+            readable = (broker.log_start, -1 if is_of_other else broker.log_end)
+            if refuse_loss(self._options, broker.name, at, readable):
                 at = broker.log_start
             if isinstance(limit, ReadMaxBytes):
                 end = min(end, at + limit.max_bytes)
             ends[broker.name] = max(end, at)
-        return ends
+        return _to_keep(ends, there, start)
 
     def reportLatestOffset(self) -> LogOffsets:  # noqa: N802 - Spark's
         """Where the logs end, for the query's progress."""
         return {broker.name: broker.log_end for broker in self._standing()}
 
-    def partitions(self, start: LogOffsets, end: LogOffsets) -> list[Range]:
+    def partitions(self, start: Kept, end: Kept) -> list[Range]:
         """What each task reads of a batch; once for each batch, again if it is repeated."""
         there = {broker.name: broker for broker in self._standing()}
         ranges = []
-        for name, last in end.items():
-            if start.get(name) == last:
+        for name, kept in end.items():
+            if position_of(start.get(name)).at == position_of(kept).at:
                 continue
             if name not in there:
                 raise bad_option("broker", f"with the address of {name}: the query has begun it")
-            first = start.get(name, there[name].log_start)
+            broker = there[name]
+            first, is_first_of_other = _placed(start, broker)
+            last, is_of_other = _placed(end, broker)
+            if is_of_other:
+                # The store was replaced since: nothing of this batch is left.
+                refuse_loss(self._options, name, first, (broker.log_start, -1))
+                continue
             # A log that ends before the last batch did was made anew.
-            first = first if first < last else there[name].log_start
+            if is_first_of_other or first > last:
+                first = broker.log_start
             for low, high in evenly(first, last, self._options.range_bytes):
-                ranges.append(Range(there[name].address, name, low, high))
+                ranges.append(Range(broker.address, name, low, high))
         return ranges
 
     def _first(self, broker: Standing) -> int:
@@ -106,3 +124,22 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; in a task, and again if the task is."""
         return read_range(self._options, self._schema, partition)
+
+
+def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
+    """Where a stream stands in the log that a broker has now; whether that was another store's.
+
+    A position beyond a fork continues there.  A broker that nobody knew may be old: of it we take
+    what there is.
+    """
+    if broker.name not in kept:
+        return broker.log_start, False
+    at, seen = position_of(kept[broker.name])
+    fork = fork_of(broker.name, seen, broker.sight)
+    place = at if fork is None else min(at, fork.log_offset)
+    return place, is_other_store(seen, broker.sight)
+
+
+def _to_keep(ends: LogOffsets, there: list[Standing], before: Kept) -> Kept:
+    sights = {broker.name: broker.sight for broker in there if broker.sight is not None}
+    return to_keep(ends, sights, before)

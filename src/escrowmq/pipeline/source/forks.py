@@ -1,0 +1,74 @@
+"""Where a stream goes on whose broker has another history now: asked by the driver."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from escrowmq.model.errors import Unavailable
+from escrowmq.pipeline.source.offsets import (
+    Loss,
+    Offsets,
+    QueueKey,
+    Spans,
+    StreamOffsets,
+    from_json,
+    losses,
+    to_json,
+)
+from escrowmq.pipeline.source.positions import Kept, fork_of, is_other_store, places, position_of
+from escrowmq.pipeline.source.queues import Known, Topics, known
+
+log = logging.getLogger(__name__)
+
+
+class Placed(NamedTuple):
+    """A stream's position in the histories that the brokers have now."""
+
+    offsets: StreamOffsets
+    #: Brokers with another store than the one that the position is of.
+    of_others: frozenset[str]
+    #: Queues that their broker does not have any more, because its history went back.
+    undone: frozenset[QueueKey]
+
+    def is_of_other(self, queue: QueueKey) -> bool:
+        """Whether its broker has another store."""
+        return queue.broker in self.of_others
+
+    def losses(self, starts: Offsets, there: Spans) -> list[Loss]:
+        """Queues that cannot be read on from there."""
+        return [
+            one for one in losses(starts, there, self.of_others) if one.queue not in self.undone
+        ]
+
+
+def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Placed:
+    """Move each position beyond a fork to where its queue ended there."""
+    offsets = from_json(places(kept))
+    of_others, undone = set(), set()
+    for broker, one in kept.items():
+        seen, there = position_of(one).sight, found.sights.get(broker)
+        if is_other_store(seen, there):
+            of_others.add(broker)
+        fork = fork_of(broker, seen, there)
+        if fork is None:
+            continue
+        ends = _ends(found, broker, topics, patience_s, fork.log_offset)
+        mine = {key: offset for key, offset in offsets.items() if key.broker == broker}
+        moved = {key: min(offset, ends.get(key, 0)) for key, offset in mine.items()}
+        undone |= moved.keys() - ends.keys()
+        offsets |= moved
+        if moved != mine:
+            log.warning("history_forked", extra={"broker": broker, "log_offset": fork.log_offset})
+    return Placed(to_json(offsets, kept), frozenset(of_others), frozenset(undone))
+
+
+def _ends(
+    found: Known, broker: str, topics: Topics, patience_s: float, log_offset: int
+) -> dict[QueueKey, int]:
+    """The ends of a broker's queues where its log ended here."""
+    then = known([found.addresses[broker]], topics, patience_s, until_log=log_offset)
+    sight = then.sights.get(broker)
+    if sight is None or sight.lineage.epoch != found.sights[broker].lineage.epoch:
+        raise Unavailable("broker_restarted", "ask again", broker=broker)
+    return {key: span.end for key, span in then.spans.items()}

@@ -1,0 +1,52 @@
+"""Where a queue ended when the log ended at some place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.store.commit_log import read_frames
+
+if TYPE_CHECKING:
+    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.store.reader import Reader
+    from escrowmq.store.store import Store
+
+
+def end_at(store: Store, reader: Reader, queue: ConsumeQueue, log_offset: int) -> int:
+    """The queue's end before the frame at this log offset; its start if that is deleted.
+
+    Exact where an epoch begins.  Elsewhere a half message that was committed in the very
+    millisecond of the frame counts as committed after it.
+    """
+    if log_offset >= store.log.end:
+        return queue.end
+    at_ms = _time_at(store, log_offset)
+    if at_ms is None:
+        return queue.start
+    end = queue.offset_at(at_ms)
+    while end < queue.end:
+        entry = queue.entries(end, 1)[0]
+        if entry.visible_at_ms != at_ms or entry.log_offset >= log_offset:
+            break
+        located = reader.at(entry.log_offset)
+        if located is None or located.half is not None:
+            break
+        end += 1
+    return end
+
+
+def _time_at(store: Store, log_offset: int) -> int | None:
+    """The store time of the frame here; None if retention has deleted it."""
+    for epoch in store.core.lineage.without_repairs().epochs:
+        if epoch.log_offset == log_offset and epoch.at_ms:
+            return epoch.at_ms
+    if log_offset < store.log.start:
+        return None
+    for segment in store.log.segments:
+        if segment.start <= log_offset < segment.end:
+            frames = read_frames(segment, store.seed, from_offset=log_offset, end=segment.end)
+            frame = next(frames, None)
+            if frame is not None:
+                return frame.stored_at_ms
+    raise RequestRefused("no_frame_here", "name where a frame begins", log_offset=log_offset)

@@ -1,0 +1,113 @@
+"""A broker that was restored: the lake has each message of its new history once."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from escrowmq.pipeline.archive.messages import MessageStream
+from escrowmq.pipeline.lake.tables import MESSAGES, TRANSACTIONS
+from escrowmq.testing import InProcessBroker
+from tests.spark.lakeside import Lakeside
+from tests.spark.topics import decide, hold, row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def broker(data: Path) -> Iterator[InProcessBroker]:
+    with InProcessBroker(data=data, queue_count=2) as broker:
+        broker.create_topic("orders", queues=2)
+        yield broker
+
+
+def copy(data: Path, to: Path) -> None:
+    """What a copied directory or a snapshot of the disk has."""
+    shutil.copytree(data, to)
+    (to / "lock").unlink(missing_ok=True)
+
+
+def restore(broker: InProcessBroker, copied: Path, data: Path) -> None:
+    broker.stop()
+    shutil.rmtree(data)
+    shutil.copytree(copied, data)
+    broker.start()
+
+
+def test_a_restore_neither_doubles_the_lake_nor_leaves_a_gap_in_it(
+    spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path
+) -> None:
+    side = Lakeside(spark, broker, tmp_path, [MessageStream])
+    side.send(b"a", b"b")
+    side.send(b"q1-a", queue_id=1)
+    side.archive()
+    side.send(b"c")
+    copy(data, tmp_path / "copy")
+    # Offsets 3 and 4 of queue 0, 1 and 2 of queue 1, and a topic that the copy does not have.
+    side.send(b"old-d", b"old-e")
+    side.send(b"old-q1-b", b"old-q1-c", queue_id=1)
+    side.send(b"old-f", topic="late")
+    side.archive()
+    restore(broker, tmp_path / "copy", data)
+    # Queue 0 is shorter than it was, queue 1 is longer, the topic comes again.
+    side.send(b"new-d")
+    side.send(b"new-q1-b", b"new-q1-c", b"new-q1-d", queue_id=1)
+    side.send(b"new-f", b"new-g", topic="late")
+    summary = side.archive()
+    assert summary.is_complete
+    old = [b"old-d", b"old-e", b"old-f", b"old-q1-b", b"old-q1-c"]
+    new = [b"new-d", b"new-f", b"new-g", b"new-q1-b", b"new-q1-c", b"new-q1-d"]
+    assert side.bodies() == sorted([b"a", b"b", b"c", b"q1-a", *old, *new])
+    assert "messages" not in side.archive().rows
+    # An ordinary restart changes nothing.
+    broker.restart()
+    side.send(b"after")
+    assert side.archive().rows["messages"] == 1
+
+
+def test_a_running_archive_follows_a_restore(
+    spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path
+) -> None:
+    """It said that it was complete, because its offsets were higher than the new ends."""
+    side = Lakeside(spark, broker, tmp_path, [MessageStream])
+    archive = side.archiving(interval_ms=100)
+    try:
+        side.send(b"a")
+        archive.run()
+        copy(data, tmp_path / "copy")
+        side.send(b"old-b", b"old-c", b"old-d")
+        archive.run()
+        restore(broker, tmp_path / "copy", data)
+        side.send(b"new-b")
+        assert archive.run().is_complete
+        assert side.bodies() == [b"a", b"new-b", b"old-b", b"old-c", b"old-d"]
+    finally:
+        archive.rest()
+
+
+def test_events_of_a_restored_broker_go_on_where_its_log_was_cut(
+    spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path
+) -> None:
+    side = Lakeside(spark, broker, tmp_path)
+    decide(broker, hold(broker, "before", row(b"1")))
+    side.archive()
+    copy(data, tmp_path / "copy")
+    decide(broker, hold(broker, "old", row(b"2")))
+    side.archive()
+    restore(broker, tmp_path / "copy", data)
+    decide(broker, hold(broker, "new", row(b"3")))
+    side.archive()
+    told = Counter(event for (event,) in side.rows(TRANSACTIONS, "event"))
+    assert set(told.values()) == {3}, told
+    assert side.rows(MESSAGES, "transaction_id") == [("before",), ("new",), ("old",)]
