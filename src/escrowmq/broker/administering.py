@@ -149,6 +149,8 @@ class Administering:
             self._name(topic.name, queue_id): _stats(queue)
             for queue_id, queue in self._queues(topic)
         }
+        for queue, told in stats.items():
+            self._broker.reach.tell(request.connection, topic.name, queue.queue_id, told.max_offset)
         request.answer(body=encode_topic_stats(stats))
 
     def _queues(self, topic: Topic) -> Iterator[tuple[int, ReadQueue | None]]:

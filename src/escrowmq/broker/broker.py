@@ -29,6 +29,7 @@ from escrowmq.broker.own_writing import OwnWriting
 from escrowmq.broker.pulling import Pulling
 from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
+from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
@@ -80,6 +81,7 @@ class Broker:
         self.counts = Counts(store)
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
+        self.reach = Reach(store, meta)
         self.topics = Topics(meta, topics)
         self.groups = Groups(meta, topics)
         self.messages = Messages(self)

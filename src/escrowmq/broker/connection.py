@@ -57,6 +57,8 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._unanswered_max = limits.config.unanswered_max
         self._owner = owner
+        #: Offsets that it was told, by topic and queue.
+        self.told: dict[tuple[str, int], int] = {}
         self._splitter = FrameSplitter(frame_bytes_max=limits.config.frame_bytes_max)
         #: Until it is closed or cut.
         self._transport: asyncio.Transport | None = None

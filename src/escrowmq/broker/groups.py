@@ -46,11 +46,7 @@ class Groups:
         return group
 
     def _may_make(self, name: str) -> bool:
-        if not (
-            self._config.auto_create_groups
-            or name in _OF_TOOLS
-            or name.startswith(_OF_TOOLS_PREFIX)
-        ):
+        if not (self._config.auto_create_groups or is_of_tools(name)):
             return False
         try:
             check_name(name)
@@ -102,3 +98,8 @@ def _unknown(name: str) -> RequestRefused:
     return RequestRefused(
         "group_unknown", "make the group, or send a heartbeat of it", consumer_group=name
     )
+
+
+def is_of_tools(name: str) -> bool:
+    """Whether RocketMQ's own tools read with this group."""
+    return name in _OF_TOOLS or name.startswith(_OF_TOOLS_PREFIX)

@@ -28,7 +28,9 @@ from escrowmq.protocol.remoting import encode_request
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.connection import Connection
     from escrowmq.broker.queues import Queue as ReadQueue
+    from escrowmq.store.meta import OffsetKey
 
 LOCK_MS = 60_000
 """An ordered consumer that does not ask again for so long has lost its queues."""
@@ -90,15 +92,32 @@ class Offsets:
         header = request.header(UpdateOffsetHeader)
         self._broker.groups.named(header.consumer_group)
         self._broker.topics.to_read(header.topic, header.queue_id)
-        self._broker.meta.set_offset(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset, reset=True
-        )
+        key = (header.consumer_group, header.topic, header.queue_id)
+        self.commit(request.connection, key, header.commit_offset, reset=True)
         request.answer()
+
+    def commit(
+        self, connection: Connection, key: OffsetKey, offset: int, *, reset: bool = False
+    ) -> None:
+        """Note how far a group says that it is: never beyond the end of the queue."""
+        broker = self._broker
+        queue = broker.queues.get(*key[1:])
+        end = 0 if queue is None else queue.end
+        base = None
+        if key[1] not in broker.queues.views:
+            base = broker.reach.base_if_foreign(connection, *key, offset)
+        if base is not None:
+            # What others of the group have done in this history stays done.
+            offset, reset = base, False
+        broker.meta.set_offset(*key, min(offset, end), reset=reset)
 
     def highest(self, request: Request) -> None:
         """Where the next message will be."""
-        queue = self._queue(request.header(QueueHeader))
-        request.answer(header=OffsetResponseHeader(offset=queue.end if queue else 0))
+        header = request.header(QueueHeader)
+        queue = self._queue(header)
+        offset = queue.end if queue else 0
+        self._broker.reach.tell(request.connection, header.topic, header.queue_id, offset)
+        request.answer(header=OffsetResponseHeader(offset=offset))
 
     def lowest(self, request: Request) -> None:
         """Where the first message is."""
@@ -114,6 +133,7 @@ class Offsets:
             offset = queue.offset_at(header.stored_at_ms + header.is_upper)
             if header.is_upper:
                 offset = max(offset - 1, queue.start)
+        self._broker.reach.tell(request.connection, header.topic, header.queue_id, offset)
         request.answer(header=OffsetResponseHeader(offset=offset))
 
     def earliest(self, request: Request) -> None:

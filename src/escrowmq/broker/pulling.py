@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from escrowmq.broker.reach import Reached, note
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import RequestCode, ResponseCode
@@ -63,6 +64,8 @@ class Waiting:
     wanted: TagFilter
     #: Where what it is given is counted.
     out: Out
+    #: Where it is noted how far its group is.
+    reached: Reached
     #: Up to here nothing was found.
     offset: int
     #: When to give up.
@@ -111,16 +114,33 @@ class Pulling:
         wanted = self._wanted(header)
         self._check_model(group)
         if header.commits_offset and header.commit_offset >= 0:
-            broker.meta.set_offset(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            broker.offsets.commit(
+                request.connection,
+                (header.consumer_group, header.topic, header.queue_id),
+                header.commit_offset,
             )
         out = broker.counts.given(header.consumer_group, header.topic)
-        pulled = self._look(header, wanted, header.queue_offset)
+        reached = broker.reach.of(header.consumer_group, header.topic)
+        pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
+        note(reached, header.queue_id, pulled.next_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room(request.connection):
-            self._wait(request, header, wanted, out, pulled.next_offset)
+            self._wait(request, header, wanted, out, reached, pulled.next_offset)
         else:
             _answer(request, pulled, out, header.queue_id)
+
+    def _moved(self, request: Request, header: PullHeader) -> Pulled | None:
+        """The answer to somebody who comes from another history of the store."""
+        broker, offset = self._broker, header.queue_offset
+        base = broker.reach.base_if_foreign(
+            request.connection, header.consumer_group, header.topic, header.queue_id, offset
+        )
+        if base is None or header.topic in broker.queues.views:
+            return None
+        queue = broker.queues.get(header.topic, header.queue_id)
+        start, end = (0, 0) if queue is None else (queue.start, queue.end)
+        at = min(max(base, start), end)
+        return Pulled(status=Status.BEYOND_END, next_offset=at, start=start, end=end)
 
     def _wanted(self, header: PullHeader) -> TagFilter:
         check_expression_type(header.expression_type)
@@ -173,14 +193,20 @@ class Pulling:
         of_one = len(self._by_connection.get(connection, ()))
         return self.waiting < WAITING_MAX and of_one < CONNECTION_WAITING_MAX
 
-    def _wait(
-        self, request: Request, header: PullHeader, wanted: TagFilter, out: Out, offset: int
+    def _wait(  # noqa: PLR0917 - called in one place only
+        self,
+        request: Request,
+        header: PullHeader,
+        wanted: TagFilter,
+        out: Out,
+        reached: Reached,
+        offset: int,
     ) -> None:
         # A frame may have megabytes that nobody needs again.
         request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
         header = msgspec.structs.replace(header, consumer_group="", subscription="")
         request.has_waited = True
-        waiting = Waiting(request, header, wanted, out, offset)
+        waiting = Waiting(request, header, wanted, out, reached, offset)
         waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
         self._by_queue.setdefault(waiting.queue, {})[waiting] = None
         self._by_tick.setdefault(waiting.tick, {})[waiting] = None
@@ -240,6 +266,7 @@ class Pulling:
             waiting.request.decline(error)
         else:
             waiting.offset = pulled.next_offset
+            note(waiting.reached, waiting.header.queue_id, pulled.next_offset)
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return
             _answer(waiting.request, pulled, waiting.out, waiting.header.queue_id)

@@ -100,6 +100,9 @@ class QueueReader:
                     continue
                 self.progress.take(message.queue_offset)
                 await deliver(self, message)
+            if next_offset < self.progress.next_offset and self._handling:
+                # Other messages come with the same offsets: an old one must not mark them done.
+                await asyncio.wait(self._handling)
             self.progress.go_on(next_offset)
 
     async def _pull(self) -> tuple[list[Received], int]:

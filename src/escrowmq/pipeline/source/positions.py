@@ -20,7 +20,7 @@ VERSION = 2
 EPOCHS_MAX = 8
 """Epochs that a checkpoint keeps of a lineage: those of the last starts of the broker."""
 
-Kept = Mapping[str, Any]
+Kept = dict[str, Any]
 """By broker, what a checkpoint keeps of it."""
 
 
