@@ -111,3 +111,45 @@ def test_events_of_a_restored_broker_go_on_where_its_log_was_cut(
     told = Counter(event for (event,) in side.rows(TRANSACTIONS, "event"))
     assert set(told.values()) == {3}, told
     assert side.rows(MESSAGES, "transaction_id") == [("before",), ("new",), ("old",)]
+
+
+def test_a_half_message_that_both_histories_commit_is_archived_once(
+    spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path
+) -> None:
+    side = Lakeside(spark, broker, tmp_path, [MessageStream])
+    halves = [hold(broker, name, row(name.encode())) for name in ("both", "later", "only-new")]
+    copy(data, tmp_path / "copy")
+    side.send(b"old")
+    decide(broker, halves[0])
+    decide(broker, halves[1])
+    side.archive()
+    restore(broker, tmp_path / "copy", data)
+    decide(broker, halves[0])
+    side.send(b"new")
+    assert side.archive().rows["messages"] == 1
+    # Also in a batch whose start is in the new history.
+    broker.restart()
+    decide(broker, halves[1])
+    decide(broker, halves[2])
+    assert side.archive().rows["messages"] == 1
+    assert side.bodies() == [b"both", b"later", b"new", b"old", b"only-new"]
+
+
+@pytest.mark.parametrize("more", [1, 5])
+def test_a_new_checkpoint_goes_on_from_the_position_in_the_new_history(
+    spark: SparkSession, broker: InProcessBroker, data: Path, tmp_path: Path, more: int
+) -> None:
+    """It went on after the highest offset in the lake, which was the old history's."""
+    side = Lakeside(spark, broker, tmp_path)
+    side.send(b"a")
+    copy(data, tmp_path / "copy")
+    side.send(b"old-b", b"old-c", b"old-d")
+    side.archive()
+    restore(broker, tmp_path / "copy", data)
+    side.send(b"new-b")
+    side.archive()
+    shutil.rmtree(side.checkpoints)
+    later = [b"new-c-%d" % number for number in range(more)]
+    side.send(*later)
+    side.archive()
+    assert side.bodies() == sorted([b"a", b"old-b", b"old-c", b"old-d", b"new-b", *later])

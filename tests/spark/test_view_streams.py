@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
-from escrowmq.pipeline.source.positions import Kept
+from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.views import reading as views
 from escrowmq.pipeline.views.stream import ViewStreamReader
 from escrowmq.protocol.own import OwnCode
@@ -40,12 +42,17 @@ class Driven:
         #: Of each batch the brokers' names, the log offsets and the events.
         self.batches: list[Happened] = []
 
-    def run(self, *brokers: InProcessBroker, **options: str) -> Happened:
-        """Read what is available now; returns what came."""
+    def reader(self, *brokers: InProcessBroker, **options: str) -> ViewStreamReader:
+        """What Spark would ask."""
         addresses = ",".join(broker.broker_address for broker in brokers)
         given = {"view": "events", "broker": addresses, **options}
         reader = views.stream_reader(given, views.schema(given))
         assert isinstance(reader, ViewStreamReader)
+        return reader
+
+    def run(self, *brokers: InProcessBroker, **options: str) -> Happened:
+        """Read what is available now; returns what came."""
+        reader = self.reader(*brokers, **options)
         first = len(self.batches)
         if self.offsets is None:
             self.offsets = reader.initialOffset()
@@ -200,3 +207,27 @@ def test_a_store_that_was_made_anew_is_data_lost(broker: InProcessBroker, stream
             stream.run(anew)
         assert stream.run(anew, failOnDataLoss="false") == happened(anew)
         assert stream.run(anew) == []
+
+
+def test_a_log_that_is_as_long_as_the_other_history_was_is_read(tmp_path: Path) -> None:
+    """The offsets of two batches are equal, and mean other events."""
+    data, copied, stream = tmp_path / "data", tmp_path / "copied", Driven()
+    with InProcessBroker(data=data) as broker:
+        shutil.copytree(data, copied)
+        (copied / "lock").unlink(missing_ok=True)
+        with OwnCalls(broker.broker_address) as calls:
+            day.hold(calls, "old")
+        stream.run(broker)
+        broker.stop()
+        shutil.rmtree(data)
+        shutil.copytree(copied, data)
+        broker.start()
+        with OwnCalls(broker.broker_address) as calls:
+            day.hold(calls, "new")
+        reader = stream.reader(broker)
+        assert stream.offsets is not None
+        before = places(stream.offsets)
+        (kept,) = reader.latestOffset(stream.offsets, ReadMaxBytes(2**40)).values()
+        end = {"broker-a": {**kept, "at": before["broker-a"]}}
+        (part,) = reader.partitions(stream.offsets, end)
+        assert part.start < part.end == before["broker-a"]

@@ -10,7 +10,7 @@ from escrowmq.pipeline.archive.claim import Claim, Place
 from escrowmq.pipeline.archive.stream import ArchiveStream
 from escrowmq.pipeline.archive.tasks import EVENT_COLUMNS, Batch, Target, WriteEvents, written_by
 from escrowmq.pipeline.lake.files import WrittenFile
-from escrowmq.pipeline.lake.marks import with_marks
+from escrowmq.pipeline.lake.marks import is_marked, marked_end, with_marks
 from escrowmq.pipeline.lake.tables import TRANSACTIONS
 from escrowmq.pipeline.views.facts import BROKER, LOG_OFFSET
 
@@ -40,5 +40,10 @@ class EventStream(ArchiveStream):
     def _take_over(self, _place: Place) -> str:
         events = self._lake.read(self._spark, TRANSACTIONS)
         ends = events.groupBy(BROKER).agg(F.max(LOG_OFFSET).alias("last")).collect()
+        starts = {row[BROKER]: row["last"] + 1 for row in ends}
+        delta = self._lake.open(TRANSACTIONS)
+        if is_marked(delta):
+            # Of a broker that was restored, the lake has higher offsets of another history.
+            starts = {broker: marked_end(delta, broker) for broker in starts}
         # All that one place of the log says is in one batch.
-        return json.dumps({row[BROKER]: row["last"] + 1 for row in ends})
+        return json.dumps(starts)

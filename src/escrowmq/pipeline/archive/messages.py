@@ -17,8 +17,15 @@ from escrowmq.pipeline.archive.tasks import (
 )
 from escrowmq.pipeline.lake.delta import Entitlement, told
 from escrowmq.pipeline.lake.files import WrittenFile
-from escrowmq.pipeline.lake.marks import with_marks
+from escrowmq.pipeline.lake.marks import (
+    fork_marks,
+    forks_of,
+    is_marked,
+    marked_end,
+    with_marks,
+)
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE
+from escrowmq.pipeline.source.message_reading import RangesPartition
 
 CLOSED = 2**62
 """The quarantine's last batch of a former owner: it commits no more there."""
@@ -43,14 +50,18 @@ class MessageStream(ArchiveStream):
     def _write(self, owner: Claim, batch: Batch) -> list[WrittenFile]:
         self._lake.open(QUARANTINE)
         messages, quarantine = (Target.of(self._lake, table) for table in (MESSAGES, QUARANTINE))
-        task = WriteMessages(messages, quarantine, owner.archive_id, batch.number)
+        names = {part.broker_name for part in batch.parts if isinstance(part, RangesPartition)}
+        forks = forks_of(self._lake.open(MESSAGES), names | batch.forks.keys(), batch.forks)
+        task = WriteMessages(messages, quarantine, owner.archive_id, batch.number, forks)
         files = written_by(self._spark, batch, task)
         poison = [file for file in files if file.table == QUARANTINE.name]
         # First: once the messages are there, nobody comes back to this batch.
         if poison:
             self._lake.commit(QUARANTINE, poison, _once(owner.archive_id, batch.number))
         good = [file for file in files if file.table == MESSAGES.name]
-        entitled = with_marks(owner.entitled(batch.number), batch.marks)
+        new_forks = {broker: forks[broker] for broker in batch.forks}
+        marks = [*batch.marks, *fork_marks(new_forks)]
+        entitled = with_marks(owner.entitled(batch.number), marks)
         is_new = self._lake.commit(MESSAGES, good, entitled)
         return files if is_new else []
 
@@ -58,6 +69,7 @@ class MessageStream(ArchiveStream):
         from pyspark.sql import functions as F  # noqa: N812 -- the name that every reader knows
 
         queue = ("broker", "topic", "queue_id")
+        messages = self._lake.open(MESSAGES)
         good = self._lake.read(self._spark, MESSAGES)
         poison = self._lake.read(self._spark, QUARANTINE)
         for archive_id, batch in self._last_batches().items():
@@ -70,7 +82,11 @@ class MessageStream(ArchiveStream):
         starts: dict[str, dict[str, dict[int, int]]] = {}
         for row in ends.collect():
             topics = starts.setdefault(row.broker, {})
-            topics.setdefault(row.topic, {})[row.queue_id] = row.last + 1
+            end = row.last + 1
+            if is_marked(messages):
+                # Of a broker that was restored, the lake has higher offsets of another history.
+                end = marked_end(messages, row.broker, row.topic, row.queue_id)
+            topics.setdefault(row.topic, {})[row.queue_id] = end
         return json.dumps(starts)
 
     def _clean_up(self, owner: Claim) -> None:

@@ -24,7 +24,7 @@ from escrowmq.pipeline.lake.files import WrittenFile
 from escrowmq.pipeline.lake.marks import begin_marks, moved
 from escrowmq.pipeline.lake.storage import absolute, for_spark
 from escrowmq.pipeline.lake.tables import LakeTable
-from escrowmq.pipeline.source.positions import Kept, places, position_of
+from escrowmq.pipeline.source.positions import Kept, forks_between, places, position_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,7 +215,8 @@ class ArchiveStream(ABC):
         start = owner.planned(batch - 1) if batch else self._reader.initialOffset()
         end = owner.planned(batch)
         parts = self._reader.partitions(start, end)
-        return Batch(batch, self._reader, parts, moved(places(start), places(end)))
+        marks = moved(places(start), places(end))
+        return Batch(batch, self._reader, parts, marks, forks_between(start, end))
 
 
 def has_reached(position: Kept, target: Kept) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
+from escrowmq.pipeline.archive.again import without_known
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake.tables import MESSAGES, QUARANTINE, TRANSACTIONS, LakeTable
@@ -58,6 +59,8 @@ class Batch:
     parts: Sequence[InputPartition]
     #: The positions that it moves, for its commit.
     marks: Sequence[Transaction]
+    #: Brokers that have another history since the last batch, and the log offset at which it forks.
+    forks: Mapping[str, int]
 
 
 #: In a task: rows in, what the driver must know of the files out.
@@ -88,11 +91,14 @@ class WriteMessages:
     quarantine: Target
     archive_id: int
     batch: int
+    #: By broker, a log offset: messages below it may have become visible in another history, too.
+    forks: Mapping[str, int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
         """In a task."""
         messages, quarantine = self.messages.files(), self.quarantine.files()
-        for batch in batches:
+        for rows in batches:
+            batch = without_known(rows, self.forks, self.messages.uri, self.messages.storage)
             problems = batch.column("problem")
             if problems.null_count == batch.num_rows:
                 messages.add(batch)

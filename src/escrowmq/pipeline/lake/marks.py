@@ -7,7 +7,7 @@ rows leave marks alone: an audit holds the rows against them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -23,6 +23,9 @@ END = "escrowmq/archive/end"
 
 The name itself tells that positions are recorded: an older program did not.
 """
+
+FORK = "escrowmq/archive/fork"
+"""Below this name: the highest log offset at which a restored broker's history forked."""
 
 KEPT_FROM = "escrowmq/lake/kept_from"
 """The first day that retention has not deleted, in days since 1970."""
@@ -54,6 +57,20 @@ def with_marks(entitled: Entitlement, marks: Sequence[Transaction]) -> Entitleme
         return None if given is None else [*given, *marks]
 
     return ask
+
+
+def forks_of(delta: DeltaTable, brokers: Iterable[str], new: Mapping[str, int]) -> dict[str, int]:
+    """The log offsets below which a message may have come in another history, by broker."""
+    forks = {
+        broker: max(delta.transaction_version(f"{FORK}/{broker}") or 0, new.get(broker, 0))
+        for broker in brokers
+    }
+    return {broker: log_offset for broker, log_offset in forks.items() if log_offset}
+
+
+def fork_marks(forks: Mapping[str, int]) -> list[Transaction]:
+    """Their marks."""
+    return [Transaction(f"{FORK}/{broker}", log_offset) for broker, log_offset in forks.items()]
 
 
 def begin_marks(lake: Lake, table: LakeTable, position: Mapping[str, Any]) -> None:

@@ -50,6 +50,11 @@ class RangesPartition(InputPartition):
     #: The history that the ranges are of; None if the broker tells none.
     sight: Sight | None = None
 
+    @property
+    def broker_name(self) -> str:
+        """The name of the broker."""
+        return self.ranges[0].queue.broker
+
 
 class History:
     """The history that a task reads; it must be the one that was planned."""

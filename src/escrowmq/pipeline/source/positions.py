@@ -109,3 +109,14 @@ def fork_of(broker: str, seen: Sight | None, there: Sight | None) -> Epoch | Non
             epoch=there.lineage.epoch,
         )
     return fork
+
+
+def forks_between(before: Kept, after: Kept) -> dict[str, int]:
+    """Brokers whose histories fork between two positions, and at which log offset."""
+    forks = {}
+    for broker, kept in after.items():
+        seen = position_of(before.get(broker)).sight
+        fork = fork_of(broker, seen, position_of(kept).sight)
+        if fork is not None:
+            forks[broker] = fork.log_offset
+    return forks

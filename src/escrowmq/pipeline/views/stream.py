@@ -92,7 +92,7 @@ class ViewStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = {broker.name: broker for broker in self._standing()}
         ranges = []
         for name, kept in end.items():
-            if position_of(start.get(name)).at == position_of(kept).at:
+            if kept == start.get(name):
                 continue
             if name not in there:
                 raise bad_option("broker", f"with the address of {name}: the query has begun it")
