@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from escrowmq.pipeline.source.message_columns import spark_schema
+from escrowmq.pipeline.source.positions import places
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import decide, hold, row, send
@@ -115,11 +116,13 @@ def test_a_topic_that_appears_before_the_first_offset_is_not_lost(broker: InProc
     stream.prepareForTriggerAvailableNow()
     fill(broker, b"c", topic="later")
     start = stream.initialOffset()
-    assert start["broker-a"]["later"]["0"] == 0
+    assert places(start)["broker-a"]["later"]["0"] == 0
     end = stream.latestOffset(start, ReadAllAvailable())
-    assert (end["broker-a"]["orders"]["0"], end["broker-a"]["later"]["0"]) == (2, 0)
+    at = places(end)["broker-a"]
+    assert (at["orders"]["0"], at["later"]["0"]) == (2, 0)
     # The next run reads it.
-    assert reader().latestOffset(end, ReadAllAvailable())["broker-a"]["later"]["0"] == 1
+    later = reader().latestOffset(end, ReadAllAvailable())
+    assert places(later)["broker-a"]["later"]["0"] == 1
 
 
 def test_latest_begins_with_what_comes(broker: InProcessBroker, stream: Stream) -> None:
