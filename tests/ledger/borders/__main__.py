@@ -1,0 +1,53 @@
+"""Hunting at the borders: ``python -m tests.ledger.borders [--seconds N] [--seed S]``.
+
+A program that fails is printed with its steps; ``--seed S --program K`` runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import traceback
+
+from tests.ledger.borders.hunt import FULL_S, hunt_until, hunting
+
+SEED_BITS = 32
+
+
+def main(words: list[str] | None = None) -> int:
+    """Hunt until the time is over; 1 if something was found, or too little was done."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ledger.borders")
+    parser.add_argument("--seconds", type=float, default=FULL_S)
+    parser.add_argument("--seed", type=int, help="a fresh one unless given")
+    parser.add_argument("--program", type=int, help="only this one of the seed's programs")
+    arguments = parser.parse_args(words)
+    seed = secrets.randbits(SEED_BITS) if arguments.seed is None else arguments.seed
+    say(f"seed {seed}")
+    with hunting(seed) as hunt:
+        try:
+            if arguments.program is not None:
+                hunt.run(arguments.program)
+            else:
+                hunt_until(hunt, arguments.seconds)
+        except Exception:  # noqa: BLE001 - whatever it is, it was found
+            number = hunt.programs if arguments.program is None else arguments.program
+            say(traceback.format_exc())
+            say(f"again: python -m tests.ledger.borders --seed {seed} --program {number}")
+            return 1
+    report = hunt.report()
+    if arguments.program is None:
+        report["shortfalls"] = hunt.shortfalls(arguments.seconds)
+    say(json.dumps(report))
+    return 1 if report.get("shortfalls") else 0
+
+
+def say(text: str) -> None:
+    """Print it now: whoever watches a long run wants to see it."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

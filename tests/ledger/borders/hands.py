@@ -1,0 +1,174 @@
+"""One way to work with every driver: what is not awaited there is not awaited here either.
+
+A program is written once, as coroutines.  With a plain driver they never wait, so ``drive`` runs
+them without a loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import aiosqlite
+import asyncpg  # type: ignore[import-untyped]  # it brings no types
+import psycopg
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.ledger.shops import Shop
+
+T = TypeVar("T")
+
+
+class Driver(NamedTuple):
+    """A driver, by itself or below SQLAlchemy."""
+
+    kind: str
+    module: str
+    is_async: bool
+    is_below_sqlalchemy: bool = False
+
+    @property
+    def has_own_savepoints(self) -> bool:
+        """Whether it makes savepoints by a call; the SQLite drivers have no such call."""
+        return self.is_below_sqlalchemy or self.kind == "postgresql"
+
+
+_PLAIN = {
+    "sqlite3": Driver("sqlite", "sqlite3", is_async=False),
+    "aiosqlite": Driver("sqlite", "aiosqlite", is_async=True),
+    "psycopg": Driver("postgresql", "psycopg", is_async=False),
+    "psycopg-async": Driver("postgresql", "psycopg", is_async=True),
+    "asyncpg": Driver("postgresql", "asyncpg", is_async=True),
+}
+DRIVERS = {
+    **_PLAIN,
+    **{
+        f"sqlalchemy-{name}": driver._replace(is_below_sqlalchemy=True)
+        for name, driver in _PLAIN.items()
+    },
+}
+
+
+async def done(value: Any) -> Any:
+    """Await it if it is to be awaited."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    work.close()
+    raise AssertionError("a plain driver was awaited")
+
+
+class Hand:
+    """Opens connections of one driver to one shop, and uses them."""
+
+    def __init__(self, driver: Driver, shop: Shop) -> None:
+        self.driver = driver
+        self._shop = shop
+        self._engine: Any = None
+        self._kept: Any = None
+
+    @asynccontextmanager
+    async def entered(self, manager: Any) -> AsyncIterator[Any]:
+        """A block of the driver's kind."""
+        if self.driver.is_async:
+            async with manager as found:
+                yield found
+        else:
+            with manager as found:
+                yield found
+
+    @asynccontextmanager
+    async def database(self, grip: str, *, is_callers: bool) -> AsyncIterator[Any]:
+        """What a transaction block is given; ``grip`` and the caller's commit are SQLAlchemy's."""
+        if not self.driver.is_below_sqlalchemy:
+            if self._kept is None:
+                self._kept = await self._connect()
+            yield self._kept
+            return
+        async with self.entered(self._opened(grip)) as db:
+            if is_callers:
+                async with self.entered(db.begin()):
+                    yield db
+            else:
+                yield db
+
+    def _opened(self, grip: str) -> Any:
+        engine = self._engine = self._engine or self._made_engine()
+        if grip == "connection":
+            return engine.connect()
+        return AsyncSession(engine) if self.driver.is_async else Session(engine)
+
+    def _made_engine(self) -> Any:
+        scheme = {"sqlite": "sqlite", "postgresql": "postgresql"}[self.driver.kind]
+        name = "pysqlite" if self.driver.module == "sqlite3" else self.driver.module
+        _, _, rest = self._shop.url.partition("://")
+        make = create_async_engine if self.driver.is_async else sqlalchemy.create_engine
+        return make(f"{scheme}+{name}://{rest}")
+
+    async def _connect(self) -> Any:
+        match self.driver.module, self.driver.is_async:
+            case "sqlite3", _:
+                return sqlite3.connect(self._shop.path)
+            case "aiosqlite", _:
+                return await aiosqlite.connect(self._shop.path)
+            case "asyncpg", _:
+                return await asyncpg.connect(self._shop.url)
+            case _, True:
+                return await psycopg.AsyncConnection.connect(self._shop.url)
+            case _:
+                return psycopg.connect(self._shop.url)
+
+    async def execute(self, db: Any, sql: str) -> Any:
+        """A statement."""
+        said = sqlalchemy.text(sql) if self.driver.is_below_sqlalchemy else sql
+        return await done(db.execute(said))
+
+    async def commit(self, db: Any) -> None:
+        """Commit as the user would, past the block."""
+        if isinstance(db, asyncpg.Connection):
+            await db.execute("COMMIT")
+        else:
+            await done(db.commit())
+
+    def savepoint(self, db: Any, name: str, *, is_by_hand: bool) -> Any:
+        """A block that is released, or rolled back by an error."""
+        if is_by_hand or not self.driver.has_own_savepoints:
+            return self._by_hand(db, name)
+        begin = db.begin_nested if self.driver.is_below_sqlalchemy else db.transaction
+        return self.entered(begin())
+
+    @asynccontextmanager
+    async def _by_hand(self, db: Any, name: str) -> AsyncIterator[None]:
+        await self.execute(db, f"SAVEPOINT {name}")
+        try:
+            yield
+        except Exception:
+            await self.execute(db, f"ROLLBACK TO SAVEPOINT {name}")
+            await self.execute(db, f"RELEASE SAVEPOINT {name}")
+            raise
+        await self.execute(db, f"RELEASE SAVEPOINT {name}")
+
+    async def forsake(self) -> None:
+        """Leave the connection: after some errors it is of no use."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await done(kept.close())
+
+    async def close(self) -> None:
+        """Leave everything."""
+        await self.forsake()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await done(engine.dispose())

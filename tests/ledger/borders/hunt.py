@@ -1,0 +1,183 @@
+"""Draws programs, runs them, counts what they did, and says whether that was enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.ledger.borders.hands import DRIVERS, Driver, drive
+from tests.ledger.borders.programs import Step, draw_program
+from tests.ledger.borders.runs import run_step
+from tests.ledger.borders.world import World
+from tests.ledger.conftest import postgres_server
+from tests.ledger.shops import Shop, sqlite_shop
+
+#: What a run of this long must reach.
+FULL_S = 600
+COMMITS_PER_DRIVER = 200
+SAVEPOINT_ROLLBACKS_PER_DRIVER = 50
+RESTORES = 20
+#: A hunt that never did one of these has looked at less than it says.
+MECHANISMS = (
+    "backups by copy",
+    "backups by our tool",
+    "cancels",
+    "chains",
+    "commits by hand refused",
+    "consumed",
+    "consumed again",
+    "decisions lost",
+    "nested blocks refused",
+    "orphans",
+    "parked",
+    "raises",
+    "restarts",
+    "restores",
+    "rows swept",
+    "savepoint rollbacks",
+    "savepoints released",
+    "settled by checks",
+    "statements failed",
+    "sweeps",
+)
+TABLES = ("orders", "escrowmq_ledger", "escrowmq_ledger_swept", "escrowmq_consumed")
+PROGRAM_S_MAX = 60.0
+
+
+class Hunt:
+    """Programs of one seed; the k-th is the same in every run."""
+
+    def __init__(self, seed: int, postgres_url: Callable[[], str]) -> None:
+        self.seed = seed
+        self.programs = 0
+        self.counts: Counter[str] = Counter()
+        self.per_driver: dict[str, Counter[str]] = {}
+        self._postgres_url = postgres_url
+
+    def program(self, number: int) -> tuple[str, list[Step]]:
+        """The driver and the steps of a program."""
+        names = sorted(DRIVERS)
+        name = names[number % len(names)]
+        rng = Random(f"{self.seed}:{number}")
+        return name, draw_program(rng, DRIVERS[name])
+
+    def run(self, number: int) -> None:
+        """Run one program; whatever it raises was found."""
+        name, steps = self.program(number)
+        counts: Counter[str] = Counter()
+        try:
+            with self._shop(DRIVERS[name]) as (shop, folder):
+                work = _run(World(DRIVERS[name], shop, folder, counts), steps)
+                if DRIVERS[name].is_async:
+                    asyncio.run(asyncio.wait_for(work, PROGRAM_S_MAX))
+                else:
+                    drive(work)
+        except Exception as error:
+            told = "\n".join(f"  {step}" for step in steps)
+            error.add_note(f"program {number} on {name}:\n{told}")
+            raise
+        self.programs += 1
+        self.counts += counts
+        self.per_driver.setdefault(name, Counter()).update(counts)
+
+    @contextmanager
+    def _shop(self, driver: Driver) -> Iterator[tuple[Shop, Path]]:
+        with tempfile.TemporaryDirectory(prefix="escrowmq-borders-") as folder:
+            if driver.kind == "sqlite":
+                shop = sqlite_shop(Path(folder))
+            else:
+                shop = Shop(kind="postgresql", url=self._postgres_url())
+                shop.set_up()
+                for table in TABLES:
+                    shop.run(f"DELETE FROM {table}")
+            try:
+                yield shop, Path(folder)
+            finally:
+                shop.close()
+
+    def report(self) -> dict[str, Any]:
+        """What was done."""
+        return {
+            "seed": self.seed,
+            "programs": self.programs,
+            **dict(sorted(self.counts.items())),
+            "drivers": {
+                name: {
+                    "commits": counts["commits"],
+                    "savepoint rollbacks": counts["savepoint rollbacks"],
+                }
+                for name, counts in sorted(self.per_driver.items())
+            },
+        }
+
+    def shortfalls(self, seconds: float) -> list[str]:
+        """What was not done often enough for a hunt of this length."""
+        share = min(1.0, seconds / FULL_S)
+
+        def least(full: int) -> int:
+            return math.ceil(full * share)
+
+        found = [f"no {name}" for name in MECHANISMS if not self.counts[name]]
+        for name in sorted(DRIVERS):
+            counts = self.per_driver.get(name, Counter())
+            wanted = {
+                "commits": least(COMMITS_PER_DRIVER),
+                "savepoint rollbacks": least(SAVEPOINT_ROLLBACKS_PER_DRIVER),
+            }
+            found += [
+                f"{name}: {counts[what]} {what} of {count}"
+                for what, count in wanted.items()
+                if counts[what] < count
+            ]
+        if self.counts["restores"] < least(RESTORES):
+            found.append(f"{self.counts['restores']} restores of {least(RESTORES)}")
+        if self.counts["refusals"] * 2 > self.counts["blocks"]:
+            found.append(f"{self.counts['refusals']} refusals in {self.counts['blocks']} blocks")
+        return found
+
+
+async def _run(world: World, steps: list[Step]) -> None:
+    try:
+        await world.open()
+        for step in steps:
+            await run_step(world, step)
+        await world.end()
+    finally:
+        await world.close()
+
+
+@contextmanager
+def hunting(seed: int) -> Iterator[Hunt]:
+    """A hunt with a PostgreSQL server of its own."""
+    with quiet(), postgres_server() as server:
+        yield Hunt(seed, server.get_uri)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Lost decisions and refusals are what a hunt is made of: nothing to tell of."""
+    logger = logging.getLogger("escrowmq")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def hunt_until(hunt: Hunt, seconds: float) -> None:
+    """Run programs until the time is over."""
+    deadline_s = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < deadline_s:
+        hunt.run(number)
+        number += 1

@@ -1,0 +1,244 @@
+"""The shop and the broker that a program works with, and what operators do to them."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from escrowmq import AsyncProducer, Producer
+from escrowmq.cli.main import main
+from escrowmq.client.background import background
+from escrowmq.client.consumer import AsyncConsumer, Consumer
+from escrowmq.client.messages import Message, Received
+from escrowmq.client.outgoing import Decided, Held, Resolution
+from escrowmq.model.errors import EscrowError, Unavailable
+from escrowmq.testing import InProcessBroker
+from escrowmq.transaction.states import State
+from tests.ledger.borders.hands import Driver, Hand, done
+from tests.ledger.borders.model import Attempt, Found, Model, Snapshot, Wrong
+from tests.ledger.deliveries import consumed
+from tests.ledger.shops import GROUP, Shop, new_id
+
+PAID = "order-paid"
+SHIPPED = "order-shipped"
+HOUR_S = 3_600
+ROUNDS_MAX = 4
+TIMEOUT_S = 3.0
+
+
+class World:
+    """One program's."""
+
+    def __init__(self, driver: Driver, shop: Shop, folder: Path, counts: Counter[str]) -> None:
+        self.driver = driver
+        self.shop = shop
+        self.hand = Hand(driver, shop)
+        self.model = Model()
+        self.counts = counts
+        self.snapshots: list[Snapshot] = []
+        #: The block that is under way, for what is held meanwhile.
+        self.attempt: Attempt | None = None
+        #: What happens between the half messages and COMMIT, and between COMMIT and the decision.
+        self.after_hold: Callable[[], Awaitable[None]] | None = None
+        self.before_decision: Callable[[], Awaitable[None]] | None = None
+        self._folder = folder
+        self._copies = 0
+        self.broker = InProcessBroker(data=folder / "data-0", ledgers=[shop.ledger()])
+        self.producer: Any = None
+        self.consumer: Any = None
+
+    async def open(self) -> None:
+        """Serve."""
+        self.broker.start()
+        for topic in (PAID, SHIPPED):
+            self.broker.create_topic(topic)
+        made = AsyncProducer if self.driver.is_async else Producer
+        self.producer = made(
+            self.broker.address, GROUP, ledger=self.shop.ledger(), timeout_s=TIMEOUT_S
+        )
+        self.consumer = (AsyncConsumer if self.driver.is_async else Consumer)(
+            self.broker.address, group="shipping"
+        )
+        self._watch(self.producer._core)
+
+    def _watch(self, core: Any) -> None:
+        hold, decide = core.hold, core.decide
+
+        async def held(transaction_id: str, *rest: Any, **named: Any) -> Held:
+            if self.attempt is not None:
+                # Before the answer: a task that is cancelled meanwhile may be held all the same.
+                self.attempt.transaction_id = transaction_id
+                self.model.history.append(self.attempt)
+            found: Held = await hold(transaction_id, *rest, **named)
+            await self._once("after_hold")
+            return found
+
+        async def decided(one: Held, resolution: Resolution) -> Decided:
+            if resolution is Resolution.COMMIT:
+                await self._once("before_decision")
+            found: Decided = await decide(one, resolution)
+            return found
+
+        core.hold, core.decide = held, decided
+
+    async def _once(self, when: str) -> None:
+        happens = getattr(self, when)
+        setattr(self, when, None)
+        if happens is not None:
+            await happens()
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        try:
+            await self.hand.close()
+            if self.producer is not None:
+                await done(self.producer.close())
+        finally:
+            self.broker.close()
+
+    # What operators do.
+
+    async def lose(self) -> None:
+        """The decision does not reach the broker."""
+        self.counts["decisions lost"] += 1
+        raise Unavailable("broker_unreachable", "a test took the decision away")
+
+    async def backup(self, chooses: float) -> None:
+        """Copy the directory, or use our tools."""
+        self._copies += 1
+        path = self._folder / f"backup-{self._copies}"
+        if chooses < 0.7:
+            self.counts["backups by copy"] += 1
+            shutil.copytree(str(self.broker._data), path)
+            (path / "lock").unlink(missing_ok=True)
+        else:
+            self.counts["backups by our tool"] += 1
+            taken = path.with_suffix(".taken")
+            call("backup", str(taken), "--broker", self.broker.broker_address)
+            call("restore", str(taken), "--data-dir", str(path))
+        self.snapshots.append(self.model.snapshot(str(path)))
+
+    async def restore(self, chooses: float) -> None:
+        """Let the broker go on from one of the backups, at its old address."""
+        if not self.snapshots:
+            return
+        snapshot = self.snapshots[int(chooses * len(self.snapshots))]
+        self._copies += 1
+        path = self._folder / f"data-{self._copies}"
+        shutil.copytree(snapshot.path, path)
+        self.broker.stop()
+        self.broker._data = path
+        self.broker.start()
+        self.model.restore(snapshot)
+        self.counts["restores"] += 1
+        self.counts["interruptions"] += 1
+
+    async def restart(self) -> None:
+        """Stop and start."""
+        self.broker.restart()
+        self.counts["restarts"] += 1
+        self.counts["interruptions"] += 1
+
+    async def sweep(self) -> None:
+        """Have the janitor clean; it refuses while the broker is not sure."""
+        self.model.sweeps += 1
+        self.counts["sweeps"] += 1
+        with suppress(Unavailable):
+            deleted = await done(self.producer.clean_ledger())
+            self.counts["rows swept"] += deleted
+
+    async def sweep_inside(self) -> None:
+        """The same from within the producer's own loop."""
+        self.model.sweeps += 1
+        self.counts["sweeps"] += 1
+        with suppress(Unavailable):
+            self.counts["rows swept"] += await self.producer._core.clean_ledger()
+
+    def settle(self) -> None:
+        """An hour later, a round of checks."""
+        self.broker.advance(seconds=HOUR_S)
+        done_now = self.broker.run_checks()
+        self.counts["settle rounds"] += 1
+        self.counts["settled by checks"] += len(done_now.committed) + len(done_now.rolled_back)
+
+    async def orphan(self) -> None:
+        """A half message whose sender dies."""
+        attempt = self.attempt = Attempt()
+        self.model.attempts.append(attempt)
+        number = self.model.next_number()
+        attempt.placed.add(number)
+        message = Message(topic=PAID, body=b"%d" % number)
+        core = self.producer._core
+        holding = core.hold(new_id(), [message], ledger=self.shop.ledger().uuid())
+        try:
+            await holding if self.driver.is_async else background().run(holding)
+        finally:
+            self.attempt = None
+        self.counts["orphans"] += 1
+
+    def pick(self, picks: float) -> Received | None:
+        """One of the messages that consumers can see."""
+        seen = self.broker.messages(PAID)
+        return seen[int(picks * len(seen))] if seen else None
+
+    # What is there.
+
+    async def end(self) -> None:
+        """Settle everything, sweep, and hold it all against the model."""
+        for _ in range(ROUNDS_MAX):
+            self.settle()
+            if not self.broker.undecided():
+                break
+        for _ in range(ROUNDS_MAX):
+            try:
+                await done(self.producer.clean_ledger())
+                break
+            except Unavailable:
+                continue
+        else:
+            raise Wrong("the janitor never finishes")
+        self.model.judge(self.found())
+
+    def found(self) -> Found:
+        """Look at the database and the broker."""
+        server = self.broker._running
+        core = server.broker.store.core
+        states: dict[State, set[str]] = {State.PARKED: set(), State.PREPARED: set()}
+        for half in filter(None, map(core.half, range(core.table.end))):
+            if half.state in states and half.first == half.half_offset:
+                states[half.state].add(core.table.identity(half)[0])
+        self.counts["parked"] += len(states[State.PARKED])
+        messages = [one for topic in (PAID, SHIPPED) for one in self.broker.messages(topic)]
+        unfinished = self.shop.run(
+            "SELECT message_id FROM escrowmq_consumed WHERE consumed_at_ms <= 0"
+        )
+        return Found(
+            orders=self.shop.orders(),
+            messages=[int(one.body) for one in messages],
+            parked=states[State.PARKED],
+            undecided=states[State.PREPARED],
+            ledger=self.shop.outcomes(),
+            consumed=consumed(self.shop),
+            unfinished={row[0] for row in unfinished},
+        )
+
+
+def call(*words: str) -> None:
+    """A command of ours."""
+    said = StringIO()
+    with redirect_stdout(said):
+        try:
+            main(list(words))
+        except SystemExit as left:
+            if left.code:
+                raise Wrong(f"{words} ended with {left.code}: {said.getvalue()}") from None
+
+
+def code_of(error: BaseException) -> str:
+    """The code of an error of ours; empty for others."""
+    return error.code if isinstance(error, EscrowError) else ""
