@@ -73,6 +73,27 @@ class LedgerBlock(Block):
                 "read_only_transaction", "the ledger's row cannot be written in it"
             )
 
+    def look_for_marks(self) -> Steps[frozenset[int]]:
+        """Find the messages whose savepoints were not rolled back.
+
+        A COMMIT by hand takes the marks away as well, but not the rows.  If some message survives,
+        the ledger's row finds that out; otherwise there will be no row.
+        """
+        surviving = yield from super().look_for_marks()
+        if self._is_any_marked and not surviving:
+            yield from self._check_same_transaction()
+        return surviving
+
+    def _check_same_transaction(self) -> Steps[None]:
+        if self._facts.dialect is not POSTGRESQL:
+            if self._is_marked:
+                yield from self._unmark_sqlite()
+                yield from self._mark_sqlite()
+            return
+        found = yield Execute(ledger_sql.PG_READ_MARK)
+        if found.rows[0][0] != self._row.transaction_id:
+            raise ended_inside()
+
     def _write(self, now_ms: int) -> Steps[None]:
         if self._facts.dialect is not POSTGRESQL:
             yield from self._unmark_sqlite()
@@ -88,9 +109,7 @@ class LedgerBlock(Block):
         if done.row_count == 1:
             return
         if self._facts.dialect is POSTGRESQL:
-            found = yield Execute(ledger_sql.PG_READ_MARK)
-            if found.rows[0][0] != row.transaction_id:
-                raise ended_inside()
+            yield from self._check_same_transaction()
         raise _other_ledger(row.ledger_uuid, [])
 
     def _not_written(self, error: Exception) -> EscrowError:

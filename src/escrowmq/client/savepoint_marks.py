@@ -134,7 +134,7 @@ class SoonMarks:
         status = connection.pgconn.transaction_status
         # In a pipeline the mark is queued; otherwise an active connection is inside a COPY.
         if connection._pipeline is not None or status != TransactionStatus.ACTIVE:  # noqa: SLF001
-            numbers = self.take()
+            numbers = self._take_written()
             # A transaction that has failed can only be rolled back, and its messages with it.
             if status not in {TransactionStatus.INERROR, TransactionStatus.IDLE}:
                 ((sql, (marks,)),) = marking(self._dialect, numbers)
@@ -147,7 +147,7 @@ class SoonMarks:
     async def _before_aiosqlite(self, work: Any, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
         """Stand in for the connection's queue of work, which every statement goes through."""
         connection, queue = self._connection, type(self._connection)._execute  # noqa: SLF001
-        numbers = self.take()
+        numbers = self._take_written()
         if connection.in_transaction:
             below = connection._conn  # noqa: SLF001
             for statement in marking(self._dialect, numbers):
@@ -157,7 +157,7 @@ class SoonMarks:
     async def _before_asyncpg(self, protocol: Any) -> None:  # noqa: ANN401 - compiled, untyped
         """Come before the next request to the server."""
         has_failed = sys.modules["asyncpg"].InFailedSQLTransactionError
-        numbers = self.take()
+        numbers = self._take_written()
         if not numbers or not protocol.is_in_transaction():
             return
         ((sql, (marks,)),) = marking(self._dialect, numbers)
@@ -169,8 +169,14 @@ class SoonMarks:
 
         await self._write(mark)
 
+    def _take_written(self) -> list[int]:
+        """Return the marks to write now; those that no transaction takes are gone."""
+        taken = self.take()
+        if taken:
+            self._block.note_marked()
+        return taken
+
     async def _write(self, work: Callable[[], Any]) -> None:
-        self._block.note_marked()
         # An interrupted statement may have been done or not: which messages survive is unknown.
         self._is_any_lost, was_lost = True, self._is_any_lost
         await work()
