@@ -42,7 +42,9 @@ class Raise:
 
 @dataclass(frozen=True)
 class CommitByHand:
-    """The user commits inside the block, which must be refused."""
+    """The user commits inside the block, by a call or a statement, which must be refused."""
+
+    is_statement: bool
 
 
 Part = Pay | Savepoint | Nest | Raise | CommitByHand
@@ -134,11 +136,13 @@ def draw_block(rng: Random, driver: Driver) -> Block:
     parts = draw_parts(rng, driver, 0)
     fault = rng.choices(("", "raise", "commit", "nest"), (80, 8, 4, 8))[0]
     if fault:
-        part: Part = {"raise": Raise(), "commit": CommitByHand()}.get(fault) or Nest(
-            rng.random() < 0.4
-        )
+        faults: dict[str, Part] = {
+            "raise": Raise(),
+            "commit": CommitByHand(rng.random() < 0.5),
+            "nest": Nest(rng.random() < 0.4),
+        }
         at = rng.randint(0, len(parts))
-        parts = (*parts[:at], part, *parts[at:])
+        parts = (*parts[:at], faults[fault], *parts[at:])
     is_cancelled = driver.is_async and rng.random() < 0.15
     return Block(
         kind=rng.choices(("producer", "chain", "consumer"), (60, 30, 10))[0],
@@ -148,9 +152,9 @@ def draw_block(rng: Random, driver: Driver) -> Block:
         picks=rng.random(),
         cancelled_at=rng.randint(1, CANCELS_AT_MAX) if is_cancelled else 0,
         after_hold="restore" if rng.random() < 0.02 else "",
-        before_decision=rng.choices(
-            ("", "lose", "sweep", "backup", "restore"), (78, 10, 3, 7, 2)
-        )[0],
+        before_decision=rng.choices(("", "lose", "sweep", "backup", "restore"), (78, 10, 3, 7, 2))[
+            0
+        ],
         chooses=rng.random(),
         sends_late=rng.random() < 0.05,
     )

@@ -78,14 +78,14 @@ class BlockRun:
         expects: bool | None = True
         try:
             await self._cancelled_or_not()
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it is judged
             expects = self._expected(error)
             if not isinstance(error, Planned):
                 with suppress(Exception):
                     await world.hand.forsake()
         finally:
             world.attempt = world.after_hold = world.before_decision = None
-        if self._has_committed_by_hand and expects is True:
+        if self._has_committed_by_hand and expects is True and self.attempt.told:
             raise Wrong("a commit inside the block was accepted")
         world.model.ended(self.attempt, world.shop.orders(), expects=expects)
         world.counts["blocks"] += 1
@@ -185,7 +185,7 @@ class BlockRun:
                     raise Planned
                 case CommitByHand():
                     self._has_committed_by_hand = True
-                    await self.world.hand.commit(db)
+                    await self.world.hand.commit(db, is_statement=part.is_statement)
 
     async def _pay(self, db: Any, tx: Any, part: Pay) -> None:
         number = self.world.model.next_number()
@@ -221,7 +221,7 @@ class BlockRun:
             async with self.world.hand.savepoint(db, name, is_by_hand=part.is_by_hand):
                 await self._parts(db, tx, part.parts)
                 if part.end == "raise":
-                    raise TakeBack
+                    raise TakeBack  # noqa: TRY301 - as the user's code would
                 if part.end == "clash":
                     await self._clash(db)
         except TakeBack:
