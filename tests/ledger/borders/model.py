@@ -93,7 +93,9 @@ class Model:
             for attempt in self.history:
                 attempt.may_be_swept = True
 
-    def ended(self, attempt: Attempt, orders: set[int], *, expects: bool | None) -> None:
+    def ended(
+        self, attempt: Attempt, orders: set[int], consumed: set[str], *, expects: bool | None
+    ) -> None:
         """A block has ended; ``expects`` is None where only the database knows."""
         there = orders & attempt.placed
         whole = attempt.kept
@@ -102,7 +104,7 @@ class Model:
         if expects is None:
             if there not in (whole, set()):
                 raise Wrong(f"a part of a transaction is there: {there} of {whole}")
-            attempt.is_committed = bool(there) and bool(whole)
+            attempt.is_committed = bool(there) if whole else attempt.consumes in consumed
         elif there != (whole if expects else set()):
             raise Wrong(f"the orders {there} are there, of {whole}; is_committed={expects}")
         else:

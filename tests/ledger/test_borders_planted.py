@@ -1,0 +1,129 @@
+"""A hunt that cannot find anything proves nothing: defects are planted here, and each is caught.
+
+They are planted by patches of this test, never in the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from escrowmq.client import open_blocks, savepoint_marks, transaction_order
+from escrowmq.client.chain_block import ChainBlock
+from escrowmq.client.janitor import Confirmed
+from escrowmq.client.ledger_checks import Outcome
+from escrowmq.client.producer_janitor import Janitor
+from escrowmq.model.lineage import Sight
+from tests.ledger.borders.hunt import Hunt, quiet
+from tests.ledger.borders.model import Wrong
+from tests.ledger.borders.programs import Block, Nest, Part, Restore, Savepoint, Step, Sweep
+
+Patch = pytest.MonkeyPatch
+SEED = 14
+PROGRAMS_MAX = 400
+
+
+def second_blocks(patch: Patch) -> None:
+    """A connection forgets that it is in a block."""
+    patch.setattr(open_blocks, "is_in_block", lambda _connection: False)
+
+
+def lasting_messages(patch: Patch) -> None:
+    """A rollback to a savepoint takes no message back."""
+    patch.setattr(savepoint_marks, "numbers_in", lambda *_: frozenset(range(4_096)))
+
+
+def one_history(patch: Patch) -> None:
+    """A restored broker is taken for one that went on."""
+    patch.setattr(Sight, "fork", lambda *_: None)
+
+
+def greedy_janitor(patch: Patch) -> None:
+    """The janitor takes undecided transactions for committed ones."""
+    confirm = Janitor._confirm
+
+    async def everything(self: Any, ids: Sequence[str]) -> Confirmed:
+        confirmed = await confirm(self, ids)
+        return Confirmed(dict.fromkeys(ids, Outcome.COMMITTED), confirmed.sights)
+
+    patch.setattr(Janitor, "_confirm", everything)
+
+
+class Never(Exception):
+    """Nobody raises it."""
+
+
+def certain_cancels(patch: Patch) -> None:
+    """A COMMIT that was interrupted is taken for one that was refused."""
+    patch.setattr(transaction_order, "OutcomeUnknown", Never)
+
+
+def chains_without_rows(patch: Patch) -> None:
+    """A chain's block writes no row into the ledger."""
+
+    def nothing(_self: Any, _now_ms: int) -> Iterator[Any]:
+        yield from ()
+
+    patch.setattr(ChainBlock, "_insert_committed", nothing)
+
+
+def parts_of(steps: Sequence[Step]) -> Iterator[Part]:
+    for step in steps:
+        if isinstance(step, Block):
+            yield from step.parts
+
+
+def nests(steps: Sequence[Step]) -> bool:
+    return any(isinstance(part, Nest) for part in parts_of(steps))
+
+
+def takes_back(steps: Sequence[Step]) -> bool:
+    return any(isinstance(part, Savepoint) for part in parts_of(steps))
+
+
+def restores(steps: Sequence[Step]) -> bool:
+    has_backup = any(isinstance(one, Block) and one.before_decision == "backup" for one in steps)
+    return has_backup and {Sweep, Restore} <= set(map(type, steps))
+
+
+def sweeps(steps: Sequence[Step]) -> bool:
+    loses = any(isinstance(one, Block) and one.before_decision == "lose" for one in steps)
+    return loses and Sweep in set(map(type, steps))
+
+
+def cancels(steps: Sequence[Step]) -> bool:
+    return any(isinstance(one, Block) and one.cancelled_at > 0 for one in steps)
+
+
+def chains(steps: Sequence[Step]) -> bool:
+    return any(
+        isinstance(one, Block) and one.kind == "chain" and one.before_decision == "lose"
+        for one in steps
+    )
+
+
+PLANTS: dict[str, tuple[Callable[[Patch], None], Callable[[Sequence[Step]], bool]]] = {
+    "nesting": (second_blocks, nests),
+    "savepoint": (lasting_messages, takes_back),
+    "restore": (one_history, restores),
+    "sweep": (greedy_janitor, sweeps),
+    "cancel": (certain_cancels, cancels),
+    "chain": (chains_without_rows, chains),
+}
+#: They need no server.
+QUICK = ("sqlite3", "aiosqlite")
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_defect_is_caught(name: str, monkeypatch: Patch) -> None:
+    plant, concerns = PLANTS[name]
+    hunt = Hunt(SEED, lambda: pytest.fail("no program here needs a server"))
+    drawn = ((number, *hunt.program(number)) for number in range(PROGRAMS_MAX))
+    numbers = [number for number, driver, steps in drawn if driver in QUICK and concerns(steps)]
+    assert numbers
+    plant(monkeypatch)
+    with quiet(), pytest.raises(Wrong):
+        for number in numbers:
+            hunt.run(number)
