@@ -165,13 +165,15 @@ def hunting(seed: int) -> Iterator[Hunt]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Lost decisions and refusals are what a hunt is made of: nothing to tell of."""
-    logger = logging.getLogger("escrowmq")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in ("escrowmq", "sqlalchemy.pool", "asyncio")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def hunt_until(hunt: Hunt, seconds: float) -> None:

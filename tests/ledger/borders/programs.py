@@ -9,7 +9,9 @@ from tests.ledger.borders.hands import Driver
 
 STEPS = (8, 18)
 DEEPEST = 3
-CANCELS_AT_MAX = 24
+#: Suspensions at which a task may be cancelled: from its beginning, and after its hold.
+EARLY_MAX = 24
+LATE_MAX = 9
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Block:
     picks: float
     #: The suspension at which its task is cancelled; 0 for none.
     cancelled_at: int = 0
+    #: Whether these are counted from when the half messages are held: COMMIT is next.
+    is_cancelled_late: bool = False
     #: Between the half messages and the database's COMMIT: nothing, or restore.
     after_hold: str = ""
     #: Between COMMIT and the broker's decision: nothing, lose, sweep, backup or restore.
@@ -143,14 +147,16 @@ def draw_block(rng: Random, driver: Driver) -> Block:
         }
         at = rng.randint(0, len(parts))
         parts = (*parts[:at], faults[fault], *parts[at:])
-    is_cancelled = driver.is_async and rng.random() < 0.15
+    is_cancelled = driver.is_async and rng.random() < 0.2
+    is_late = rng.random() < 0.5
     return Block(
         kind=rng.choices(("producer", "chain", "consumer"), (60, 30, 10))[0],
         parts=parts,
         grip=rng.choice(("session", "connection")),
         is_callers=rng.random() < 0.3,
         picks=rng.random(),
-        cancelled_at=rng.randint(1, CANCELS_AT_MAX) if is_cancelled else 0,
+        cancelled_at=rng.randint(1, LATE_MAX if is_late else EARLY_MAX) if is_cancelled else 0,
+        is_cancelled_late=is_cancelled and is_late,
         after_hold="restore" if rng.random() < 0.02 else "",
         before_decision=rng.choices(("", "lose", "sweep", "backup", "restore"), (78, 10, 3, 7, 2))[
             0

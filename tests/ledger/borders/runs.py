@@ -85,7 +85,7 @@ class BlockRun:
                 with suppress(Exception):
                     await world.hand.forsake()
         finally:
-            world.attempt = world.after_hold = world.before_decision = None
+            world.attempt = world.after_hold = world.before_decision = world.on_held = None
         if self._has_committed_by_hand and expects is True and self.attempt.told:
             raise Wrong("a commit inside the block was accepted")
         shop = world.shop
@@ -111,6 +111,9 @@ class BlockRun:
             await self._block()
             return
         cancelled = CancelledAt(self._block(), self.block.cancelled_at)
+        if self.block.is_cancelled_late:
+            cancelled.count_later()
+            self.world.on_held = cancelled.count
         try:
             await asyncio.create_task(cancelled.run())
         finally:
@@ -283,7 +286,17 @@ class CancelledAt:
     def __init__(self, work: Coroutine[Any, Any, None], at: int) -> None:
         self._work = work
         self._at = at
+        #: Until it comes; None while nothing is counted.
+        self._left: int | None = at
         self.has_come = False
+
+    def count_later(self) -> None:
+        """Wait for ``count``."""
+        self._left = None
+
+    def count(self) -> None:
+        """Count from here."""
+        self._left = self._at
 
     async def run(self) -> None:
         """Do the work."""
@@ -293,16 +306,16 @@ class CancelledAt:
         task = asyncio.current_task()
         assert task is not None
         error: BaseException | None = None
-        waits = 0
         while True:
             try:
                 waited = self._work.send(None) if error is None else self._work.throw(error)
             except StopIteration:
                 return
-            waits += 1
-            if waits == self._at:
-                self.has_come = True
-                asyncio.get_running_loop().call_soon(task.cancel)
+            if self._left is not None:
+                self._left -= 1
+                if self._left == 0:
+                    self.has_come = True
+                    asyncio.get_running_loop().call_soon(task.cancel)
             error = None
             try:
                 yield waited

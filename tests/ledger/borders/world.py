@@ -46,6 +46,8 @@ class World:
         #: What happens between the half messages and COMMIT, and between COMMIT and the decision.
         self.after_hold: Callable[[], Awaitable[None]] | None = None
         self.before_decision: Callable[[], Awaitable[None]] | None = None
+        #: Told when half messages are held.
+        self.on_held: Callable[[], None] | None = None
         self._folder = folder
         self._copies = 0
         self.broker = InProcessBroker(data=folder / "data-0", ledgers=[shop.ledger()])
@@ -75,6 +77,8 @@ class World:
                 self.attempt.transaction_id = transaction_id
                 self.model.history.append(self.attempt)
             found: Held = await hold(transaction_id, *rest, **named)
+            if self.on_held is not None:
+                self.on_held()
             await self._once("after_hold")
             return found
 
