@@ -34,7 +34,7 @@ def main(words: list[str] | None = None) -> int:
         except Exception:  # noqa: BLE001 - whatever it is, it was found
             number = hunt.programs if arguments.program is None else arguments.program
             say(traceback.format_exc())
-            say(f"again: python -m tests.ledger.borders --seed {seed} --program {number}")
+            say(f"again: make borders ARGS='--seed {seed} --program {number}'")
             return 1
     report = hunt.report()
     if arguments.program is None:

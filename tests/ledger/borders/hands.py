@@ -6,10 +6,11 @@ them without a loop.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import aiosqlite
@@ -22,6 +23,7 @@ from sqlalchemy.orm import Session
 from tests.ledger.shops import Shop
 
 T = TypeVar("T")
+CLOSE_S_MAX = 1.0
 
 
 class Driver(NamedTuple):
@@ -78,6 +80,9 @@ class Hand:
         self._shop = shop
         self._engine: Any = None
         self._kept: Any = None
+        #: Connections of aiosqlite.  SQLAlchemy forgets one whose cursor was cancelled, and its
+        #: transaction keeps the database locked.
+        self._below: list[Any] = []
 
     @asynccontextmanager
     async def entered(self, manager: Any) -> AsyncIterator[Any]:
@@ -115,7 +120,14 @@ class Hand:
         name = "pysqlite" if self.driver.module == "sqlite3" else self.driver.module
         _, _, rest = self._shop.url.partition("://")
         make = create_async_engine if self.driver.is_async else sqlalchemy.create_engine
-        return make(f"{scheme}+{name}://{rest}")
+        engine: Any = make(f"{scheme}+{name}://{rest}")
+        if self.driver.module == "aiosqlite":
+            sqlalchemy.event.listen(
+                engine.sync_engine,
+                "connect",
+                lambda connection, _record: self._below.append(connection.driver_connection),
+            )
+        return engine
 
     async def _connect(self) -> Any:
         match self.driver.module, self.driver.is_async:
@@ -174,3 +186,7 @@ class Hand:
         engine, self._engine = self._engine, None
         if engine is not None:
             await done(engine.dispose())
+        below, self._below = self._below, []
+        for connection in below:
+            with suppress(Exception):
+                await asyncio.wait_for(connection.close(), CLOSE_S_MAX)
