@@ -5,6 +5,7 @@ They are planted by patches of this test, never in the product.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from escrowmq.client.producer_janitor import Janitor
 from escrowmq.model.lineage import Sight
 from tests.ledger.borders.hunt import Hunt, quiet
 from tests.ledger.borders.model import Wrong
-from tests.ledger.borders.programs import Block, Nest, Part, Restore, Savepoint, Step, Sweep
+from tests.ledger.borders.programs import Block, Nest, Part, Read, Restore, Savepoint, Step, Sweep
+from tests.ledger.borders.reader import Reader
 
 Patch = pytest.MonkeyPatch
 SEED = 5
@@ -69,6 +71,18 @@ def chains_without_rows(patch: Patch) -> None:
     patch.setattr(ChainBlock, "_insert_committed", nothing)
 
 
+def positions_beyond_the_fork(patch: Patch) -> None:
+    """A position continues at the end of the new history, not at the fork."""
+    fork = Sight.fork
+
+    def late(self: Sight, other: Sight) -> Any:
+        # The ledger's marks are looked at as before.
+        is_readers = sys._getframe(1).f_code is Reader.read.__code__
+        return None if is_readers else fork(self, other)
+
+    patch.setattr(Sight, "fork", late)
+
+
 def parts_of(steps: Sequence[Step]) -> Iterator[Part]:
     for step in steps:
         if isinstance(step, Block):
@@ -104,6 +118,11 @@ def chains(steps: Sequence[Step]) -> bool:
     )
 
 
+def reads(steps: Sequence[Step]) -> bool:
+    kinds = [type(step) for step in steps]
+    return Restore in kinds and Read in kinds[: kinds.index(Restore)]
+
+
 PLANTS: dict[str, tuple[Callable[[Patch], None], Callable[[Sequence[Step]], bool]]] = {
     "nesting": (second_blocks, nests),
     "savepoint": (lasting_messages, takes_back),
@@ -111,6 +130,7 @@ PLANTS: dict[str, tuple[Callable[[Patch], None], Callable[[Sequence[Step]], bool
     "sweep": (greedy_janitor, sweeps),
     "cancel": (certain_cancels, cancels),
     "chain": (chains_without_rows, chains),
+    "archive": (positions_beyond_the_fork, reads),
 }
 #: They need no server.
 QUICK = {"cancel": ("sqlalchemy-aiosqlite",)}

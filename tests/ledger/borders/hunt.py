@@ -39,6 +39,7 @@ MECHANISMS = (
     "nested blocks refused",
     "orphans",
     "parked",
+    "positions moved to a fork",
     "raises",
     "restarts",
     "restores",

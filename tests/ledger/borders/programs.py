@@ -92,6 +92,11 @@ class Settle:
 
 
 @dataclass(frozen=True)
+class Read:
+    """A reader goes on where it stood."""
+
+
+@dataclass(frozen=True)
 class Restart:
     """The broker goes away and comes back."""
 
@@ -110,7 +115,7 @@ class Restore:
     chooses: float
 
 
-Step = Block | Orphan | Sweep | Settle | Restart | Backup | Restore
+Step = Block | Orphan | Sweep | Settle | Read | Restart | Backup | Restore
 
 
 def draw_program(rng: Random, driver: Driver) -> list[Step]:
@@ -118,8 +123,8 @@ def draw_program(rng: Random, driver: Driver) -> list[Step]:
     steps: list[Step] = []
     for _ in range(rng.randint(*STEPS)):
         kind = rng.choices(
-            ("block", "orphan", "sweep", "settle", "restart", "backup", "restore"),
-            (64, 3, 8, 6, 2, 8, 9),
+            ("block", "orphan", "sweep", "settle", "read", "restart", "backup", "restore"),
+            (60, 3, 8, 6, 7, 2, 7, 9),
         )[0]
         steps.append(
             {
@@ -127,6 +132,7 @@ def draw_program(rng: Random, driver: Driver) -> list[Step]:
                 "orphan": Orphan,
                 "sweep": Sweep,
                 "settle": Settle,
+                "read": Read,
                 "restart": Restart,
                 "backup": lambda: Backup(rng.random()),
                 "restore": lambda: Restore(rng.random()),

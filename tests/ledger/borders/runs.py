@@ -20,6 +20,7 @@ from tests.ledger.borders.programs import (
     Part,
     Pay,
     Raise,
+    Read,
     Restart,
     Restore,
     Savepoint,
@@ -50,6 +51,8 @@ async def run_step(world: World, step: Step) -> None:
             await world.sweep()
         case Settle():
             world.settle()
+        case Read():
+            world.read()
         case Restart():
             await world.restart()
         case Backup():

@@ -21,6 +21,7 @@ from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.states import State
 from tests.ledger.borders.hands import Driver, Hand, done
 from tests.ledger.borders.model import Attempt, Found, Model, Snapshot, Wrong
+from tests.ledger.borders.reader import Reader
 from tests.ledger.deliveries import consumed
 from tests.ledger.shops import GROUP, Shop, new_id
 
@@ -39,6 +40,7 @@ class World:
         self.shop = shop
         self.hand = Hand(driver, shop)
         self.model = Model()
+        self.reader = Reader((PAID, SHIPPED))
         self.counts = counts
         self.snapshots: list[Snapshot] = []
         #: The block that is under way, for what is held meanwhile.
@@ -59,6 +61,7 @@ class World:
         self.broker.start()
         for topic in (PAID, SHIPPED):
             self.broker.create_topic(topic)
+        self.reader.started(self.broker)
         made = AsyncProducer if self.driver.is_async else Producer
         self.producer = made(
             self.broker.address, GROUP, ledger=self.shop.ledger(), timeout_s=TIMEOUT_S
@@ -138,6 +141,8 @@ class World:
         self.broker.stop()
         self.broker._data = path
         self.broker.start()
+        self.reader.started(self.broker)
+        self.reader.restored(self.broker)
         self.model.restore(snapshot)
         self.counts["restores"] += 1
         self.counts["interruptions"] += 1
@@ -145,8 +150,14 @@ class World:
     async def restart(self) -> None:
         """Stop and start."""
         self.broker.restart()
+        self.reader.started(self.broker)
         self.counts["restarts"] += 1
         self.counts["interruptions"] += 1
+
+    def read(self) -> None:
+        """Let the reader go on."""
+        self.counts["reads"] += 1
+        self.counts["positions moved to a fork"] += self.reader.read(self.broker)
 
     async def sweep(self) -> None:
         """Have the janitor clean; it refuses while the broker is not sure."""
@@ -207,6 +218,7 @@ class World:
         else:
             raise Wrong("the janitor never finishes")
         self.model.judge(self.found())
+        self.read()
 
     def found(self) -> Found:
         """Look at the database and the broker."""
