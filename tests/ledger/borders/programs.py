@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -120,25 +121,19 @@ Step = Block | Orphan | Sweep | Settle | Read | Restart | Backup | Restore
 
 def draw_program(rng: Random, driver: Driver) -> list[Step]:
     """Some steps; those after a backup are the interesting ones."""
-    steps: list[Step] = []
-    for _ in range(rng.randint(*STEPS)):
-        kind = rng.choices(
-            ("block", "orphan", "sweep", "settle", "read", "restart", "backup", "restore"),
-            (60, 3, 8, 6, 7, 2, 7, 9),
-        )[0]
-        steps.append(
-            {
-                "block": lambda: draw_block(rng, driver),
-                "orphan": Orphan,
-                "sweep": Sweep,
-                "settle": Settle,
-                "read": Read,
-                "restart": Restart,
-                "backup": lambda: Backup(rng.random()),
-                "restore": lambda: Restore(rng.random()),
-            }[kind]()
-        )
-    return steps
+    kinds: dict[str, tuple[int, Callable[[], Step]]] = {
+        "block": (60, lambda: draw_block(rng, driver)),
+        "orphan": (3, Orphan),
+        "sweep": (8, Sweep),
+        "settle": (6, Settle),
+        "read": (7, Read),
+        "restart": (2, Restart),
+        "backup": (7, lambda: Backup(rng.random())),
+        "restore": (9, lambda: Restore(rng.random())),
+    }
+    weights = [weight for weight, _ in kinds.values()]
+    drawn = rng.choices(list(kinds), weights, k=rng.randint(*STEPS))
+    return [kinds[kind][1]() for kind in drawn]
 
 
 def draw_block(rng: Random, driver: Driver) -> Block:
