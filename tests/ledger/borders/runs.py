@@ -86,9 +86,11 @@ class BlockRun:
             expects = self._expected(error)
             if not isinstance(error, Planned):
                 with suppress(Exception):
-                    await (world.hand.close() if self._is_cancelled else world.hand.forsake())
+                    await world.hand.forsake()
         finally:
             world.attempt = world.after_hold = world.before_decision = world.on_held = None
+            if self._is_cancelled:
+                await world.hand.close()
         if self._has_committed_by_hand and expects is True and self.attempt.told:
             raise Wrong("a commit inside the block was accepted")
         shop = world.shop
