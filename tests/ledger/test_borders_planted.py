@@ -20,10 +20,12 @@ from escrowmq.model.lineage import Sight
 from tests.ledger.borders.hunt import Hunt, quiet
 from tests.ledger.borders.model import Wrong
 from tests.ledger.borders.programs import (
+    LATE_MAX,
     Backup,
     Block,
     Nest,
     Part,
+    Pay,
     Read,
     Restore,
     Savepoint,
@@ -117,10 +119,6 @@ def sweeps(steps: Sequence[Step]) -> bool:
     return loses and Sweep in set(map(type, steps))
 
 
-def cancels(steps: Sequence[Step]) -> bool:
-    return any(isinstance(one, Block) and one.is_cancelled_late for one in steps)
-
-
 def chains(steps: Sequence[Step]) -> bool:
     return any(
         isinstance(one, Block) and one.kind == "chain" and one.before_decision == "lose"
@@ -142,23 +140,52 @@ PLANTS: dict[str, tuple[Callable[[Patch], None], Callable[[Sequence[Step]], bool
     "savepoint": (lasting_messages, takes_back),
     "restore": (one_history, restores),
     "sweep": (greedy_janitor, sweeps),
-    "cancel": (certain_cancels, cancels),
     "chain": (chains_without_rows, chains),
     "archive": (positions_beyond_the_fork, reads),
 }
 #: They need no server.
-QUICK = {"cancel": ("sqlalchemy-aiosqlite",)}
+QUICK = ("sqlite3", "aiosqlite")
 
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_caught(name: str, monkeypatch: Patch) -> None:
     plant, concerns = PLANTS[name]
     hunt = Hunt(SEED, lambda: pytest.fail("no program here needs a server"))
-    quick = QUICK.get(name, ("sqlite3", "aiosqlite"))
     drawn = ((number, *hunt.program(number)) for number in range(PROGRAMS_MAX))
-    numbers = [number for number, driver, steps in drawn if driver in quick and concerns(steps)]
+    numbers = [number for number, driver, steps in drawn if driver in QUICK and concerns(steps)]
     assert numbers
     plant(monkeypatch)
     with quiet(), pytest.raises(Wrong):
         for number in numbers:
             hunt.run(number)
+
+
+class Cancels(Hunt):
+    """Cancels one block at each of its suspensions after the hold."""
+
+    def program(self, number: int) -> tuple[str, list[Step]]:
+        """The k-th is cancelled at the k-th suspension."""
+        block = Block(
+            kind="producer",
+            parts=(Pay("last"),),
+            grip="connection",
+            is_callers=False,
+            picks=0.0,
+            cancelled_at=number,
+            is_cancelled_late=True,
+        )
+        return "sqlalchemy-aiosqlite", [block]
+
+
+@pytest.mark.parametrize("is_planted", [False, True])
+def test_a_planted_defect_of_cancels_is_caught(monkeypatch: Patch, *, is_planted: bool) -> None:
+    if is_planted:
+        certain_cancels(monkeypatch)
+    hunt, wrong = Cancels(SEED, lambda: pytest.fail("it needs no server")), 0
+    with quiet():
+        for number in range(1, LATE_MAX + 1):
+            try:
+                hunt.run(number)
+            except Wrong:
+                wrong += 1
+    assert bool(wrong) is is_planted

@@ -147,7 +147,8 @@ class BlockRun:
         if self._is_known(error, code):
             counts["consumed again"] += 1
             return False
-        if isinstance(error, Unavailable) and self.world.counts["interruptions"]:
+        # After a cancel SQLAlchemy may leave SQLite locked for a while.
+        if isinstance(error, Unavailable) and (counts["interruptions"] or counts["cancels"]):
             counts["unavailable"] += 1
             counts["refusals"] += 1
             return False
