@@ -66,7 +66,7 @@ def greedy_janitor(patch: Patch) -> None:
 
 
 class Never(Exception):
-    """Nobody raises it."""
+    """An error that the code never raises."""
 
 
 def certain_cancels(patch: Patch) -> None:

@@ -176,7 +176,7 @@ async def test_a_cancel_at_the_entry_leaves_no_row_for_others_to_commit(
     assert rows(shop) == 0
 
 
-# What is refused, before anything is written.
+# Refusals, before anything is written.
 
 
 def test_a_producer_without_a_ledger_is_refused(shop: Shop) -> None:

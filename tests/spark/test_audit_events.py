@@ -49,7 +49,7 @@ def order(shop: Shop, key: str, *events: str, paid: bool) -> None:
 
 
 def found(spark: SparkSession, shop: Shop, *events: BusinessEvent, **more: str) -> dict[str, str]:
-    """What is found: by name, what is said of it."""
+    """The findings, by name."""
     table = BusinessTable(url=shop.url, table="orders", key="id", events=events, **more)
     pins = take_pins([shop.broker.broker_address])
     outcome = compare_business(Work(spark, shop.request(lake="", business=table), pins))

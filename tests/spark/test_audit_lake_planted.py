@@ -38,7 +38,7 @@ SOUND = "sound"
 
 
 def fill(shop: Shop, topic: str) -> None:
-    """So many messages in each of two queues."""
+    """Send this number of messages to each of two queues."""
     day = Day(shop.broker.broker_address, topic=topic)
     name = f"of-{topic}"
     day.hold(name, [day.sent(queue_id=at % 2) for at in range(2 * ROWS)])

@@ -159,7 +159,7 @@ def opened_link(url: str, connect_timeout_s: float) -> Iterator[WaitedAsyncpgLin
     try:
         yield link
     finally:
-        # What is broken is closed already.
+        # A broken connection is closed already.
         with suppress(Exception):
             link.close()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What is sent of an error's text; our broker keeps as much.
+#: Characters of an error's text that the SDK sends; our broker keeps as many.
 REMARK_CHARS_MAX = 1_024
 WAITING_MAX = 10_000
 SHARED_MAX = 1_000

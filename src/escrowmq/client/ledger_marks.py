@@ -18,7 +18,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.model.lineage import Lineage, Sight, decode_lineage
 
 MAYBE_SWEPT = "maybe_swept"
-"""The row may have been swept in another history: nobody can tell whether it was there."""
+"""The row may have been swept in another history, so its absence proves nothing."""
 SWEPT_MEANWHILE = "swept_meanwhile"
 """A sweep went on since the broker was looked at: look again."""
 NO_LINEAGE = "no_lineage"
@@ -26,7 +26,7 @@ NO_LINEAGE = "no_lineage"
 
 
 class Marks(NamedTuple):
-    """What is known of the sweeps of a ledger."""
+    """The marks that the sweeps of a ledger have left."""
 
     sights: Sequence[Sight]
     #: Version 1 may have swept, and left no marks.

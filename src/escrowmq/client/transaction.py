@@ -110,7 +110,7 @@ class _Block(Generic[DatabaseT]):
         )
 
     def _row_of(self, row: RowFacts) -> Row:
-        """What is written: the ledger's row; a consumer's block adds that of its message."""
+        """The row that the block writes: the ledger's, and in a consumer's block its message's."""
         return row
 
     def _held(self) -> Held:

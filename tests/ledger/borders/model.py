@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is there in the end."""
+    """The state at the end of a program."""
 
     orders: set[int]
     #: Bodies of visible messages.
@@ -148,7 +148,7 @@ class Model:
                 raise Wrong(f"{one} is parked, and no sweep of another history could have hit it")
             if one.transaction_id in found.ledger:
                 raise Wrong(f"{one} is parked, and its row is in the ledger")
-        # What is missing is what the histories lost, and nothing else.
+        # Only messages that the histories lost may be missing.
         for one in self.attempts:
             is_held = one in self.history or one in self.abandoned
             if one.is_committed and one.told and not is_held:

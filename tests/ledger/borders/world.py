@@ -201,7 +201,7 @@ class World:
         seen = self.broker.messages(PAID)
         return seen[int(picks * len(seen))] if seen else None
 
-    # What is there.
+    # Looking at the result.
 
     async def end(self) -> None:
         """Settle everything, sweep, and hold it all against the model."""

@@ -1,4 +1,4 @@
-"""What is said of the rows of a batch: the same of the same rows, however they come."""
+"""The fingerprint of a batch does not depend on the order or partitions of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written: to which brokers, what of it each holds, and as which batch it is decided."""
+"""One write of the sink: its brokers, the rows that each holds, and the batch that decides them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Written(WriterCommitMessage):
 
 
 class SinkBatch(NamedTuple):
-    """What is decided at once."""
+    """The unit of one decision."""
 
     run: SinkRun
     #: A number in a stream, a name else.
     batch: int | str
-    #: What is said of its rows; empty if nothing is.
+    #: The fingerprint of its rows; empty if there is none.
     content: str = ""
 
     @property
