@@ -23,7 +23,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="a fresh one unless given")
     parser.add_argument("--program", type=int, help="only this one of the seed's programs")
     parser.add_argument(
-        "--audit", type=int, default=0, metavar="N", help="audit every N-th program"
+        "--audit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="audit every N-th program: 5 s each, about",
     )
     arguments = parser.parse_args(words)
     seed = secrets.randbits(SEED_BITS) if arguments.seed is None else arguments.seed

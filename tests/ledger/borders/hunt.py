@@ -52,7 +52,9 @@ MECHANISMS = (
     "sweeps",
 )
 TABLES = ("orders", "escrowmq_ledger", "escrowmq_ledger_swept", "escrowmq_consumed")
+AUDITS = ("audits", "audits with findings")
 PROGRAM_S_MAX = 60.0
+AUDIT_S_MAX = 120.0
 
 
 class Hunt:
@@ -92,7 +94,9 @@ class Hunt:
             with self._shop(DRIVERS[name]) as (shop, folder):
                 work = _run(World(DRIVERS[name], shop, folder, counts), steps, audit)
                 if DRIVERS[name].is_async:
-                    asyncio.run(asyncio.wait_for(work, PROGRAM_S_MAX))
+                    asyncio.run(
+                        asyncio.wait_for(work, PROGRAM_S_MAX + (AUDIT_S_MAX if audit else 0))
+                    )
                 else:
                     drive(work)
         except Exception as error:
@@ -140,7 +144,8 @@ class Hunt:
         def least(full: int) -> int:
             return math.ceil(full * share)
 
-        found = [f"no {name}" for name in MECHANISMS if not self.counts[name]]
+        needed = MECHANISMS + (AUDITS if self._audit is not None else ())
+        found = [f"no {name}" for name in needed if not self.counts[name]]
         for name in sorted(DRIVERS):
             counts = self.per_driver.get(name, Counter())
             wanted = {
