@@ -63,7 +63,7 @@ fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)
 
-borders: $(VENV)/dev.stamp ## Hunt at the borders with fresh seeds: every driver, savepoints, cancels, chains, restores; ten minutes
+borders: $(VENV)/spark.stamp ## Hunt at the borders with fresh seeds: every driver, savepoints, cancels, chains, restores; ten minutes
 	$(BIN)/python -m tests.ledger.borders $(ARGS)
 
 docs: $(VENV)/base.stamp ## Write the generated reference pages again

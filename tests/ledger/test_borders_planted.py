@@ -5,7 +5,6 @@ They are planted by patches of this test, never in the product.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,9 @@ from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.client.producer_janitor import Janitor
 from escrowmq.model.lineage import Sight
+from escrowmq.pipeline.source import forks
+from escrowmq.pipeline.source.offsets import QueueKey
+from escrowmq.pipeline.source.queues import Known
 from tests.ledger.borders.hunt import Hunt, quiet
 from tests.ledger.borders.model import Wrong
 from tests.ledger.borders.programs import (
@@ -32,7 +34,6 @@ from tests.ledger.borders.programs import (
     Step,
     Sweep,
 )
-from tests.ledger.borders.reader import Reader
 
 Patch = pytest.MonkeyPatch
 SEED = 5
@@ -84,15 +85,12 @@ def chains_without_rows(patch: Patch) -> None:
 
 
 def positions_beyond_the_fork(patch: Patch) -> None:
-    """A position continues at the end of the new history, not at the fork."""
-    fork = Sight.fork
+    """A position beyond the fork continues at the end of the new history."""
 
-    def late(self: Sight, other: Sight) -> Any:
-        # The ledger's marks are looked at as before.
-        is_readers = sys._getframe(1).f_code is Reader.read.__code__
-        return None if is_readers else fork(self, other)
+    def ends_now(found: Known, *_: Any) -> dict[QueueKey, int]:
+        return {key: span.end for key, span in found.spans.items()}
 
-    patch.setattr(Sight, "fork", late)
+    patch.setattr(forks, "_ends", ends_now)
 
 
 def parts_of(steps: Sequence[Step]) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""Hunting at the borders: ``python -m tests.ledger.borders [--seconds N] [--seed S]``.
+"""Hunting at the borders: ``python -m tests.ledger.borders [--seconds N] [--seed S] [--audit N]``.
 
 A program that fails is printed with its steps; ``--seed S --program K`` runs it again.
 """
@@ -22,10 +22,18 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=FULL_S)
     parser.add_argument("--seed", type=int, help="a fresh one unless given")
     parser.add_argument("--program", type=int, help="only this one of the seed's programs")
+    parser.add_argument(
+        "--audit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="audit every N-th program: 5 s each, about",
+    )
     arguments = parser.parse_args(words)
     seed = secrets.randbits(SEED_BITS) if arguments.seed is None else arguments.seed
     say(f"seed {seed}")
-    with hunting(seed) as hunt:
+    audit_every = arguments.audit if arguments.program is None else min(arguments.audit, 1)
+    with hunting(seed, audit_every=audit_every) as hunt:
         try:
             if arguments.program is not None:
                 hunt.run(arguments.program)
@@ -34,7 +42,8 @@ def main(words: list[str] | None = None) -> int:
         except Exception:  # noqa: BLE001 - whatever it is, it was found
             number = hunt.programs if arguments.program is None else arguments.program
             say(traceback.format_exc())
-            say(f"again: make borders ARGS='--seed {seed} --program {number}'")
+            audit = " --audit 1" if arguments.audit else ""
+            say(f"again: make borders ARGS='--seed {seed} --program {number}{audit}'")
             return 1
     report = hunt.report()
     if arguments.program is None:

@@ -14,10 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.ledger.borders.audits import auditing
 from tests.ledger.borders.hands import DRIVERS, Driver, drive
 from tests.ledger.borders.programs import Step, draw_program
 from tests.ledger.borders.runs import run_step
-from tests.ledger.borders.world import World
+from tests.ledger.borders.world import Audit, World
 from tests.ledger.conftest import postgres_server
 from tests.ledger.shops import Shop, sqlite_shop
 
@@ -51,18 +52,29 @@ MECHANISMS = (
     "sweeps",
 )
 TABLES = ("orders", "escrowmq_ledger", "escrowmq_ledger_swept", "escrowmq_consumed")
+AUDITS = ("audits", "audits with findings")
 PROGRAM_S_MAX = 60.0
+AUDIT_S_MAX = 120.0
 
 
 class Hunt:
     """Programs of one seed; the k-th is the same in every run."""
 
-    def __init__(self, seed: int, postgres_url: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        postgres_url: Callable[[], str],
+        audit: Audit | None = None,
+        *,
+        audit_every: int = 1,
+    ) -> None:
         self.seed = seed
         self.programs = 0
         self.counts: Counter[str] = Counter()
         self.per_driver: dict[str, Counter[str]] = {}
         self._postgres_url = postgres_url
+        self._audit = audit
+        self._audit_every = audit_every
 
     def program(self, number: int) -> tuple[str, list[Step]]:
         """The driver and the steps of a program."""
@@ -75,11 +87,16 @@ class Hunt:
         """Run one program; whatever it raises was found."""
         name, steps = self.program(number)
         counts: Counter[str] = Counter()
+        # Not always the same driver's, whatever the interval is.
+        turn = number + number // len(DRIVERS)
+        audit = None if turn % self._audit_every else self._audit
         try:
             with self._shop(DRIVERS[name]) as (shop, folder):
-                work = _run(World(DRIVERS[name], shop, folder, counts), steps)
+                work = _run(World(DRIVERS[name], shop, folder, counts), steps, audit)
                 if DRIVERS[name].is_async:
-                    asyncio.run(asyncio.wait_for(work, PROGRAM_S_MAX))
+                    asyncio.run(
+                        asyncio.wait_for(work, PROGRAM_S_MAX + (AUDIT_S_MAX if audit else 0))
+                    )
                 else:
                     drive(work)
         except Exception as error:
@@ -127,7 +144,8 @@ class Hunt:
         def least(full: int) -> int:
             return math.ceil(full * share)
 
-        found = [f"no {name}" for name in MECHANISMS if not self.counts[name]]
+        needed = MECHANISMS + (AUDITS if self._audit is not None else ())
+        found = [f"no {name}" for name in needed if not self.counts[name]]
         for name in sorted(DRIVERS):
             counts = self.per_driver.get(name, Counter())
             wanted = {
@@ -146,21 +164,25 @@ class Hunt:
         return found
 
 
-async def _run(world: World, steps: list[Step]) -> None:
+async def _run(world: World, steps: list[Step], audit: Audit | None) -> None:
     try:
         await world.open()
         for step in steps:
             await run_step(world, step)
-        await world.end()
+        await world.end(audit)
     finally:
         await world.close()
 
 
 @contextmanager
-def hunting(seed: int) -> Iterator[Hunt]:
-    """A hunt with a PostgreSQL server of its own."""
+def hunting(seed: int, *, audit_every: int = 0) -> Iterator[Hunt]:
+    """A hunt with a PostgreSQL server of its own, and Spark if programs are audited."""
     with quiet(), postgres_server() as server:
-        yield Hunt(seed, server.get_uri)
+        if not audit_every:
+            yield Hunt(seed, server.get_uri)
+            return
+        with auditing() as audit:
+            yield Hunt(seed, server.get_uri, audit, audit_every=audit_every)
 
 
 @contextmanager

@@ -110,6 +110,15 @@ class Model:
         else:
             attempt.is_committed = expects
 
+    def told(self) -> set[int]:
+        """The orders that are there and must have a message."""
+        return {number for one in self.attempts if one.is_committed for number in one.told}
+
+    def lost(self) -> set[Attempt]:
+        """What committed with messages that only a history has which the broker left."""
+        left = self.abandoned - set(self.history)
+        return {one for one in left if one.is_committed and one.told}
+
     def consumed_ids(self) -> set[str]:
         """The messages whose effect is there."""
         return {one.consumes for one in self.attempts if one.consumes and one.is_committed}

@@ -1,72 +1,76 @@
-"""A reader that keeps positions, as the archive does, while the broker's history goes back.
+"""A stream of ours that keeps its position while the broker's history goes back.
 
-It keeps the history beside its positions.  Where the broker's history left that one, a position
-beyond the fork continues at the end that the queue had there.
+It is the pipeline's own, driven as Spark would drive it.  Held against what is visible: nothing is
+skipped, and nothing that stayed visible is read twice.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
 
-from escrowmq.client.own_calls import OwnCalls
-from escrowmq.model.lineage import Sight
-from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.sights import sight_of
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.source.message_columns import spark_schema
+from escrowmq.pipeline.source.message_options import stream_options
+from escrowmq.pipeline.source.message_reading import RangesPartition
+from escrowmq.pipeline.source.offsets import from_json
+from escrowmq.pipeline.source.positions import Kept, places
+from escrowmq.pipeline.source.stream import MessageStreamReader
 from escrowmq.testing import InProcessBroker
 from tests.ledger.borders.model import Wrong
 
-Ends = Mapping[str, int]
+BODY = "body"
 
 
 class Reader:
-    """Reads topics of one queue each."""
+    """Reads topics from their first message on."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self._topics = topics
-        self._positions = dict.fromkeys(topics, 0)
-        self._seen: Sight | None = None
-        #: Epoch -> the ends of the queues where it begins.
-        self._ends: dict[str, Ends] = {}
+        self._kept: Kept | None = None
         self._read: Counter[int] = Counter()
         #: Those that were undecided at a fork: they may be read once more for each.
         self._again: Counter[int] = Counter()
 
-    def started(self, broker: InProcessBroker) -> None:
-        """A broker has started: nothing was decided since."""
-        ends = {topic: len(broker.messages(topic)) for topic in self._topics}
-        self._ends[_sight(broker).lineage.epoch] = ends
-
     def restored(self, broker: InProcessBroker) -> None:
         """It has gone back: what is not visible now may become visible a second time."""
-        visible = {int(one.body) for topic in self._topics for one in broker.messages(topic)}
-        for number in set(self._read) - visible:
+        for number in set(self._read) - set(self._visible(broker)):
             self._again[number] += 1
 
     def read(self, broker: InProcessBroker) -> int:
         """Go on; return how often a position went back to a fork."""
-        there, moved = _sight(broker), 0
-        fork = None if self._seen is None else there.fork(self._seen)
-        for topic in self._topics:
-            at = self._positions[topic]
-            if fork is not None and at > self._ends[fork.id][topic]:
-                at = self._ends[fork.id][topic]
-                moved += 1
-            found = [int(one.body) for one in broker.messages(topic)]
-            self._read.update(found[at:])
-            self._positions[topic] = len(found)
-            skipped = [number for number in found if not self._read[number]]
-            if skipped:
-                raise Wrong(f"the reader skipped {skipped} of {topic}")
-        self._seen = there
+        moved = self._batch(broker)
+        skipped = [number for number in self._visible(broker) if not self._read[number]]
+        if skipped:
+            raise Wrong(f"the reader skipped {skipped}")
         doubled = [one for one, times in self._read.items() if times > 1 + self._again[one]]
         if doubled:
             raise Wrong(f"the reader read again: {doubled}")
         return moved
 
+    def _visible(self, broker: InProcessBroker) -> Iterator[int]:
+        return (int(one.body) for topic in self._topics for one in broker.messages(topic))
 
-def _sight(broker: InProcessBroker) -> Sight:
-    with OwnCalls(broker.broker_address) as calls:
-        found = sight_of(calls.call(OwnCode.STATUS).header)
-    assert found is not None
-    return found
+    def _batch(self, broker: InProcessBroker) -> int:
+        options = {"broker": broker.broker_address, "topic": ",".join(self._topics)}
+        stream = MessageStreamReader(stream_options(options), spark_schema((BODY,)))
+        start = stream.initialOffset() if self._kept is None else self._kept
+        try:
+            end = stream.latestOffset(start, ReadAllAvailable())
+            planned = stream.partitions(start, end)
+        except RequestRefused as error:
+            raise Wrong(f"the reader cannot go on: {error}") from error
+        for partition in planned:
+            self._take(stream, partition)
+        # As a checkpoint does.
+        self._kept = json.loads(json.dumps(end))
+        begun = from_json(places(end))
+        begun |= {one.queue: one.start for partition in planned for one in partition.ranges}
+        return sum(begun[key] < at for key, at in from_json(places(start)).items())
+
+    def _take(self, stream: MessageStreamReader, partition: RangesPartition) -> None:
+        for batch in stream.read(partition):
+            self._read.update(map(int, batch.column(BODY).to_pylist()))

@@ -207,7 +207,7 @@ class BlockRun:
         if part.send == "last":
             self._send(tx, number)
         elif part.send == "awaited" and self.block.kind != "consumer":
-            await tx.send_async(self._topic, b"%d" % number)
+            await tx.send_async(self._topic, b"%d" % number, key=str(number))
             self.attempt.told.add(number)
         self.attempt.kept.add(number)
 
@@ -217,7 +217,7 @@ class BlockRun:
 
     def _send(self, tx: Any, number: int) -> None:
         if self.block.kind != "consumer":
-            tx.send(self._topic, b"%d" % number)
+            tx.send(self._topic, b"%d" % number, key=str(number))
             self.attempt.told.add(number)
 
     async def _place(self, db: Any, number: int) -> None:

@@ -31,16 +31,20 @@ HOUR_S = 3_600
 ROUNDS_MAX = 4
 TIMEOUT_S = 3.0
 
+Audit = Callable[["World", Found], None]
+
 
 class World:
     """One program's."""
+
+    topics = (PAID, SHIPPED)
 
     def __init__(self, driver: Driver, shop: Shop, folder: Path, counts: Counter[str]) -> None:
         self.driver = driver
         self.shop = shop
         self.hand = Hand(driver, shop)
         self.model = Model()
-        self.reader = Reader((PAID, SHIPPED))
+        self.reader = Reader(self.topics)
         self.counts = counts
         self.snapshots: list[Snapshot] = []
         #: The block that is under way, for what is held meanwhile.
@@ -59,9 +63,8 @@ class World:
     async def open(self) -> None:
         """Serve."""
         self.broker.start()
-        for topic in (PAID, SHIPPED):
+        for topic in self.topics:
             self.broker.create_topic(topic)
-        self.reader.started(self.broker)
         made = AsyncProducer if self.driver.is_async else Producer
         self.producer = made(
             self.broker.address, GROUP, ledger=self.shop.ledger(), timeout_s=TIMEOUT_S
@@ -135,13 +138,15 @@ class World:
         if not self.snapshots:
             return
         snapshot = self.snapshots[int(chooses * len(self.snapshots))]
+        if self._copies % 2:
+            # Most often a reader has come to the end by then.
+            self.read()
         self._copies += 1
         path = self._folder / f"data-{self._copies}"
         shutil.copytree(snapshot.path, path)
         self.broker.stop()
         self.broker._data = path
         self.broker.start()
-        self.reader.started(self.broker)
         self.reader.restored(self.broker)
         self.model.restore(snapshot)
         self.counts["restores"] += 1
@@ -150,7 +155,6 @@ class World:
     async def restart(self) -> None:
         """Stop and start."""
         self.broker.restart()
-        self.reader.started(self.broker)
         self.counts["restarts"] += 1
         self.counts["interruptions"] += 1
 
@@ -203,7 +207,7 @@ class World:
 
     # Looking at the result.
 
-    async def end(self) -> None:
+    async def end(self, audit: Audit | None = None) -> None:
         """Settle everything, sweep, and hold it all against the model."""
         for _ in range(ROUNDS_MAX):
             self.settle()
@@ -217,8 +221,11 @@ class World:
                 continue
         else:
             raise Wrong("the janitor never finishes")
-        self.model.judge(self.found())
+        found = self.found()
+        self.model.judge(found)
         self.read()
+        if audit is not None:
+            audit(self, found)
 
     def found(self) -> Found:
         """Look at the database and the broker."""
@@ -229,7 +236,7 @@ class World:
             if half.state in states and half.first == half.half_offset:
                 states[half.state].add(core.table.identity(half)[0])
         self.counts["parked"] += len(states[State.PARKED])
-        messages = [one for topic in (PAID, SHIPPED) for one in self.broker.messages(topic)]
+        messages = [one for topic in self.topics for one in self.broker.messages(topic)]
         unfinished = self.shop.run(
             "SELECT message_id FROM escrowmq_consumed WHERE consumed_at_ms <= 0"
         )
