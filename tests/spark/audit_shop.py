@@ -104,6 +104,12 @@ class Shop:
             calls.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Header(), made)
             calls.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
+    def plant_offset(self, group: str, offset: int, topic: str = PAID) -> None:
+        """Have the broker believe that a group is beyond its queue: it takes no such commit."""
+        self.read_up_to(group, 0, topic)
+        server: Any = self.broker._running
+        server.broker.meta.set_offset(group, topic, 0, offset)
+
     def request(self, **more: Any) -> AuditRequest:  # noqa: ANN401 -- fields are of all types
         """An audit of all of it."""
         told: dict[str, Any] = {

@@ -101,7 +101,7 @@ def _live(shop: Shop) -> None:
     shop.sell("unsent", messages=0)
     shop.sell("sent-twice", messages=2)
     shop.sell("made-up", rows=0)
-    shop.read_up_to("ahead", 500)
+    shop.plant_offset("ahead", 500)
     shop.read_up_to("asleep", 1)
     shop.broker.advance(ms=20 * MINUTE_MS)
     shop.book("ledger-without-row", row="")
