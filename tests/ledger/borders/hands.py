@@ -7,6 +7,7 @@ them without a loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sqlite3
 from collections.abc import AsyncIterator, Coroutine
@@ -190,3 +191,6 @@ class Hand:
         for connection in below:
             with suppress(Exception):
                 await asyncio.wait_for(connection.close(), CLOSE_S_MAX)
+        if below:
+            # SQLite keeps the locks of a closed connection until the last of its cursors is gone.
+            gc.collect()
