@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from escrowmq.store.consume_queue import ConsumeQueue
     from escrowmq.store.reader import Reader
     from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
 
 
 def end_at(store: Store, reader: Reader, queue: ConsumeQueue, log_offset: int) -> int:
     """The queue's end before the frame at this log offset; its start if that is deleted.
 
-    Exact where an epoch begins.  Elsewhere a half message that was committed in the very
-    millisecond of the frame counts as committed after it.
+    Of messages that became visible in the very millisecond of the frame, a half message counts by
+    the frame that decided it.  One that waited for its delay counts as visible after the place.
     """
     if log_offset >= store.log.end:
         return queue.end
@@ -30,10 +31,18 @@ def end_at(store: Store, reader: Reader, queue: ConsumeQueue, log_offset: int) -
         if entry.visible_at_ms != at_ms or entry.log_offset >= log_offset:
             break
         located = reader.at(entry.log_offset)
-        if located is None or located.half is not None:
+        if located is None or not _was_visible(store, located.half, at_ms, log_offset):
             break
         end += 1
     return end
+
+
+def _was_visible(store: Store, half: Half | None, at_ms: int, log_offset: int) -> bool:
+    """Whether a message that is in the log before the place became visible before it, too."""
+    if half is None:
+        return True
+    _, decided_at_ms = store.table.decided_by(half)
+    return store.table.op_offset(half) < log_offset and decided_at_ms == at_ms
 
 
 def _time_at(store: Store, log_offset: int) -> int | None:

@@ -46,11 +46,26 @@ def test_a_frame_that_makes_nothing_visible_here_is_a_place_too() -> None:
     assert ended(driver, later) == 1
 
 
-def test_a_half_message_of_the_same_millisecond_counts_as_committed_after_it() -> None:
+def test_a_half_message_of_the_same_millisecond_counts_by_its_decision() -> None:
+    driver = Driver()
+    driver.append(message("a"))
+    early, late = driver.hold("early").half_offset, driver.hold("late").half_offset
+    before = driver.store.log.end
+    driver.commit(early)
+    between = driver.store.log.end
+    driver.commit(late)
+    after = driver.store.log.end
+    driver.append(message("b"))
+    assert [ended(driver, place) for place in (before, between, after)] == [1, 2, 3]
+
+
+def test_a_half_message_that_waited_for_its_delay_counts_as_visible_later() -> None:
     """Reading one message twice is better than not reading it."""
     driver = Driver()
     driver.append(message("a"))
-    driver.commit(driver.hold("half").half_offset)
+    driver.commit(driver.hold("slow", message("slow", deliver_after_ms=SECOND)).half_offset)
+    driver.clock.advance(ms=SECOND)
+    driver.release()
     place = driver.store.log.end
     driver.append(message("b"))
     assert ended(driver, place) == 1
