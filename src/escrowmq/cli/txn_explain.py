@@ -54,7 +54,7 @@ def what_matters(calls: OwnCalls, head: LifeLineAnswer) -> list[EventRow]:
 def _is_enough(head: LifeLineAnswer, events: Sequence[EventRow]) -> bool:
     """Whether these events, the newest that were read, have what explains the state."""
     if head.state != "prepared":
-        # What is parked may have been so before, for another reason.
+        # A parked transaction may have been parked before, for another reason.
         return head.state != "parked" and any(event.event == head.state for event in events)
     last = f"check {head.checks_sent}"
     return not head.checks_sent or any(

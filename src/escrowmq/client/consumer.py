@@ -15,6 +15,7 @@ import asyncio
 import queue
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -44,7 +45,7 @@ Wanted: TypeAlias = "tuple[str, str, Handler]"
 """A topic, its tags, and what handles its messages."""
 
 
-class _Subscriptions:
+class _Subscriptions(ABC):
     """What both kinds of consumer share: what is subscribed to before they start."""
 
     def __init__(
@@ -81,9 +82,9 @@ class _Subscriptions:
 
         return register
 
+    @abstractmethod
     def _subscribe_late(self, wanted: Wanted) -> None:
         """Have a consumer that has been started read this, too."""
-        raise NotImplementedError
 
     @overload
     def transaction(
