@@ -71,6 +71,17 @@ def test_a_half_message_that_waited_for_its_delay_counts_as_visible_later() -> N
     assert ended(driver, place) == 1
 
 
+def test_an_ordinary_message_that_waited_for_its_delay_counts_as_visible_later() -> None:
+    driver = Driver()
+    driver.append(message("a"))
+    driver.append(message("slow", deliver_at_ms=T0 + SECOND))
+    driver.clock.advance(ms=SECOND)
+    driver.append(message("b"))
+    place = driver.store.log.end
+    driver.release()
+    assert ended(driver, place) == 2
+
+
 def test_where_an_epoch_begins_the_end_is_exact() -> None:
     disk = FaultyDisk()
     ends = []
