@@ -230,7 +230,7 @@ def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:
 def _of_topics(broker: Broker) -> Iterator[Family]:
     counts = broker.counts
     yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
-    yield table.GROUPS, one(len(broker.meta.groups))
+    yield table.GROUPS, one(len(broker.catalog.groups))
     topics = sorted(counts.topics.items())
     sizes = [
         ((topic, kind, _truth(is_system(topic))), size)

@@ -80,6 +80,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     catalog: SavedCatalog = SavedCatalog()
     #: Directories of deleted queues whose files may still be there, and since which log offset.
     garbage: dict[str, int] = {}
+    #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
+    meta_at: int = -1
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 

@@ -53,6 +53,7 @@ class CheckpointJob:
             deleted_queues=list(core.names.deleted.values()),
             catalog=core.catalog.saved(),
             garbage=dict(store.garbage),
+            meta_at=store.meta_at,
             origins=list(core.names.origins),
             parts={
                 head: Parts(list(parts.ranges), parts.messages, parts.bytes)

@@ -123,6 +123,7 @@ def _open(
         start_over(store, checkpoint)
     replay(store, found, checkpoint)
     store.is_recovered = True
+    store.dropped = 0
     log.info("store_recovered", extra=msgspec.structs.asdict(found))
     return store, found
 
@@ -179,7 +180,8 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     store.apply(list(checkpoint.origins), Where(0, 0, 0))
     core.catalog.load(checkpoint.catalog)
     store.catalog.load(checkpoint.catalog)
-    store.garbage = dict(checkpoint.garbage)
+    store.garbage.update(checkpoint.garbage)
+    store.meta_at = checkpoint.meta_at
     core.batches.apps = dict(checkpoint.batches)
     core.parts = dict(checkpoint.parts)
     core.heads = {
