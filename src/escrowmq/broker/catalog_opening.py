@@ -60,8 +60,12 @@ def open_catalog(
         else:
             _migrate(store, meta, found, told, now_ms)
         _find_topics(store, told, now_ms)
+        # After a restore the file may be newer than the log: it was copied after it.
+        is_ahead = meta.standing > store.core.lineage.epochs[-1].log_offset
+        if is_ahead:
+            _take_groups(store, meta, now_ms)
         store.sync()
-        meta.follow(store.catalog, system_topics)
+        meta.follow(store.catalog, system_topics, is_ahead=is_ahead)
     except BaseException:
         meta.close_file()
         raise
@@ -110,6 +114,12 @@ def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now
             "catalog_migrated",
             extra={"topics": len(meta.stated_topics), "groups": len(meta.stated_groups)},
         )
+
+
+def _take_groups(store: Store, meta: Meta, now_ms: int) -> None:
+    """Make groups that only a later history has: how far they were still counts, up to the fork."""
+    for group in meta.stated_groups.values():
+        _do(store, PutGroup(group=group.plain(), is_only_made=True), now_ms)
 
 
 def _find_topics(store: Store, told: CatalogFound, now_ms: int) -> None:

@@ -149,11 +149,14 @@ class Meta:
 
     # Topics, groups and settings.
 
-    def follow(self, catalog: Catalog, always: Iterable[str] = ()) -> int:
+    def follow(
+        self, catalog: Catalog, always: Iterable[str] = (), *, is_ahead: bool = False
+    ) -> int:
         """Go by what the log says; how many offsets were of what is not there any more.
 
-        Topics that are ``always`` there are nobody's.  From here on whoever changes the catalog
-        tells what has changed.
+        Topics that are ``always`` there are nobody's.  A file that is ahead of the log is of a
+        history that is gone, in which groups may have begun elsewhere.  From here on whoever
+        changes the catalog tells what has changed.
         """
         self._catalog = catalog
         topics = {
@@ -165,7 +168,8 @@ class Meta:
         groups = {
             name
             for name, kept in catalog.groups.items()
-            if name in self.stated_groups and self.stated_groups[name].born == kept.born
+            if name in self.stated_groups
+            and (is_ahead or self.stated_groups[name].born == kept.born)
         }
         stale = [key for key in self._offsets if key[0] not in groups or key[1] not in topics]
         self._forgotten_topics = dict.fromkeys({key[1] for key in stale} - topics)
