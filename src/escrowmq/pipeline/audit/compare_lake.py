@@ -141,8 +141,10 @@ class _Archived:
         born = {(pin.name, queue.topic, queue.born) for pin in pins for queue in pin.queues}
         schema = f"{BROKER} string, {TOPIC} string, born bigint"
         topics = F.broadcast(self._spark.createDataFrame(sorted(born), schema))
-        is_today = F.col("born").isNull() | (F.col(LOG_OFFSET) >= F.col("born"))
-        found = rows.join(topics, on=[BROKER, TOPIC], how="left").where(is_today)
+        is_before = F.col(LOG_OFFSET) < F.col("born")
+        found = rows.join(topics, on=[BROKER, TOPIC], how="left").where(
+            ~F.coalesce(is_before, F.lit(False))  # noqa: FBT003 -- a column's value
+        )
         return found.select(*_PLACE)
 
     def _spans(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:

@@ -93,7 +93,14 @@ def _queues(calls: OwnCalls) -> tuple[tuple[QueueSpan, ...], int]:
     for answer in calls.pages(OwnCode.LIST_QUEUES, header):
         log_end = max(log_end, answer.header.log_end)
         spans += [
-            QueueSpan(row.topic, row.queue_id, row.start, row.end, row.born) for row in answer.rows
+            QueueSpan(
+                topic=row.topic,
+                queue_id=row.queue_id,
+                start=row.start,
+                end=row.end,
+                born=row.born,
+            )
+            for row in answer.rows
         ]
     return tuple(spans), log_end
 
