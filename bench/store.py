@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, durable, restart, space
+from bench.figures import append, delays, durable, restart, space
 
 FIGURES = {
     "append": append.run,
+    "delays": delays.run,
     "bytes": space.disk_bytes,
     "durable": durable.run,
     "undecided": space.undecided,
