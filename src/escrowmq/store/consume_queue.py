@@ -8,6 +8,7 @@ only over entries whose records are flushed.
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from array import array
 from collections import OrderedDict
@@ -33,6 +34,32 @@ FILED_AT_ONCE = 256
 SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
 
 _UNPACK = struct.Struct("<qqIiI4x")
+
+
+_FILE_NAME = re.compile(r"[0-9]{20}")
+
+
+def directory_of(number: int) -> str:
+    """Where the files of a queue are: by its number, which no file system takes for another."""
+    return f"{DIRECTORY}/{number:08d}"
+
+
+def file_name(entry: int) -> str:
+    """The file that holds this entry of its queue."""
+    return f"{entry - entry % FILE_ENTRIES:020d}"
+
+
+def found_directory(disk: Disk, directory: str, topic: str, queue_id: int, entry: int) -> str:
+    """Where this entry of a queue is: earlier releases named directories by topic.
+
+    A file system that ignores case mixed the queues of topics such as ``Orders`` and ``orders``
+    there, so what it holds is not believed.
+    """
+    by_topic = f"{DIRECTORY}/{topic}/{queue_id}"
+    is_by_number = disk.exists(f"{directory}/{file_name(entry)}")
+    if is_by_number or disk.exists(DIRECTORY.upper()):
+        return directory
+    return by_topic if disk.exists(f"{by_topic}/{file_name(entry)}") else directory
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -96,11 +123,15 @@ class Tail(msgspec.Struct, frozen=True):
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, number: int, topic: str, queue_id: int
+    ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: Where its files are.
+        self.directory = directory_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
@@ -118,19 +149,17 @@ class ConsumeQueue:
         """Whether its directory may be missing."""
         return not self._has_directory
 
-    @property
-    def directory(self) -> str:
-        """Where its files are."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
-
     def _path(self, entry: int) -> str:
-        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+        return f"{self.directory}/{file_name(entry)}"
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
         if end > start:
             self._has_directory = True
+            self.directory = found_directory(
+                self._disk, self.directory, self.topic, self.queue_id, end - 1
+            )
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -330,8 +359,8 @@ class ConsumeQueue:
     def remove_files(self) -> None:
         """Delete the files, oldest first, that hold only forgotten entries."""
         names = self._disk.list(self.directory) if self._has_directory else []
-        # Whatever has no number is somebody else's.
-        for name in filter(str.isdecimal, names):
+        # Whatever has another name is somebody else's.
+        for name in filter(_FILE_NAME.fullmatch, names):
             if int(name) + FILE_ENTRIES > self.start:
                 break
             self._files.forget(f"{self.directory}/{name}")

@@ -22,7 +22,7 @@ from escrowmq.store.consume_queue import (
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives
 
-FIRST_FILE = f"consumequeue/orders/3/{0:020d}"
+FIRST_FILE = f"consumequeue/00000007/{0:020d}"
 
 
 def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = None) -> Entry:
@@ -60,7 +60,7 @@ def numbered(first: int, count: int) -> list[Entry]:
 
 def made(disk: FaultyDisk) -> ConsumeQueue:
     disk.make_directory("consumequeue")
-    return ConsumeQueue(disk, OpenFiles(disk), "orders", 3)
+    return ConsumeQueue(disk, OpenFiles(disk), 7, "orders", 3)
 
 
 def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
@@ -356,7 +356,7 @@ def test_a_file_that_is_missing_or_short_is_damage(disk: FaultyDisk, queue: Cons
     assert short.value.fields == {"path": FIRST_FILE, "at": 0}
     with pytest.raises(StoreCorrupt) as missing:
         made(disk).open(0, FILE_ENTRIES + 1)
-    assert missing.value.fields["path"] == f"consumequeue/orders/3/{FILE_ENTRIES:020d}"
+    assert missing.value.fields["path"] == f"consumequeue/00000007/{FILE_ENTRIES:020d}"
 
 
 def test_an_empty_queue_needs_no_file(disk: FaultyDisk) -> None:

@@ -20,7 +20,7 @@ Begin = Callable[[Driver], None]
 
 
 def later(body: str = "late", **fields: int) -> Message:
-    return message(body, unique_key=body, **fields)
+    return message(body, unique_key=body, **fields)  # type: ignore[arg-type]
 
 
 def scheduled(driver: Driver) -> None:
