@@ -25,7 +25,8 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
+from pathlib import Path
+from threading import Lock, get_ident
 
 from escrowmq.model.errors import EscrowError, StoreCorrupt, StoreUnusable, Unavailable
 
@@ -73,6 +74,7 @@ class MetaFile:
             self._connection = sqlite3.connect(
                 path, isolation_level=None, timeout=1.0, check_same_thread=False
             )
+        self._owner = get_ident()
         self._copying = Lock()
         self._is_closing = False
         try:
@@ -97,6 +99,8 @@ class MetaFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of the block is durable when it ends, or none of it happened."""
+        if get_ident() != self._owner:
+            raise sqlite3.ProgrammingError("one thread owns the file; others may only copy it")
         with self._errors(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
@@ -116,7 +120,7 @@ class MetaFile:
                 )
             finally:
                 target.close()
-            with open(path, "rb+") as copy:
+            with Path(path).open("rb+") as copy:
                 os.fsync(copy.fileno())
 
     def _refuse_if_closing(self, _status: int, _left: int, _total: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
 from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import GroupRow, OffsetRow
-from escrowmq.store.meta import Group
+from escrowmq.store.meta import Group, Meta
 from escrowmq.store.meta_file import MetaFile
 from escrowmq.transaction.commands import Park
 from escrowmq.transaction.states import State
@@ -158,7 +159,8 @@ async def test_the_broker_answers_others_while_it_copies_the_small_tables(
             assert not copying.done()
         finally:
             may_copy.set()
-        assert Path((await copying).header.path).exists()
+        with closing(Meta((await copying).header.path)) as copied:
+            assert "orders" in copied.topics
 
 
 async def test_a_copy_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

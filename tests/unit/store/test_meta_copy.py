@@ -38,7 +38,7 @@ def halfway(monkeypatch: pytest.MonkeyPatch) -> Halfway:
     def waits(file: meta_file.MetaFile, *states: int) -> None:
         found.reached.set()
         assert found.go_on.wait(20)
-        goes_on(file, *states)  # type: ignore[call-arg]
+        goes_on(file, *states)
 
     monkeypatch.setattr(meta_file, "COPIED_PAGES", 8)
     monkeypatch.setattr(meta_file.MetaFile, "_refuse_if_closing", waits)
