@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, delays, durable, restart, space
+from bench.figures import append, delays, durable, restart, space, stop
 
 FIGURES = {
     "append": append.run,
@@ -19,6 +19,7 @@ FIGURES = {
     "durable": durable.run,
     "undecided": space.undecided,
     "restart": restart.run,
+    "stop": stop.run,
 }
 
 if __name__ == "__main__":

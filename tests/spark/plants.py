@@ -58,7 +58,7 @@ class StoppedStore:
         number = next(
             one.id for one in saved.queues if (one.topic, one.queue_id) == (topic, queue_id)
         )
-        path = self.root / "consumequeue" / f"{number:08d}" / f"{0:020d}"
+        path = self.root / "consumequeue" / f"{number:08d}.{0:020d}"
         rows = np.frombuffer(path.read_bytes(), QUEUE_ENTRY).copy()
         change(rows)
         path.write_bytes(sealed(rows))

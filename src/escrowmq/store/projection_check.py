@@ -65,15 +65,15 @@ class ProjectionCheck:
 
     def _queue(self, named: NamedQueue, start: int, end: int) -> None:
         offset = start
-        directory = consume_queue.directory_of(named.id)
+        prefix = consume_queue.files_of(named.id)
         if start < end:
-            directory = consume_queue.found_directory(
-                self._disk, directory, named.topic, named.queue_id, end - 1
+            prefix = consume_queue.found_files(
+                self._disk, prefix, named.topic, named.queue_id, end - 1
             )
         while offset < end:
             base = offset - offset % consume_queue.FILE_ENTRIES
             stop = min(end, base + consume_queue.FILE_ENTRIES)
-            path = f"{directory}/{consume_queue.file_name(base)}"
+            path = consume_queue.path_of(prefix, base)
             for at, rows in self._pieces(
                 path, QUEUE_ENTRY, offset - base, stop - offset, "consume_queue_damaged"
             ):

@@ -1,4 +1,4 @@
-"""Directories of queues: unambiguous on any file system, and those of earlier releases are read."""
+"""Files of queues: unambiguous on any file system, and those of earlier releases are read."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def with_names_of_before(driver: Driver, root: Path) -> None:
     driver.store.close()
     for queue in driver.store.queues:
         old = root / "consumequeue" / queue.topic / str(queue.queue_id)
-        old.parent.mkdir(exist_ok=True)
-        (root / queue.directory).rename(old)
+        old.mkdir(parents=True)
+        (root / f"{queue.prefix}{FILE}").rename(old / FILE)
 
 
 def test_directories_of_earlier_releases_are_used_as_they_are(tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_directories_of_earlier_releases_are_used_as_they_are(tmp_path: Path) ->
     again = after.closed_and_opened()
     assert again.found.rebuilt_because == ""
     assert again.bodies("orders")[-1] == "more"
-    assert again.store.queues[1].directory == "consumequeue/orders/0"
-    assert again.store.queues[3].directory == "consumequeue/00000003"
+    assert again.store.queues[1].prefix == "consumequeue/orders/0/"
+    assert again.store.queues[3].prefix == "consumequeue/00000003."
     assert not check(OsDisk(tmp_path)).findings
 
 
-def test_a_topic_named_like_a_directory_of_today_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_topic_named_like_a_number_is_no_obstacle(tmp_path: Path) -> None:
     driver = Driver(OsDisk(tmp_path))
     for topic in ("orders", "00000002"):
         driver.append(message(topic, topic=topic))
@@ -79,7 +79,7 @@ def test_a_topic_named_like_a_directory_of_today_is_no_obstacle(tmp_path: Path) 
     after = driver.opened_again()
     after.append(message("new", topic="new"))
     again = after.closed_and_opened()
-    assert again.store.queues[2].directory == "consumequeue/00000002"
+    assert again.store.queues[2].prefix == "consumequeue/00000002."
     assert [again.bodies(topic) for topic in ("orders", "00000002", "new")] == [
         ["orders"],
         ["00000002"],
@@ -97,10 +97,10 @@ def test_mixed_directories_of_a_file_system_without_case_are_made_anew(tmp_path:
     driver = filled(FoldingDisk(tmp_path))
     driver.store.close()
     # All three wrote into one directory; which one was last is anybody's guess.
-    (tmp_path / "consumequeue/orders").mkdir()
-    (tmp_path / driver.store.queues[2].directory).rename(tmp_path / "consumequeue/orders/0")
-    for queue in driver.store.queues[:2]:
-        (tmp_path / queue.directory / FILE).unlink()
+    mixed = tmp_path / "consumequeue/orders/0"
+    mixed.mkdir(parents=True)
+    for queue in driver.store.queues:
+        (tmp_path / f"{queue.prefix}{FILE}").replace(mixed / FILE)
     after = Driver(FoldingDisk(tmp_path), clock=driver.clock)
     assert "missing" in after.found.rebuilt_because
     assert_apart(after)
@@ -131,9 +131,8 @@ def test_what_a_file_system_puts_into_directories_is_passed_over(
     driver.append(message("kept"))
     driver.roll_back(driver.hold("t").half_offset)
     driver.store.checkpoint()
-    for directory in ("commitlog/", "consumequeue/", "consumequeue/00000000/", "statetable/"):
+    for directory in ("commitlog/", "consumequeue/", "statetable/", "keyindex/"):
         plant(disk, f"{directory}{name}")
-    plant(disk, f"keyindex/{name}")
     assert not check(disk).findings
     after = driver.closed_and_opened()
     assert after.bodies() == ["kept"]
