@@ -194,7 +194,7 @@ class Year:
         """A group that was away reads on, or from the start, and never from the end."""
         for group in [one for one in self.model.away if one.last_day + AWAY_DAYS <= self.day]:
             self.model.away.remove(group)
-            if group.topic != FOREVER or not group.committed or group.lazy:
+            if group.topic != FOREVER or not group.committed or group.lost:
                 continue
             for queue_id, committed in group.committed.items():
                 found = await talk.offset_of(group.name, group.topic, queue_id)
@@ -369,7 +369,7 @@ class Year:
                 start, end = await talk.bounds(group.topic, queue_id)
                 known = await talk.offset_of(group.name, group.topic, queue_id)
                 committed = group.committed.get(queue_id)
-                if known is None and not HAS_INCARNATIONS and queue_id in group.lazy:
+                if known is None and queue_id in group.lost:
                     committed = None
                 if committed is not None and (known is None or known > max(committed, start)):
                     raise Wrong(
@@ -378,12 +378,18 @@ class Year:
                 await talk.commit_offset(group.name, group.topic, queue_id, end)
                 group.committed[queue_id] = end
                 group.lazy.add(queue_id)
+                group.lost.discard(queue_id)
 
     # Troubles.
 
     def _offsets_are_written(self) -> None:
         for group in (*self.model.groups.values(), *self.model.away):
             group.lazy.clear()
+
+    def _offsets_may_be_lost(self) -> None:
+        """A crash may lose the offsets of the last seconds."""
+        for group in (*self.model.groups.values(), *self.model.away):
+            group.lost |= group.lazy
 
     async def _restart(self, _talk: Talk) -> None:
         await self.machine.stop()
@@ -407,6 +413,7 @@ class Year:
             self.model.messages[half.body].fate = Fate.UNKNOWN
         # Some of it is on its way.
         await asyncio.sleep(0.002 * self.rng.random())
+        self._offsets_may_be_lost()
         await self.machine.kill(self.rng, is_torn=is_torn)
         self.counts["crashes"] += 1
         self.counts["answers lost"] += 5 + len(halves)
@@ -450,6 +457,7 @@ class Year:
         self.counts["suspensions"] += 1
 
     async def _power_cut(self, _talk: Talk) -> None:
+        self._offsets_may_be_lost()
         await self.machine.kill(self.rng, is_torn=True)
         await self.machine.stop()
         self.machine.power_off(5 * HOUR_MS)

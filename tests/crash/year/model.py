@@ -103,6 +103,8 @@ class Group:
     committed: dict[int, int] = field(default_factory=dict)
     #: Queues whose offset the broker may not have written yet.
     lazy: set[int] = field(default_factory=set)
+    #: Queues whose only offset a crash may have taken.
+    lost: set[int] = field(default_factory=set)
 
 
 @dataclass
