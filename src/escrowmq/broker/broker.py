@@ -31,6 +31,7 @@ from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
 from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
+from escrowmq.broker.releasing import Releasing
 from escrowmq.broker.requests import Handler, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -98,6 +99,7 @@ class Broker:
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
+        self.releasing = Releasing(store, writer, clock)
         parts = (
             Sending(self),
             Ending(self),

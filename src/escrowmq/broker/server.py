@@ -34,7 +34,6 @@ from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import start_store
 from escrowmq.store.retention import removable_below, retain
-from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +55,6 @@ RETAIN_S = 60.0
 STALLED_S = 1.0
 #: Others may fill the disk, too.
 SPACE_S = 0.2
-RELEASED_MAX = 1_024
 BACKLOG = 4_096
 #: How long peers may take to read what was answered before we stopped.
 HANG_UP_S = 1.0
@@ -272,10 +270,7 @@ class Server:
 
     async def _release(self) -> None:
         """Make messages visible whose time has come."""
-        now_ms = self._clock.now_ms()
-        rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
-        if rows:
-            await self.broker.writer.submit(Release(half_offsets=tuple(rows)))
+        await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
         """Delete what is old."""

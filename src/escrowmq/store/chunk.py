@@ -56,6 +56,7 @@ _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
 _UNDECIDED = (_PREPARED, _PARKED)
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Checks(msgspec.Struct, kw_only=True, gc=False):
@@ -129,8 +130,11 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
-        #: The same of committed rows alone: undecided ones may be overdue by the million.
+        #: The same of committed rows that ``_release_at`` does not hold.
         self.release_from_ms = NEVER
+        #: Committed rows that become visible soon, in the order of their times, and those times.
+        self._release_at = _NO_ROWS
+        self._release_due = _NO_ROWS
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         #: What that look found; None once a row has changed.
@@ -334,19 +338,49 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows to make visible now."""
-        if self.release_from_ms > now_ms:
-            return []
-        is_due = self.view("next_at_ms") <= now_ms
-        hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
-        if not len(hits):
-            self._find_release()
-        return [self.base + hit for hit in hits.tolist()]
+    def sort_releases(self, until_ms: int) -> None:
+        """Find the committed rows that become visible until then, in the order of their times."""
+        next_at_ms = self.view("next_at_ms")
+        waiting = np.flatnonzero((self.view("state") == _COMMITTED) & (next_at_ms != NEVER))
+        due = next_at_ms[waiting]
+        is_later = due > until_ms
+        self.release_from_ms = int(due[is_later].min(initial=NEVER))
+        soon, due = waiting[~is_later], due[~is_later]
+        # A stable sort keeps rows of the same time in the order of their half offsets.
+        order = np.argsort(due, kind="stable")
+        self._release_at, self._release_due = soon[order], due[order]
 
-    def _find_release(self) -> None:
-        committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
-        self.release_from_ms = int(committed.min(initial=NEVER))
+    @property
+    def next_release_ms(self) -> int:
+        """No row that was sorted becomes visible before this."""
+        return int(self._release_due[0]) if len(self._release_due) else NEVER
+
+    def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
+        """The first rows to make visible now, of those that were sorted, and their times."""
+        next_at_ms, state = self.view("next_at_ms"), self.view("state")
+        while len(self._release_at):
+            at, due = self._release_at[:limit], self._release_due[:limit]
+            # Rows that were released, or given another time, are not waiting for this one.
+            is_waiting = (next_at_ms[at] == due) & (state[at] == _COMMITTED)
+            if is_waiting.all():
+                count = int(np.searchsorted(due, now_ms, side="right"))
+                return self.base + at[:count], due[:count]
+            rest_at, rest_due = self._release_at[limit:], self._release_due[limit:]
+            if is_waiting.any():
+                rest_at = np.concatenate((at[is_waiting], rest_at))
+                rest_due = np.concatenate((due[is_waiting], rest_due))
+            self._release_at, self._release_due = rest_at, rest_due
+        return _NO_ROWS, _NO_ROWS
+
+    def release_rows(self, at: Rows) -> None:
+        """These rows are visible, so they are never due again."""
+        next_at_ms, state = self._views["next_at_ms"], self._views["state"]
+        was_needed = next_at_ms[at] != NEVER
+        is_decided = (state[at] != _PREPARED) & (state[at] != _PARKED)
+        next_at_ms[at] = NEVER
+        self.needed -= int(np.count_nonzero(was_needed & is_decided))
+        self.checks = None
+        self.is_dirty = True
 
     def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
         """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
@@ -382,4 +416,5 @@ class Chunk:
         self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
         self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = self.check_from_ms = int(self.view("next_at_ms").min())
-        self._find_release()
+        is_committed = self.view("state") == _COMMITTED
+        self.release_from_ms = int(self.view("next_at_ms")[is_committed].min(initial=NEVER))

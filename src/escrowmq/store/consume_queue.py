@@ -35,6 +35,33 @@ SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
 _UNPACK = struct.Struct("<qqIiI4x")
 
 
+def files_of(number: int) -> str:
+    """How the paths of a queue's files begin: with its number, in one directory for all queues.
+
+    No file system takes a number for another one, as some take ``Orders`` for ``orders``; and ten
+    thousand new queues need no directory each.
+    """
+    return f"{DIRECTORY}/{number:08d}."
+
+
+def path_of(prefix: str, entry: int) -> str:
+    """The file that holds this entry of a queue."""
+    return f"{prefix}{entry - entry % FILE_ENTRIES:020d}"
+
+
+def found_files(disk: Disk, prefix: str, topic: str, queue_id: int, entry: int) -> str:
+    """The prefix of the files that hold this entry: earlier releases named directories by topic.
+
+    A file system that ignores case mixed the queues of topics such as ``Orders`` and ``orders``
+    there, so what it holds is not believed.
+    """
+    by_topic = f"{DIRECTORY}/{topic}/{queue_id}/"
+    is_by_number = disk.exists(path_of(prefix, entry))
+    if is_by_number or disk.exists(DIRECTORY.upper()):
+        return prefix
+    return by_topic if disk.exists(path_of(by_topic, entry)) else prefix
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One visible message: where it is and what a pull must know before reading it."""
 
@@ -96,11 +123,15 @@ class Tail(msgspec.Struct, frozen=True):
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, number: int, topic: str, queue_id: int
+    ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: How the paths of its files begin.
+        self.prefix = files_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
@@ -111,26 +142,15 @@ class ConsumeQueue:
         self._sizes = array("I")
         self._tags = array("i")
         self._crcs = array("I")
-        self._has_directory = False
-
-    @property
-    def is_new(self) -> bool:
-        """Whether its directory may be missing."""
-        return not self._has_directory
-
-    @property
-    def directory(self) -> str:
-        """Where its files are."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
 
     def _path(self, entry: int) -> str:
-        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+        return path_of(self.prefix, entry)
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
         if end > start:
-            self._has_directory = True
+            self.prefix = found_files(self._disk, self.prefix, self.topic, self.queue_id, end - 1)
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -279,19 +299,18 @@ class ConsumeQueue:
     def write(self, tail: Tail, files: list[File]) -> list[str]:
         """Write these entries into files that are left open, to be flushed.
 
-        Its directory must be there; returns it if it gained a name.
+        Returns the directories that gained a name.
         """
         grown = []
         rows = tail.rows
         data = memoryview(sealed(rows))
         offset = tail.first
         end = offset + len(rows)
-        self._has_directory = True
         while offset < end:
             stop = min(end, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
             path = self._path(offset)
             if not self._disk.exists(path):
-                grown.append(self.directory)
+                grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
             # Not through the open files: those belong to the thread that reads.
@@ -329,29 +348,30 @@ class ConsumeQueue:
 
     def remove_files(self) -> None:
         """Delete the files, oldest first, that hold only forgotten entries."""
-        names = self._disk.list(self.directory) if self._has_directory else []
-        # Whatever has no number is somebody else's.
-        for name in filter(str.isdecimal, names):
-            if int(name) + FILE_ENTRIES > self.start:
-                break
-            self._files.forget(f"{self.directory}/{name}")
-            self._disk.remove(f"{self.directory}/{name}")
+        base = self.start - self.start % FILE_ENTRIES
+        gone = []
+        while base > 0 and self._disk.exists(self._path(base - 1)):
+            base -= FILE_ENTRIES
+            gone.append(self._path(base))
+        # A crash on the way leaves no gap, so that the next time finds the others.
+        for path in reversed(gone):
+            self._files.forget(path)
+            self._disk.remove(path)
 
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:
     """File the entries of many queues, flushed: some at a time, which is faster than one by one."""
+    grown: set[str] = set()
     for first in range(0, len(tails), FILED_AT_ONCE):
-        some = tails[first : first + FILED_AT_ONCE]
-        disk.make_directories([tail.queue.directory for tail in some if tail.queue.is_new])
-        grown: list[str] = []
         files: list[File] = []
         try:
-            for tail in some:
-                grown += tail.queue.write(tail, files)
-            disk.flush_all(files, sorted(set(grown)))
+            for tail in tails[first : first + FILED_AT_ONCE]:
+                grown.update(tail.queue.write(tail, files))
+            disk.flush_all(files, ())
         finally:
             for file in files:
                 file.close()
+    disk.flush_all((), sorted(grown))
 
 
 def _damaged(path: str, at: int, what: str) -> StoreCorrupt:

@@ -184,7 +184,7 @@ class Store:
     def _name_queue(self, record: NamedQueue) -> None:
         if record.id == len(self.queues):
             self.queues.append(
-                ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
+                ConsumeQueue(self.disk, self.open_files, record.id, record.topic, record.queue_id)
             )
 
     def _frame_of_one(

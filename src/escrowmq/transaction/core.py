@@ -303,10 +303,8 @@ class Transactions:
         self.resumed_at_ms[record.head] = where.at_ms
 
     def _apply_released(self, record: Released, _where: Where) -> None:
-        for row, queue, offset in zip(
-            record.rows, record.queues, record.queue_offsets, strict=True
-        ):
-            self.table.schedule(row, NEVER)
+        self.table.release(np.array(record.rows, dtype=np.int64))
+        for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
             self.queue_ends[queue] = offset + 1
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
