@@ -228,6 +228,41 @@ async def test_a_refused_commit_that_is_awaited_leaves_the_message_unconsumed(
     assert (consumed(async_deferring), async_deferring.orders()) == ({"m-1"}, {1})
 
 
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_a_refused_commit_of_the_callers_leaves_the_message_unconsumed(
+    deferring: Shop, kind: str
+) -> None:
+    engine = deferring.engine()
+    always_look_at_foreign_keys(deferring, engine)
+    opened: Any = Session(engine) if kind == "session" else engine.connect()
+    with opened as db:
+        with (
+            pytest.raises(sqlalchemy.exc.IntegrityError),
+            db.begin(),
+            ConsumeTransaction("group", db, delivery()),
+        ):
+            db.execute(sqlalchemy.text(FOREIGN))
+        assert consumed(deferring) == set()
+        with db.begin(), ConsumeTransaction("group", db, delivery()):
+            db.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+    assert (consumed(deferring), deferring.orders()) == ({"m-1"}, {1})
+
+
+async def test_a_refused_commit_of_an_awaited_callers_leaves_the_message_unconsumed(
+    async_deferring: Shop,
+) -> None:
+    engine = async_deferring.async_engine()
+    always_look_at_foreign_keys(async_deferring, engine.sync_engine)
+    async with AsyncSession(engine) as db:
+        with pytest.raises(sqlalchemy.exc.IntegrityError):
+            async with db.begin(), ConsumeTransaction("group", db, delivery()):
+                await run(db, FOREIGN)
+        assert consumed(async_deferring) == set()
+        async with db.begin(), ConsumeTransaction("group", db, delivery()):
+            await place(db, 1)
+    assert (consumed(async_deferring), async_deferring.orders()) == ({"m-1"}, {1})
+
+
 CERTAIN = ["23505", "23514", "40001", "40P01"]
 UNCERTAIN = ["40003", "40002", "08006", "57014", "57P01", "P0001", "25P02"]
 

@@ -33,6 +33,7 @@ from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.releasing import Releasing
 from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
@@ -80,6 +81,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.counts = Counts(store)
+        self.retaining = Retaining(store, writer, clock.now_ms)
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.reach = Reach(store, meta)

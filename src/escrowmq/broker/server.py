@@ -33,7 +33,6 @@ from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import start_store
-from escrowmq.store.retention import removable_below, retain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +49,7 @@ SWEEP_S = 10.0
 OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
-RETAIN_S = 60.0
+RETAIN_S = 10.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
 #: Others may fill the disk, too.
@@ -274,9 +273,7 @@ class Server:
 
     async def _retain(self) -> None:
         """Delete what is old."""
-        store, now_ms = self.broker.store, self._clock.now_ms()
-        if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
-            await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
+        await self.broker.retaining.run()
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
@@ -294,6 +291,7 @@ class Server:
 
     async def _look_at_space(self) -> None:
         self.broker.writer.look_at_space()
+        await self.broker.retaining.keep_reserve()
 
     async def _flush_offsets(self) -> None:
         with self._offsets_may_wait():

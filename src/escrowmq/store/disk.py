@@ -92,6 +92,14 @@ class Disk(Protocol):
         """Bytes that can still be written, as far as anybody can tell."""
         ...
 
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        ...
+
+    def allocated(self, path: str) -> int:
+        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        ...
+
 
 #: What file systems and desktops put into directories of their own accord.
 _OF_FILE_SYSTEMS = frozenset(
@@ -288,10 +296,31 @@ class OsDisk:
         found = os.statvfs(self._root)
         return found.f_bavail * found.f_frsize
 
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        self._refuse_if_read_only(path)
+        descriptor = os.open(
+            self._absolute(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE
+        )
+        try:
+            _allocate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def allocated(self, path: str) -> int:
+        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        try:
+            return os.stat(self._absolute(path)).st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
+
 
 # Messages may be private: nothing for others, whatever the umask.
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
+
+#: What ``st_blocks`` counts in, whatever the file system does.
+_BLOCK_BYTES = 512
 
 _FLUSHERS = 8
 _FLUSHES_APART_MAX = 16
@@ -319,6 +348,25 @@ def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
         shares = [each[first::_FLUSHERS] for first in range(_FLUSHERS)]
         # Taken to the end, so that an error of any of them is raised.
         list(flushers.map(flush_share, shares))
+
+
+def _write_zeros(descriptor: int, _start: int, size: int) -> None:
+    zeros = bytes(1024 * 1024)
+    for at in range(0, size, len(zeros)):
+        os.pwrite(descriptor, zeros[: size - at], at)
+
+
+# Not every system has it.
+_fallocate: Callable[[int, int, int], None] = getattr(os, "posix_fallocate", _write_zeros)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    try:
+        _fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        _write_zeros(descriptor, 0, size)
 
 
 def _not_a_directory(path: str) -> OSError:

@@ -26,10 +26,7 @@ def entry_of(table: StateTable, row: int, visible_at_ms: int) -> Entry:
             # Its message was deleted, and the queue starts after it.
             return Entry(0, visible_at_ms, 0, 0, 0)
         return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
-    location = chunk.log_offset[at]
-    if chunk.locations:
-        location = chunk.locations.get(row, location)
-    return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+    return Entry(chunk.location(at), visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
 
 
 def columns_of(
@@ -84,15 +81,7 @@ def gather(table: StateTable, rows: Rows, *, gone_at: int | None = None) -> dict
         chunk = table.chunks[base]
         at = rows[here] - base
         for name, column in columns.items():
-            column[here] = chunk.view(name)[at]
-        if chunk.locations:
-            moved = chunk.locations.get
-            columns["log_offset"][here] = [
-                moved(row, stored_at)
-                for row, stored_at in zip(
-                    rows[here].tolist(), columns["log_offset"][here].tolist(), strict=True
-                )
-            ]
+            column[here] = (chunk.locations() if name == "log_offset" else chunk.view(name))[at]
     for index in np.flatnonzero(columns["size"] == 0).tolist():
         half = table.get(int(rows[index]))
         if half is None:

@@ -79,6 +79,8 @@ class StateTable:
         self.releases = Releases(self)
         self.ops = UnfiledOps()
         self.ids = IdFilter()
+        #: Bases of chunks that leave memory once a checkpoint has them.
+        self._leaving: list[int] = []
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
 
@@ -96,13 +98,13 @@ class StateTable:
         at = half_offset - chunk.base
         if not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return self.survivors.rows.get(half_offset)
-        log_offset = chunk.log_offset[at]
+        log_offset, moved = chunk.log_offset[at], chunk.moved
         part = chunk.part[at]
         first = half_offset if part & FIRST else half_offset - part
         return Half(
             half_offset=half_offset,
             log_offset=log_offset,
-            location=chunk.locations.get(half_offset, log_offset),
+            location=log_offset if moved is None else moved[at] or log_offset,
             size=chunk.size[at],
             crc=chunk.crc[at],
             stored_at_ms=chunk.stored_at_ms[at],
@@ -229,25 +231,20 @@ class StateTable:
             pass
         return self.releases.first(now_ms, limit)
 
-    def needed_below(self, log_offset: int, limit: int) -> list[int]:
-        """Needed rows whose bytes lie below this log offset."""
-        rows = [
-            half.half_offset
-            for half in self.kept()
-            if half.location < log_offset and half.is_needed
-        ]
-        for chunk in self.chunks.values():
-            if len(rows) >= limit:
-                break
-            if chunk.needed:
-                rows.extend(chunk.needed_below(log_offset))
-        return rows[:limit]
-
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
         kept = sum(half.is_needed for half in self.kept())
         return kept + sum(chunk.needed for chunk in self.chunks.values())
+
+    @property
+    def needed_bytes(self) -> int:
+        """Stored bytes of these rows."""
+        # The needed rows of a chunk that is about to leave are in the map already.
+        staying = (chunk for base, chunk in self.chunks.items() if base not in self._leaving)
+        return self.survivors.needed_bytes + sum(
+            chunk.needed_bytes() for chunk in staying if chunk.needed
+        )
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
 
@@ -366,10 +363,9 @@ class StateTable:
         """Set whole rows as they were carried forward; the first one's bytes are at location."""
         placed = moved.placed
         for index, row in enumerate(moved.rows):
-            chunk, _ = self.place(row.half_offset)
+            chunk, at = self.place(row.half_offset)
             if chunk is not None:
-                chunk.locations[row.half_offset] = location
-                chunk.is_dirty = True
+                chunk.move(at, location)
             if chunk is None or row.half_offset in self.survivors.rows:
                 self._restore_survivor(row, location, index, moved)
             location += placed.sizes[index]
@@ -419,6 +415,7 @@ class StateTable:
                 dropped.append(base)
         for base in dropped:
             self._drop(base)
+        self._leaving = dropped
         return StateSnapshot(
             chunks=changed,
             survivors=self.survivors.to_save(),
@@ -431,16 +428,17 @@ class StateTable:
         chunk = self.chunks[base]
         # What was seen of them has been seen.
         unseen_from_ms = min(self.survivors.check_from_ms, chunk.check_from_ms)
-        for row in chunk.needed_below(NEVER):
-            half = self.get(row)
+        for at in chunk.needed_below(NEVER).tolist():
+            half = self.get(base + at)
             assert half is not None
-            self.survivors.keep(half, chunk.id_hash[row - base])
+            self.survivors.keep(half, chunk.id_hash[at])
         self.survivors.check_from_ms = unseen_from_ms
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
         # Decided rows of the map keep their op offset themselves.
         self.ops.forget_frozen()
+        self._leaving = []
         for base in snapshot.dropped:
             # The filter of ids forgets them when it is built anew.
             del self.chunks[base]
@@ -463,17 +461,15 @@ class StateTable:
         self.survivors.load(self.files.read_survivors())
         self.rebuild_filter()
 
-    def forget_below(self, log_offset: int) -> None:
-        """Forget decided rows whose messages are no longer in the log."""
-        needed = {
-            row - row % self.chunk_rows
-            for row, half in self.survivors.rows.items()
-            if half.is_needed
-        }
-        self.files.remove_below(log_offset, needed | self.chunks.keys())
+    def forget_files_below(self, log_offset: int, needed_from: int) -> None:
+        """Forget files of decided rows whose messages are no longer in the log.
+
+        No survivor below the row ``needed_from`` is needed.
+        """
+        pinned = min((needed_from - needed_from % self.chunk_rows, *self.chunks))
+        self.files.remove_below(log_offset, pinned)
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
 

@@ -1,7 +1,7 @@
 """Copying half messages forward: for retention, and when they become visible very late.
 
 A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
-is carried in a frame of its own: no frame outgrows a request, and the frame of a request's first
+is carried in frames of its own: no frame outgrows a request, and the frame of a request's first
 row is found from the row alone.
 """
 
@@ -48,12 +48,10 @@ def stale_requests(
 
 def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
     """Copy forward those half messages of a request that are still needed."""
-    first = core.table.get(command.first)
-    # The first row may be gone, while later ones of its request still wait for their time.
-    count = SPAN_MAX if first is None else first.part & ~FIRST
+    rows = range(*command.part) if command.part is not None else _rows_of(core, command.first)
     halves = [
         half
-        for half in map(core.table.get, range(command.first, command.first + count))
+        for half in map(core.table.get, rows)
         if half is not None and half.first == command.first and half.is_needed
     ]
     if not halves:
@@ -66,8 +64,18 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
             crcs=[half.crc for half in halves],
             tags=[half.tags for half in halves],
         ),
+        since_ms=command.since_ms,
     )
     return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
+
+
+def _rows_of(core: Transactions, first: int) -> range:
+    """The rows of a request.
+
+    The first one may be gone, while later ones of the request still wait for their time.
+    """
+    half = core.table.get(first)
+    return range(first, first + (SPAN_MAX if half is None else half.part & ~FIRST))
 
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:

@@ -216,6 +216,18 @@ def test_a_start_never_goes_back(queue: ConsumeQueue) -> None:
     assert queue.start == 4
 
 
+def remove_files(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    """Delete the files that hold only forgotten entries, as retention does."""
+    if queue.may_have_forgotten_files:
+        paths = queue.forgotten_files()
+        for file in queue._files.release(paths):
+            file.close()
+        for path in paths:
+            disk.remove(path)
+        queue.note_files_gone()
+    assert not queue.may_have_forgotten_files
+
+
 def test_files_go_only_when_all_their_entries_are_forgotten(
     disk: FaultyDisk, queue: ConsumeQueue
 ) -> None:
@@ -224,18 +236,20 @@ def test_files_go_only_when_all_their_entries_are_forgotten(
     file_all(disk, queue)
     queue.entries(FILE_ENTRIES - 1, 1)
     queue.forget_below(FILE_ENTRIES - 1)
-    queue.remove_files()
+    remove_files(disk, queue)
     assert len(disk.list("consumequeue")) == 2
     queue.forget_below(FILE_ENTRIES)
-    queue.remove_files()
+    remove_files(disk, queue)
     assert disk.list("consumequeue") == [f"00000007.{FILE_ENTRIES:020d}"]
     assert queue.entries(FILE_ENTRIES, 1) == [entry(2)]
 
 
-def test_a_queue_that_was_never_filed_has_no_files_to_remove(queue: ConsumeQueue) -> None:
+def test_a_queue_that_was_never_filed_has_no_files_to_remove(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
     add(queue, 0, numbered(0, 2))
     queue.forget_below(2)
-    queue.remove_files()
+    remove_files(disk, queue)
     assert (queue.start, queue.end) == (2, 2)
 
 
@@ -245,7 +259,7 @@ def test_a_strangers_file_is_left_alone(disk: FaultyDisk, queue: ConsumeQueue) -
     disk.open("consumequeue/notes.txt", create=True)
     disk.open("consumequeue/00000007.0", create=True)
     queue.begin_at(FILE_ENTRIES)
-    queue.remove_files()
+    remove_files(disk, queue)
     assert disk.list("consumequeue") == ["00000007.0", "notes.txt"]
 
 
@@ -394,8 +408,8 @@ def test_files_that_are_forgotten_or_closed_are_given_back(disk: FaultyDisk) -> 
     for name in ("many/a", "many/b"):
         disk.open(name, create=True)
         handles.append(files.get(name))
-    files.forget("many/a")
-    files.forget("many/never-opened")
+    for file in files.release(["many/a", "many/c"]):
+        file.close()
     files.close()
     for handle in handles:
         with pytest.raises(OSError, match="Bad file"):
