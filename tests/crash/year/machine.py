@@ -31,6 +31,8 @@ START_MS = 1_700_000_000_000
 MIB = 1024 * 1024
 FREE_BYTES_MIN = 64 * MIB
 PLENTY = 1024 * MIB
+#: Too little for messages, and enough for decisions.
+FULL = FREE_BYTES_MIN * 7 // 10
 #: Names that no client uses any more expire after this.
 UNUSED_EXPIRE_MS = 7 * DAY_MS
 TORN_BYTES_MAX = 200
@@ -174,7 +176,7 @@ class Machine:
 
     def fill_disk(self, *, is_full: bool) -> None:
         """Say how much is free: hardly anything, or plenty."""
-        self._free_bytes = FREE_BYTES_MIN - 1 if is_full else PLENTY
+        self._free_bytes = FULL if is_full else PLENTY
         self.server.broker.writer.look_at_space()
 
     # Backups.
