@@ -119,7 +119,7 @@ def test_a_chunk_passes_over_rows_that_changed_since_it_was_sorted() -> None:
     chunk = chunk_of(50, 30, 40, 10, 20, 90)
     chunk.sort_releases(60)
     assert chunk.release_from_ms == 90
-    assert chunk.next_release_ms == 10
+    assert chunk.releases.from_ms == 10
     chunk.set_next(4, 35)
     assert chunk.release_from_ms == 35
     rows, due = chunk.next_releases(45, 3)
@@ -133,7 +133,7 @@ def test_a_chunk_passes_over_rows_that_changed_since_it_was_sorted() -> None:
     assert rows.tolist() == [20, 16]
     chunk.release_rows(rows - 16)
     assert chunk.next_releases(60, 1)[0].tolist() == []
-    assert chunk.next_release_ms == NEVER
+    assert chunk.releases.from_ms == NEVER
 
 
 def test_a_released_row_that_is_undecided_stays_needed() -> None:
