@@ -41,10 +41,13 @@ def _decided_from_ms(store: Store, half: Half) -> int:
     if op_offset < store.log.start or store.lost.hold(op_offset):
         return 0
     frame = store.reading.frame(op_offset)
-    for record in frame.records:
-        if isinstance(record, Decided | BatchDecided):
-            return dict(record.waiting).get(half.half_offset, frame.stored_at_ms)
-    return frame.stored_at_ms
+    waiting = {
+        row: at_ms
+        for record in frame.records
+        if isinstance(record, Decided | BatchDecided)
+        for row, at_ms in record.waiting
+    }
+    return waiting.get(half.half_offset, frame.stored_at_ms)
 
 
 def _brought_from_ms(store: Store, half: Half) -> int:
@@ -52,9 +55,7 @@ def _brought_from_ms(store: Store, half: Half) -> int:
     frame = _frame_of(store, half)
     for record in () if frame is None else frame.records:
         if isinstance(record, Scheduled):
-            at = half.half_offset - record.first
-            if 0 <= at < len(record.deliver_at_ms):
-                return record.deliver_at_ms[at]
+            return record.deliver_at_ms[half.half_offset - record.first]
         if isinstance(record, Moved):
             waits = {row.half_offset: row.next_at_ms for row in record.rows}
             until_ms = waits.get(half.half_offset, NEVER)

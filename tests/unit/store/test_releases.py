@@ -142,3 +142,23 @@ def test_a_released_row_that_is_undecided_stays_needed() -> None:
     chunk.view("state")[0] = State.PREPARED
     chunk.release_rows(np.array([0, 1]))
     assert chunk.needed == 1
+
+
+def test_a_release_of_a_deleted_message_is_replayed() -> None:
+    """The record that released it is younger than its bytes, and may outlive them."""
+    driver = Driver()
+    wait(driver, 30 * MINUTE)
+    driver.roll_segment()
+    driver.clock.advance(ms=31 * MINUTE)
+    assert released(driver, 9) == [str(30 * MINUTE)]
+    driver.append(message("later"))
+    driver.roll_segment()
+    driver.clock.advance(ms=24 * HOUR - 20 * MINUTE)
+    assert driver.retain().segments
+    assert driver.bodies() == ["later"]
+    driver.store.close()
+    for name in driver.disk.list("statetable"):
+        driver.disk.remove(f"statetable/{name}")
+    after = driver.opened_again()
+    assert after.found.rebuilt_because
+    assert after.bodies() == ["later"]

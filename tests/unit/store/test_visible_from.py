@@ -9,6 +9,7 @@ import pytest
 from escrowmq.model.message import Message
 from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.reader import Reader
+from escrowmq.store.visible_from import visible_from_ms
 from escrowmq.transaction.commands import AttemptClaim, DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
@@ -136,3 +137,27 @@ def test_a_message_that_retention_carried_while_it_waited_is_found(begin: Begin)
     assert found(driver).queue_offset == GROWTH
     driver.roll_segment()
     assert found(driver.crashed()).queue_offset == GROWTH
+
+
+def test_a_half_decided_among_thousands_is_found() -> None:
+    driver = Driver()
+    grow(driver)
+    driver.hold("t", later())
+    assert driver.obey((0, "commit")) == ["committed"]
+    grow(driver)
+    assert found(driver).queue_offset == GROWTH
+
+
+def test_without_the_rows_before_it_the_segment_says_since_when(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Damage may have taken them, and with them where the frame begins."""
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    scheduled_among_others(driver)
+    driver.clock.advance(ms=HOUR)
+    driver.release()
+    late = found(driver)
+    get = driver.store.table.get
+    monkeypatch.setattr(driver.store.table, "get", lambda row: get(row) if row >= 3 else None)
+    assert visible_from_ms(driver.store, driver.half(3)) == T0
+    assert found(driver) == late
