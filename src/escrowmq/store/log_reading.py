@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.model.errors import StoreCorrupt
 from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, read_frame, stated_head
-from escrowmq.transaction.records import UNNUMBERED, Moved, Op, Prepared
+from escrowmq.transaction.records import PLAIN, UNNUMBERED, Moved, Op, Prepared
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class LogReading:
         if known is not None:
             return known
         start = half.location - HEAD_BYTES
-        if start < self._log.start or not half.part & FIRST or self._lost.hold(start):
+        is_named = half.part & FIRST and half.origin != PLAIN
+        if start < self._log.start or not is_named or self._lost.hold(start):
             return "", UNNUMBERED
         for record in self.frame(start).records:
             if isinstance(record, Prepared) and record.first == half.half_offset:

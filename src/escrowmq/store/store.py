@@ -29,6 +29,7 @@ from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
     Carry,
+    CarryAlone,
     Command,
     Decision,
     Held,
@@ -126,6 +127,9 @@ class Store:
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
+        if decision.carries_alone:
+            alone = CarryAlone(half_offsets=decision.carries_alone)
+            self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             try:
                 self._record(decision, at_ms)
