@@ -72,12 +72,14 @@ class LogReading:
         is_named = half.part & FIRST and half.origin != PLAIN
         if start < self._log.start or not is_named or self._lost.hold(start):
             return "", UNNUMBERED
-        for record in self.frame(start).records:
-            if isinstance(record, Prepared) and record.first == half.half_offset:
-                return record.transaction_id, record.number
-            if isinstance(record, Moved) and record.rows[0].half_offset == half.half_offset:
-                return record.rows[0].transaction_id, record.rows[0].number
-        return "", UNNUMBERED
+        found = [
+            (record.transaction_id, record.number)
+            if isinstance(record, Prepared)
+            else (record.rows[0].transaction_id, record.rows[0].number)
+            for record in self.frame(start).records
+            if isinstance(record, Prepared | Moved) and _first_row(record) == half.half_offset
+        ]
+        return found[0] if found else ("", UNNUMBERED)
 
     def remember(self, first: int, transaction_id: str, number: int) -> None:
         """The identity of a request that is being written."""
@@ -101,3 +103,7 @@ class LogReading:
             if isinstance(record, Op):
                 return record.by, frame.stored_at_ms
         raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)
+
+
+def _first_row(record: Prepared | Moved) -> int:
+    return record.first if isinstance(record, Prepared) else record.rows[0].half_offset

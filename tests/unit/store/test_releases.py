@@ -182,7 +182,7 @@ def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
     assert (decision.carries, decision.carries_alone) == ((5,), (0, 1, 2, 3, 4))
     assert not check(driver.disk).findings
     for after in (driver, driver.crashed()):
-        assert after.bodies() == ["now", "half", *"01234"]
+        assert after.bodies() == ["now", "0", "half", *"1234"]
         assert all(after.half(row).location > after.half(5).location for row in range(5))
         # A frame is looked for neither at a copy's place nor for its transaction.
         for number in range(5):
