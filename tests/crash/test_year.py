@@ -14,8 +14,7 @@ from escrowmq.protocol.codes import ResponseCode
 from escrowmq.store.backup import STORE
 from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.releases import Releases
-from tests.crash.year.life import HAS_INCARNATIONS
-from tests.crash.year.machine import Machine
+from tests.crash.year.machine import HAS_CATALOG, Machine
 from tests.crash.year.measures import GROWTH_MAX, Size, deep_bytes
 from tests.crash.year.model import DAY_MS, RETENTION_MS, Fate, Half, Model, Wrong
 from tests.crash.year.run import live
@@ -139,7 +138,7 @@ PLANTS: dict[Patch, str] = {
     lose_the_tail_in_a_crash: "are missing|was read up to|refused",
     begin_at_the_end: "up to",
 }
-if HAS_INCARNATIONS:
+if HAS_CATALOG:
     PLANTS[keep_a_deleted_topic] = "was sent to"
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.crash.year.life import Life, held_of
-from tests.crash.year.machine import HAS_STORE_TIME, Machine
+from tests.crash.year.machine import HAS_CATALOG, HAS_STORE_TIME, Machine
 from tests.crash.year.model import DAY_MS, HOUR_MS, Fate, Model
 from tests.crash.year.talk import Refused, Talk
 
@@ -32,6 +32,7 @@ class Year(Life):
             self._clock_back,
             self._power_cut,
             self._torn_crash,
+            *([self._lose_meta] if HAS_CATALOG else []),
         ]
 
     async def trouble(self, talk: Talk) -> None:
@@ -140,6 +141,11 @@ class Year(Life):
         await self.pass_time(HOUR_MS)
         self.machine.fill_disk(is_full=False)
         self.counts["full disks"] += 1
+
+    async def _lose_meta(self, _talk: Talk) -> None:
+        """Topics and groups are there again, and groups read from the start."""
+        await self.machine.lose_meta(self.rng)
+        self.counts["small tables lost"] += 1
 
     async def _take_backup(self, _talk: Talk) -> None:
         if self._backup is None:
