@@ -43,11 +43,11 @@ from escrowmq.store.reader import Reader
 from escrowmq.transaction.commands import Decision
 
 if TYPE_CHECKING:
+    from escrowmq.broker.broker_clock import BrokerClock
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
-    from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
     from escrowmq.store.meta import Meta
     from escrowmq.store.store import Store
@@ -65,7 +65,7 @@ class Broker:
         store: Store,
         writer: Writer,
         meta: Meta,
-        clock: Clock,
+        clock: BrokerClock,
         config: BrokerConfig,
         topics: TopicsConfig,
         address: str,

@@ -21,21 +21,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.flush_times import FlushTimes
 from escrowmq.broker.inbox import Depths, Inbox, Tell, Waiting, size_of
 from escrowmq.broker.questions import Questions
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
-from escrowmq.transaction.commands import Command, Decision
+from escrowmq.store.space import Level
+from escrowmq.transaction.commands import Command, Decision, MoveTime
 
 if TYPE_CHECKING:
-    from escrowmq.model.clock import Clock
     from escrowmq.store.checkpoint_job import CheckpointJob
     from escrowmq.store.store import Store
 
 T = TypeVar("T")
+OnDurable = Callable[[list[Waiting], list[Decision]], None]
+
 
 UNFLUSHED_BATCH_MAX = 64
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
@@ -45,10 +47,18 @@ IN_USE_S = 0.1
 """So long after a message somebody is taken to be sending."""
 
 
+class StoreClock(Protocol):
+    """Where the writer reads store time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+
 class Writer:
     """Everything that changes the store goes through here.  Belongs to one event loop."""
 
-    def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
+    def __init__(self, store: Store, clock: StoreClock, config: WriterConfig | None = None) -> None:
         self._store = store
         self._clock = clock
         self._is_fsync = store.config.durability == "fsync"
@@ -74,7 +84,7 @@ class Writer:
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
         #: Called with each batch that is durable, before anybody hears of it.
-        self.on_durable: Callable[[list[Waiting], list[Decision]], None] = _ignore
+        self.on_durable: OnDurable = _ignore
         self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
@@ -86,7 +96,7 @@ class Writer:
         self._refuse_if_closed()
         size = size_of(command)
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         slowed = self._slowed_decisions if size is None else self._slowed_messages
         while not self._inbox.has_room(size):
             await self._room(slowed)
@@ -112,7 +122,7 @@ class Writer:
         if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         if size is not None:
             self._sent_at = self._loop.time()
         self._inbox.put(command, size, tell, source)
@@ -131,9 +141,12 @@ class Writer:
         self._questions.put(work)
         self._schedule()
 
-    def _look_for_space(self, size: int | None) -> None:
+    def _look_for_space(self, command: Command, size: int | None) -> None:
         self.look_at_space()
-        self._store.space.refuse_if_full(size)
+        space = self._store.space
+        # Before store time has moved nothing is deleted, and there would never be room.
+        if type(command) is not MoveTime or space.level is Level.NOTHING:
+            space.refuse_if_full(size)
 
     def look_at_space(self) -> None:
         """See what is free on the disk; to be done every now and then."""
