@@ -64,7 +64,9 @@ class StoreTime:
         self._deletion_from_boot_ms = reading.boot_ms
         self._witnesses: set[bytes] = set()
         self._open_gap_ms = 0
-        self._away_from_ms = last_at_ms if 0 < last_at_ms <= at_ms - GAP_MS else 0
+        #: The boot clock has told that it was away for so long that deletion waits, too.
+        is_long = 0 < last_at_ms <= at_ms - DELETION_WAITS_MS
+        self._away_from_ms = last_at_ms if is_long else 0
         if moved is not None:
             self._remember(moved, at_ms, reading.boot_ms)
 
@@ -126,7 +128,6 @@ class StoreTime:
         now_ms = self.at(reading.boot_ms)
         self.gap_ms = reading.wall_ms - now_ms
         if self._away_from_ms:
-            # The boot clock has told how long the broker was away.
             return _move(self._away_from_ms, now_ms, BOOT_CLOCK, reading)
         if abs(self.gap_ms) < GAP_MS:
             return self._approach(now_ms, reading)

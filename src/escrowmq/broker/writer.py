@@ -193,6 +193,8 @@ class Writer:
             await self._drained
         self._flusher.shutdown()
         self._checkpointer.shutdown()
+        # The next start knows from when on nobody was there, however long nothing was written.
+        self._store.last_at_ms = max(self._store.last_at_ms, self._clock.now_ms())
         self._store.close()
 
     @property
