@@ -15,6 +15,7 @@ from escrowmq.cli.asking import (
     duration,
     whoami,
 )
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.output import Output, OutputOption, show_facts
 
 if TYPE_CHECKING:
@@ -102,27 +103,3 @@ def facts(told: StatusAnswer) -> dict[str, str | None]:
         "gap": gap_of(told),
         "deletion": deletion_of(told),
     }
-
-
-def gap_of(told: StatusAnswer) -> str:
-    """How the wall clock stands to store time."""
-    apart = duration(abs(told.clock_gap_ms))
-    match told.clock_gap:
-        case "ahead":
-            return (
-                f"wall time is {apart} AHEAD and nobody vouches for it: store time does not follow"
-            )
-        case "behind":
-            return f"wall time is {apart} BEHIND: store time never goes back"
-        case "":
-            return "unknown: the broker is of an older release"
-        case _:
-            return f"none to speak of: {apart}"
-
-
-def deletion_of(told: StatusAnswer) -> str:
-    """Whether messages are deleted for their age."""
-    if not told.deletion_waits:
-        return "goes on"
-    ends = f", for {duration(told.deletion_waits_ms)} more" if told.deletion_waits_ms else ""
-    return f"waits: {told.deletion_waits}{ends}"

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from escrowmq.cli.asking import asking, duration
-from escrowmq.cli.clock_commands import deletion_of, gap_of
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.doctor_data import free_finding
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.cli.lag import Lag, largest_lag

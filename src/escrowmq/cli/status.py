@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, asking, at, duration
-from escrowmq.cli.clock_commands import deletion_of, gap_of
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.lag import Lag, largest_lag
 from escrowmq.cli.output import Output, OutputOption, show_facts
 

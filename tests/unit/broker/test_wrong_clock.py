@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from escrowmq.broker.broker_clock import is_local
@@ -14,19 +15,27 @@ from escrowmq.broker.server import Server
 from escrowmq.broker.status import status
 from escrowmq.broker.store_time import Gap
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
-from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, Subscription
-from escrowmq.protocol.codes import RequestCode, ResponseCode
-from escrowmq.protocol.consumer_headers import SendBackHeader
 from escrowmq.protocol.ids import pack_host
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
-from escrowmq.protocol.own_headers import HoldHeader, ListTransactionsHeader, PagedHeader
-from escrowmq.store.disk import OsDisk
-from escrowmq.store.inspect import check
+from escrowmq.protocol.own_headers import PagedHeader
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append
-from escrowmq.transaction.records import KERNEL
+from tests.unit.broker.clocked import (
+    DAY,
+    DEAD,
+    HOUR,
+    MINUTE,
+    RETRY,
+    give_back,
+    holding,
+    jump,
+    passes,
+    seen,
+    send,
+    shop,
+    undecided_ones,
+)
 from tests.unit.broker.own_peer import ask, sent
 from tests.unit.broker.wire import (
     COMMIT,
@@ -36,68 +45,16 @@ from tests.unit.broker.wire import (
     Peer,
     ending,
     half,
-    sending,
     serving,
     visible,
 )
 from tests.unit.store.helpers import message
-
-MINUTE = 60
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
-TEN_YEARS = 3_650 * DAY
-RETRY = ("%RETRY%shop", 0)
-DEAD = ("%DLQ%shop", 0)
-SMALL = {
-    "segment_bytes_max": 4_096,
-    "retention_ms": 3 * DAY * 1_000,
-    "copy_after_ms": 1_000,
-    "durability": "os",
-}
 
 
 @pytest.fixture(params=[False, True], ids=["nobody vouches", "kernel vouches"])
 def clock(request: pytest.FixtureRequest) -> ManualClock:
     """One of a machine that is synchronized, and one of a machine that is not."""
     return ManualClock(T0, synchronized=request.param)
-
-
-async def jump(server: Server, clock: ManualClock, seconds: int) -> None:
-    """Set the wall clock, and have the broker notice."""
-    clock.jump(seconds=seconds)
-    await server._look_at_clock()
-
-
-async def passes(server: Server, clock: ManualClock, *, ms: int = 0, seconds: int = 0) -> None:
-    """Let time pass, and what is due happen."""
-    clock.advance(ms=ms, seconds=seconds)
-    await server._look_at_clock()
-    await server._release()
-
-
-async def shop(server: Server) -> Peer:
-    """A consumer."""
-    peer = await Peer.to(server.broker_address)
-    wants = ConsumerMembership(group="shop", subscriptions=(Subscription(topic="orders"),))
-    said = Heartbeat(client_id="c1", consumers=(wants,))
-    await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
-    return peer
-
-
-async def send(peer: Peer, body: str, born_at_ms: int = T0, **properties: str) -> None:
-    header = sending(properties=properties, born_at_ms=born_at_ms)
-    assert (await peer.ask(SEND, header, body.encode())).code == ResponseCode.SUCCESS
-
-
-async def give_back(peer: Peer, server: Server, topic: str, queue_id: int) -> None:
-    (*_, last) = visible(server, topic, queue_id)
-    header = SendBackHeader(log_offset=last.log_offset, consumer_group="shop", delay_level=0)
-    answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-    assert answer.code == ResponseCode.SUCCESS
-
-
-def seen(server: Server) -> list[str]:
-    return [one.body.decode() for one in visible(server)]
 
 
 # Two hours ahead for one message, and then corrected.
@@ -170,222 +127,6 @@ async def test_delays_and_retries_go_on_when_the_clock_is_set_back(
         assert seen(server) == ["later", "much later"]
 
 
-# Retention.
-
-
-async def fill(server: Server, peer: Peer, count: int = 100) -> int:
-    for number in range(count):
-        await send(peer, f"{number:0200d}")
-    assert len(server.broker.store.log.segments) > 3
-    return kept(server)
-
-
-def kept(server: Server) -> int:
-    """How many messages there are."""
-    queue = server.broker.reader.queue("orders", 1)
-    return 0 if queue is None else queue.end - queue.start
-
-
-async def test_four_days_ahead_during_retention_deletes_nothing_fresh(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await jump(server, clock, 4 * DAY)
-        await server._retain()
-        assert kept(server) == count
-        await passes(server, clock, seconds=30 * MINUTE)
-        await jump(server, clock, -4 * DAY)
-        # They are less than three days old until then.
-        for _ in range(71):
-            await passes(server, clock, seconds=HOUR)
-            await server._retain()
-            assert kept(server) == count
-        for _ in range(3):
-            await passes(server, clock, seconds=HOUR)
-        await server._retain()
-        assert kept(server) < count // 4
-
-
-async def test_four_days_ahead_at_the_run_itself_deletes_nothing_before_anybody_has_looked(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        clock.jump(seconds=4 * DAY)
-        await server._retain()
-        assert kept(server) == count
-
-
-async def test_after_a_jump_of_ten_years_new_segments_still_age(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        await jump(server, clock, TEN_YEARS)
-        await fill(server, peer)
-        await passes(server, clock, seconds=2 * HOUR)
-        await jump(server, clock, -TEN_YEARS)
-    # Also over restarts, each of which finds the same gap.
-    for _ in range(4):
-        async with serving(tmp_path, clock, store=SMALL) as server:
-            count = kept(server)
-            await passes(server, clock, seconds=DAY)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        await passes(server, clock, seconds=2 * HOUR)
-        await server._retain()
-        assert kept(server) < count // 4
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await passes(server, clock, seconds=3 * DAY)
-        await server._retain()
-        assert kept(server) < count // 4
-
-
-async def test_space_is_made_by_size_whatever_the_clock_says(tmp_path: Path) -> None:
-    clock = ManualClock(T0, synchronized=False)
-    store = {**SMALL, "retention_bytes": 8_192}
-    async with serving(tmp_path, clock, store=store) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await jump(server, clock, 4 * DAY)
-        await server._retain()
-        assert 0 < kept(server) < count // 2
-
-
-# Starts.
-
-
-async def test_after_a_stop_of_four_days_delays_and_checks_follow_at_once_and_deletion_waits(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock(T0, synchronized=True)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await send(peer, "later", TIMER_DELAY_MS=str(DAY * 1_000))
-        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), [sent()])
-    clock.power_off(seconds=4 * DAY)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        assert server.broker.clock.now_ms() == clock.now_ms()
-        peer = await shop(server)
-        (undecided,) = (await ask(peer, OwnCode.LIST_TRANSACTIONS, undecided_ones())).rows
-        assert undecided.age_ms >= 4 * DAY * 1_000
-        assert undecided.wait_ms < 0
-        await passes(server, clock)
-        assert seen(server)[count:] == ["later"]
-        await server._retain()
-        await passes(server, clock, seconds=HOUR, ms=-1)
-        await server._retain()
-        assert kept(server) == count + 1
-        assert status(server.broker).deletion_waits == "store time moved less than an hour ago"
-        await passes(server, clock, ms=1)
-        await server._retain()
-        assert kept(server) < count // 4
-
-
-def holding(transaction_id: str) -> HoldHeader:
-    return HoldHeader(producer_group="pay", transaction_id=transaction_id, number=0)
-
-
-def undecided_ones() -> ListTransactionsHeader:
-    return ListTransactionsHeader(states="prepared")
-
-
-async def test_a_clock_four_days_ahead_at_start_that_nobody_vouches_for_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock(T0, synchronized=False)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await send(peer, "later", TIMER_DELAY_MS=str(30 * MINUTE * 1_000))
-    clock.power_off(seconds=4 * DAY)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        assert server.broker.clock.time.gap is Gap.AHEAD
-        await passes(server, clock, seconds=29 * MINUTE)
-        await server._retain()
-        assert kept(server) == count
-        told = status(server.broker)
-        assert (told.clock_gap, told.is_clock_doubtful) == ("ahead", True)
-        assert told.deletion_waits == "the wall clock is ahead and nobody vouches for it"
-        await passes(server, clock, seconds=MINUTE)
-        assert seen(server)[count:] == ["later"]
-
-
-async def test_the_boot_clock_tells_how_long_a_broker_was_away_whatever_the_wall_clock_says(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock(T0, synchronized=False)
-    async with serving(tmp_path, clock) as server:
-        peer = await shop(server)
-        await send(peer, "later", TIMER_DELAY_MS=str(DAY * 1_000))
-    clock.advance(seconds=DAY)
-    clock.jump(seconds=TEN_YEARS)
-    async with serving(tmp_path, clock) as server:
-        assert server.broker.clock.now_ms() == T0 + DAY * 1_000
-        await passes(server, clock)
-        assert seen(server) == ["later"]
-        assert server.broker.clock.time.gap is Gap.AHEAD
-
-
-async def test_a_restart_within_the_hour_does_not_shorten_it(tmp_path: Path) -> None:
-    clock = ManualClock(T0, synchronized=True)
-    async with serving(tmp_path, clock, store=SMALL) as server:
-        peer = await shop(server)
-        count = await fill(server, peer)
-        await jump(server, clock, 4 * DAY)
-        await passes(server, clock, seconds=50 * MINUTE)
-    for _ in range(2):
-        async with serving(tmp_path, clock, store=SMALL) as server:
-            (moved,) = [server.broker.store.core.time_moved]
-            assert moved is not None
-            assert (moved.why, moved.to_ms - moved.from_ms) == (KERNEL, 4 * DAY * 1_000)
-            await passes(server, clock, seconds=5 * MINUTE)
-            await server._retain()
-            assert kept(server) == count
-    assert not check(OsDisk(tmp_path / "store")).is_damaged
-
-
-async def test_a_broker_that_was_suspended_for_an_hour_keeps_its_sessions_and_has_no_gap(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock(T0, synchronized=False)
-    async with serving(tmp_path, clock) as server:
-        peer = await shop(server)
-        wanted = LockRequest(
-            consumer_group="shop",
-            client_id="c1",
-            queues=(Queue(topic="orders", broker_name="broker-a", queue_id=1),),
-        )
-        await peer.ask(RequestCode.LOCK_BATCH_MQ, body=encode_body(wanted))
-        await send(peer, "later", TIMER_DELAY_MS=str(HOUR * 1_000))
-        clock.suspend(seconds=HOUR)
-        await passes(server, clock)
-        assert seen(server) == ["later"]
-        told = status(server.broker)
-        assert (told.clock_gap, told.clock_gap_ms, told.deletion_waits) == ("none", 0, "")
-        await server._sweep()
-        assert server.broker.offsets.has_locks("shop")
-        assert server.broker.clients.consumer_groups() == ["shop"]
-
-
-async def test_sessions_and_locks_do_not_mind_where_the_wall_clock_is(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with serving(tmp_path, clock) as server:
-        await shop(server)
-        for seconds in (DAY, -DAY, -DAY):
-            await jump(server, clock, seconds)
-            await server._sweep()
-            assert server.broker.clients.consumer_groups() == ["shop"]
-        await passes(server, clock, seconds=121)
-        await server._sweep()
-        assert server.broker.clients.consumer_groups() == []
-
-
 # Absolute delivery times.
 
 
@@ -428,7 +169,7 @@ async def test_an_absolute_time_of_a_clock_that_nobody_else_has_never_comes_earl
 async def born(server: Server, address: str, at_ms: int, **fields: int) -> None:
     """A message that comes from there."""
     host = pack_host(address, 5_000)
-    made = message(born_host=host, born_at_ms=at_ms, **fields)
+    made = msgspec.structs.replace(message(), born_host=host, born_at_ms=at_ms, **fields)
     await server.broker.writer.submit(Append(messages=(made,)))
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from escrowmq.cli import doctor_broker
-from escrowmq.cli.clock_commands import gap_of
+from escrowmq.cli.clock_text import gap_of
 from escrowmq.cli.findings import Level
 from escrowmq.cli.lag import Lag
 from escrowmq.cli.main import app_for, main
