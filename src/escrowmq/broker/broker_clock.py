@@ -41,6 +41,7 @@ class BrokerClock:
     def __init__(self, clock: Clock, store: Store, reading: Reading, found: Found) -> None:
         """``reading`` is the one with which the store was started."""
         self._clock = clock
+        self._started_boot_ms = reading.boot_ms
         self._boot_ns = clock.boot_ns
         self.time = StoreTime(
             store.last_at_ms, reading, last_at_ms=found.last_at_ms, moved=store.core.time_moved
@@ -70,6 +71,11 @@ class BrokerClock:
     def wall_ms(self) -> int:
         """What the machine believes."""
         return self._clock.now_ms()
+
+    @property
+    def uptime_ms(self) -> int:
+        """How long ago the broker was started, also if store time has moved since."""
+        return self._boot_ms() - self._started_boot_ms
 
     def ago_ms(self, monotonic_ms: int) -> int:
         """The store time of a moment on the monotonic clock."""

@@ -189,8 +189,6 @@ class Server:
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         self._meta = Meta(self._data / META)
         vitals = Vitals(
-            started_at_ms=clock.now_ms(),
-            started_monotonic_ms=clock.monotonic_ms(),
             background=self._background,
             name_address=self.name_address,
             http_address=self.http_address,

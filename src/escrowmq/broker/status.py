@@ -28,9 +28,6 @@ PIPELINE_SILENT_MS_MAX = 120_000
 class Vitals:
     """What the server around a broker knows and the broker itself does not."""
 
-    #: Store time, and the monotonic clock.
-    started_at_ms: int
-    started_monotonic_ms: int = 0
     background: Background
     name_address: str = ""
     http_address: str = ""
@@ -107,6 +104,7 @@ def status(broker: Broker) -> Status:
     stands = standing(store)
     oldest_at_ms = stands.oldest_undecided_at_ms
     clock, time = broker.clock, broker.clock.time
+    started_at_ms = now_ms - clock.uptime_ms
     heard = [at for at in (vitals.verdict_at_ms, vitals.awaited_at_ms) if at is not None]
     heard_at_ms = clock.ago_ms(max(heard)) if heard else 0
     is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
@@ -121,8 +119,8 @@ def status(broker: Broker) -> Status:
         broker_address=broker.address,
         http_address=vitals.http_address,
         now_ms=now_ms,
-        started_at_ms=vitals.started_at_ms,
-        uptime_ms=clock.monotonic_ms() - vitals.started_monotonic_ms,
+        started_at_ms=started_at_ms,
+        uptime_ms=clock.uptime_ms,
         wall_ms=clock.wall_ms(),
         is_clock_synchronized=time.is_synchronized,
         clock_gap_ms=clock.wall_ms() - now_ms,
@@ -146,7 +144,7 @@ def status(broker: Broker) -> Status:
         last_verdict_at_ms=(
             0 if vitals.verdict_at_ms is None else clock.ago_ms(vitals.verdict_at_ms)
         ),
-        pipeline_away_since_ms=(heard_at_ms or vitals.started_at_ms) if is_away else 0,
+        pipeline_away_since_ms=(heard_at_ms or started_at_ms) if is_away else 0,
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,

@@ -130,6 +130,8 @@ async def test_after_a_stop_of_four_days_delays_and_checks_follow_at_once_and_de
     clock.power_off(seconds=4 * DAY)
     async with serving(tmp_path, clock, store=SMALL) as server:
         assert server.broker.clock.now_ms() == clock.now_ms()
+        told = status(server.broker)
+        assert (told.started_at_ms, told.uptime_ms) == (clock.now_ms(), 0)
         peer = await shop(server)
         (undecided,) = (await ask(peer, OwnCode.LIST_TRANSACTIONS, undecided_ones())).rows
         assert undecided.age_ms >= 4 * DAY * 1_000
