@@ -20,7 +20,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
 from escrowmq.protocol.own_headers import PagedHeader
 from escrowmq.testing.clock import ManualClock
-from escrowmq.transaction.commands import Append
+from escrowmq.transaction.commands import Append, Prepare
 from tests.unit.broker.clocked import (
     DAY,
     DEAD,
@@ -48,6 +48,7 @@ from tests.unit.broker.wire import (
     serving,
     visible,
 )
+from tests.unit.columns import columns_of
 from tests.unit.store.helpers import message
 
 
@@ -198,6 +199,23 @@ async def test_two_client_hosts_vouch_for_a_clock_and_neither_one_nor_this_host(
         assert server.broker.writer.on_durable == unwatched
 
 
+async def test_what_a_spark_job_holds_by_the_thousand_is_a_witness_too(tmp_path: Path) -> None:
+    clock = ManualClock(T0, synchronized=False)
+    async with serving(tmp_path, clock) as server:
+        await jump(server, clock, 4 * DAY)
+        for number in range(2):
+            host = pack_host(f"192.0.2.{number}", 5_000)
+            made = msgspec.structs.replace(
+                message(unique_key="k"), born_host=host, born_at_ms=clock.now_ms()
+            )
+            command = Prepare(
+                group="pay", transaction_id=f"t{number}", messages=(), columns=columns_of([made])
+            )
+            await server.broker.writer.submit(command)
+        await server._look_at_clock()
+        assert server.broker.clock.now_ms() == clock.now_ms()
+
+
 def test_an_address_of_this_machine_is_known() -> None:
     assert is_local(pack_host("127.0.0.1", 1)[:-4])
     assert not is_local(pack_host("192.0.2.1", 1)[:-4])
@@ -276,3 +294,13 @@ async def test_a_wrong_clock_is_told_of_once(
             await asyncio.sleep(0)
     told = [one.message for one in caplog.records if one.message.startswith("clock_")]
     assert told == ["clock_ahead", "clock_agrees", "clock_behind"]
+
+
+@pytest.mark.parametrize("count", [1, 500], ids=["one by one", "by the column"])
+async def test_half_messages_wait_by_their_senders_clock_too(tmp_path: Path, count: int) -> None:
+    async with ahead(tmp_path) as (server, _, peer):
+        at_ms = T0 + 60_000
+        rows = [sent(UNIQ_KEY=f"k{number}", TIMER_DELIVER_MS=str(at_ms)) for number in range(count)]
+        await ask(peer, OwnCode.HOLD_HALVES, holding("t"), rows)
+        assert set(server.broker.store.core.delays.values()) == {60_000}
+        assert len(server.broker.store.core.delays) == count
