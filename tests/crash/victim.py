@@ -17,13 +17,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.writer import Writer
 from escrowmq.model.clock import SystemClock
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.reader import Reader
 from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
 from escrowmq.store.store import Store
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
@@ -57,6 +57,7 @@ class Victim:
         self._writer = writer
         self._reader = Reader(store)
         self._clock = SystemClock()
+        self._retaining = Retaining(store, writer, self._clock.now_ms)
         self._answered = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -104,7 +105,7 @@ class Victim:
         await self._writer.submit(c.Release(half_offsets=tuple(rows)))
 
     async def _retain(self) -> None:
-        await self._writer.alone(lambda store: retain(store, self._clock.now_ms()))
+        await self._retaining.run()
 
 
 async def run(store: Store, descriptors: list[int], plant: str) -> None:

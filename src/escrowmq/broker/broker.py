@@ -31,7 +31,9 @@ from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
 from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
+from escrowmq.broker.releasing import Releasing
 from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
@@ -79,6 +81,8 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.counts = Counts(store)
+        kept_ms = store.config.retention_ms
+        self.retaining = Retaining(store, writer, lambda: clock.deletion_now_ms(kept_ms))
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.reach = Reach(store, meta)
@@ -98,6 +102,7 @@ class Broker:
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
+        self.releasing = Releasing(store, writer, clock)
         parts = (
             Sending(self),
             Ending(self),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from escrowmq.transaction.commands import Decision, End, Resume, Settled
 from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
@@ -120,10 +123,22 @@ class OwnAdmin:
         call.answer_rows(map(told, keys), cursor=cursor)
 
     def copy_meta(self, call: Call[OwnHeader]) -> None:
-        """Copy the small tables, for a backup."""
-        broker = self._broker
-        path = broker.meta.copy().absolute()
-        call.answer(data_dir=str(path.parent), path=str(path), log_end=broker.store.settled)
+        """Copy the small tables, for a backup, in a thread of its own."""
+        broker, connection = self._broker, call.request.connection
+        broker.meta.flush_offsets()
+        log_end = broker.store.settled
+        connection.owe()
+
+        def copied(copying: asyncio.Future[Path]) -> None:
+            connection.settle()
+            try:
+                path = copying.result().absolute()
+                call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
+            except Exception as error:  # noqa: BLE001 - as for any other request
+                call.request.decline(error)
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, broker.meta.copy_file).add_done_callback(copied)
 
     # By hand.
 

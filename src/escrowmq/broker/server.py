@@ -35,8 +35,6 @@ from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import start_store
-from escrowmq.store.retention import removable_below, retain
-from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,14 +51,13 @@ SWEEP_S = 10.0
 OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
-RETAIN_S = 60.0
+RETAIN_S = 10.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
 #: Others may fill the disk, too.
 SPACE_S = 0.2
 #: How soon a wrong clock is noticed.
 CLOCK_S = 1.0
-RELEASED_MAX = 1_024
 BACKLOG = 4_096
 #: How long peers may take to read what was answered before we stopped.
 HANG_UP_S = 1.0
@@ -278,17 +275,11 @@ class Server:
 
     async def _release(self) -> None:
         """Make messages visible whose time has come."""
-        now_ms = self.broker.clock.now_ms()
-        rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
-        if rows:
-            await self.broker.writer.submit(Release(half_offsets=tuple(rows)))
+        await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
         """Delete what is old."""
-        store = self.broker.store
-        now_ms = self.broker.clock.deletion_now_ms(store.config.retention_ms)
-        if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
-            await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
+        await self.broker.retaining.run()
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
@@ -309,6 +300,7 @@ class Server:
 
     async def _look_at_space(self) -> None:
         self.broker.writer.look_at_space()
+        await self.broker.retaining.keep_reserve()
 
     async def _flush_offsets(self) -> None:
         with self._offsets_may_wait():

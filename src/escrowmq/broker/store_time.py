@@ -9,7 +9,7 @@ has to be recorded before store time may move comes out as a command.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from escrowmq.model.clock import GAP_MS
 from escrowmq.transaction.commands import MoveTime
@@ -32,6 +32,14 @@ WITNESS_MS = 60_000
 """How far a client's clock may be from ours when it vouches for it."""
 
 WITNESSES_MIN = 2
+
+
+class StoreClock(Protocol):
+    """Whoever tells store time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
 
 
 class Gap(StrEnum):

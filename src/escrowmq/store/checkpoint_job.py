@@ -1,21 +1,29 @@
 """A checkpoint under way.
 
-Made between two batches, when memory holds exactly what the log has written; ``write`` then does
-the long work, which begins with flushing that, and may run in another thread while the store goes
-on.
+Made between two batches, when memory holds exactly what the log has written.  ``write`` does the
+long work, which begins with flushing that; ``install`` lets memory forget it, ``seal`` names the
+files, ``save`` makes them count, and ``finish`` notes that they do.  ``write`` and ``save`` wait
+for the disk and may run in another thread while the store goes on.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.store.checkpoint import Checkpoint
+from escrowmq.store.checkpoint import Checkpoint, save
 from escrowmq.store.consume_queue import write_tails
+from escrowmq.store.key_index import remove_runs
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.key_run import Run
     from escrowmq.store.store import Store
+
+INSTALLED_AT_ONCE = 1_024
+"""Queues whose entries leave memory in one slice."""
 
 
 class CheckpointJob:
@@ -23,6 +31,10 @@ class CheckpointJob:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._checkpoint: Checkpoint | None = None
+        #: The checkpoints that count once it is saved, and runs of keys that neither names.
+        self._named: list[Checkpoint] = []
+        self._garbage: list[Run] = []
         self._unflushed = store.log.unflushed()
         self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
@@ -74,19 +86,44 @@ class CheckpointJob:
         for run in self._runs:
             run.write()
 
-    def install(self) -> Checkpoint:
-        """Let memory forget what the files hold now; returns the checkpoint to save."""
+    def install(self) -> Iterator[None]:
+        """Let memory forget what the files hold now, a slice at a time.
+
+        Whoever reads or adds in between finds everything; only the next checkpoint must wait.
+        """
         store = self._store
         store.log.note_flushed(self._frozen.log_end)
-        for tail in self._tails:
-            tail.queue.install(tail)
+        for at in range(0, len(self._tails), INSTALLED_AT_ONCE):
+            for tail in self._tails[at : at + INSTALLED_AT_ONCE]:
+                tail.queue.install(tail)
+            yield
         store.table.install(self._state)
         for run in self._runs:
             store.keys.install(run)
+
+    def seal(self) -> None:
+        """Name the files that hold it; nothing changes in them from here on."""
+        store = self._store
         files = store.table.files
-        return self._frozen.with_files(
-            chunks=files.chunks,
+        self._checkpoint = self._frozen.with_files(
+            chunks=list(files.chunks),
             survivors_generation=files.survivors_generation,
             survivors_count=files.survivors_count,
             key_runs=store.keys.names(),
         )
+        self._named = [one for one in (self._checkpoint, store.previous) if one is not None]
+        self._garbage = store.keys.discard({name for one in self._named for name in one.key_runs})
+
+    def save(self) -> None:
+        """Make it count, and delete files that it made unnecessary.  For any thread."""
+        assert self._checkpoint is not None, "it is not sealed"
+        disk = self._store.disk
+        save(disk, self._checkpoint)
+        self._store.table.files.collect({name for one in self._named for name in one.state_files()})
+        remove_runs(disk, self._garbage)
+
+    def finish(self) -> None:
+        """Replays start here from now on."""
+        assert self._checkpoint is not None, "it is not sealed"
+        self._store.previous = self._checkpoint
+        self._store.checkpointed = self._checkpoint.log_end

@@ -56,6 +56,7 @@ _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
 _UNDECIDED = (_PREPARED, _PARKED)
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Checks(msgspec.Struct, kw_only=True, gc=False):
@@ -76,7 +77,8 @@ class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     base: int
     columns: dict[str, Rows]
-    locations: dict[int, int]
+    #: Where the bytes of each row are.
+    locations: Rows
 
     def to_rows(self, ops: OpColumns) -> Rows:
         """All rows as a file holds them, except for op offsets that only the last file knows."""
@@ -84,10 +86,8 @@ class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
         rows = np.zeros(count, dtype=STATE_ROW)
         for name, column in self.columns.items():
             rows[name] = column
-        rows["location"] = rows["log_offset"]
+        rows["location"] = self.locations
         rows["op_offset"] = -1
-        for row, location in self.locations.items():
-            rows["location"][row - self.base] = location
         op_offsets = rows["op_offset"]
         firsts, counts, values = ops
         here = (firsts + counts > self.base) & (firsts < self.base + count)
@@ -129,20 +129,42 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
-        #: The same of committed rows alone: undecided ones may be overdue by the million.
+        #: The same of committed rows that ``_release_at`` does not hold.
         self.release_from_ms = NEVER
+        #: Committed rows that become visible soon, in the order of their times, and those times.
+        self._release_at = _NO_ROWS
+        self._release_due = _NO_ROWS
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         #: What that look found; None once a row has changed.
         self.checks: Checks | None = None
-        #: Rows whose bytes were carried forward, and where to.
-        self.locations: dict[int, int] = {}
+        #: Where the bytes of each row were carried to, or 0; None while none was carried.
+        self.moved: array[int] | None = None
         #: Whether it differs from the file.
         self.is_dirty = False
 
     def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
         """A column's rows as numpy sees them."""
         return self._views[name][: self.count]
+
+    def location(self, at: int) -> int:
+        """Where a row's bytes are."""
+        return (self.moved is not None and self.moved[at]) or self.log_offset[at]
+
+    def locations(self, at: int = 0, end: int | None = None) -> Rows:
+        """Where the bytes of rows [at, end) are."""
+        stored_at = self.view("log_offset")[at:end]
+        if self.moved is None:
+            return stored_at
+        moved = np.frombuffer(self.moved, dtype=np.int64)[: self.count][at:end]
+        return np.where(moved, moved, stored_at)
+
+    def move(self, at: int, location: int) -> None:
+        """A row's bytes were carried forward."""
+        if self.moved is None:
+            self.moved = _column("q", self.rows_max)
+        self.moved[at] = location
+        self.is_dirty = True
 
     def insert_one(self, rows: NewRows, id_hash: int) -> None:
         """Add the only row of a request, and the hash of its transaction's id."""
@@ -246,17 +268,14 @@ class Chunk:
         self.is_dirty = True
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        state = self._views["state"][at:end]
+        state, next_at_ms = self._views["state"][at:end], self._views["next_at_ms"][at:end]
         # Rolled back rows are never due, so what is due and decided is committed.
-        needs: np.ndarray[Any, np.dtype[np.bool_]] = (
-            (state == _PREPARED) | (state == _PARKED) | (self._views["next_at_ms"][at:end] != NEVER)
-        )
+        needs: Rows = (state == _PREPARED) | (state == _PARKED) | (next_at_ms != NEVER)
         return needs
 
     def _needed_in(self, at: int, end: int) -> int:
-        if self.state[at:end].count(_PREPARED) == end - at:
-            return end - at
-        return int(np.count_nonzero(self._needs(at, end)))
+        is_held = self.state[at:end].count(_PREPARED) == end - at
+        return end - at if is_held else int(np.count_nonzero(self._needs(at, end)))
 
     def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
         """Set rows [at, end); a settled row is never due again."""
@@ -289,27 +308,26 @@ class Chunk:
 
     def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
         """Consume queue entries of rows [at, end)."""
-        log_offsets = self.log_offset[at:end]
-        for row, location in self.locations.items():
-            if at <= row - self.base < end:
-                log_offsets[row - self.base - at] = location
         return Columns(
-            log_offsets,
+            array("q", self.locations(at, end).tobytes()),
             self.size[at:end],
             self.tags[at:end],
             self.crc[at:end],
             array("q", (visible_at_ms,)) * (end - at),
         )
 
-    def needed_below(self, log_offset: int) -> list[int]:
-        """Needed rows whose bytes lie below this log offset."""
-        location = self.view("log_offset")
-        if self.locations:
-            location = location.copy()
-            for row, moved_to in self.locations.items():
-                location[row - self.base] = moved_to
-        hits = np.flatnonzero(self._needs(0, self.count) & (location < log_offset))
-        return [self.base + hit for hit in hits.tolist() if hit >= self.skipped]
+    def needed_below(self, log_offset: int) -> Rows:
+        """Needed rows whose bytes lie below this log offset: their indices."""
+        is_below = self.locations(self.skipped) < log_offset
+        hits: Rows = np.flatnonzero(self._needs(self.skipped, self.count) & is_below)
+        return hits + self.skipped
+
+    def needed_bytes(self) -> int:
+        """Stored bytes of the rows that are needed."""
+        sizes = self.view("size")[self.skipped :]
+        if self.needed == len(sizes):
+            return int(sizes.sum(dtype=np.int64))
+        return int(sizes[self._needs(self.skipped, self.count)].sum(dtype=np.int64))
 
     def candidates(self, wanted: int) -> list[int]:
         """First rows of requests, newest first, whose transaction id has this hash."""
@@ -334,19 +352,49 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows to make visible now."""
-        if self.release_from_ms > now_ms:
-            return []
-        is_due = self.view("next_at_ms") <= now_ms
-        hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
-        if not len(hits):
-            self._find_release()
-        return [self.base + hit for hit in hits.tolist()]
+    def sort_releases(self, until_ms: int) -> None:
+        """Find the committed rows that become visible until then, in the order of their times."""
+        next_at_ms = self.view("next_at_ms")
+        waiting = np.flatnonzero((self.view("state") == _COMMITTED) & (next_at_ms != NEVER))
+        due = next_at_ms[waiting]
+        is_later = due > until_ms
+        self.release_from_ms = int(due[is_later].min(initial=NEVER))
+        soon, due = waiting[~is_later], due[~is_later]
+        # A stable sort keeps rows of the same time in the order of their half offsets.
+        order = np.argsort(due, kind="stable")
+        self._release_at, self._release_due = soon[order], due[order]
 
-    def _find_release(self) -> None:
-        committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
-        self.release_from_ms = int(committed.min(initial=NEVER))
+    @property
+    def next_release_ms(self) -> int:
+        """No row that was sorted becomes visible before this."""
+        return int(self._release_due[0]) if len(self._release_due) else NEVER
+
+    def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
+        """The first rows to make visible now, of those that were sorted, and their times."""
+        next_at_ms, state = self.view("next_at_ms"), self.view("state")
+        while len(self._release_at):
+            at, due = self._release_at[:limit], self._release_due[:limit]
+            # Rows that were released, or given another time, are not waiting for this one.
+            is_waiting = (next_at_ms[at] == due) & (state[at] == _COMMITTED)
+            if is_waiting.all():
+                count = int(np.searchsorted(due, now_ms, side="right"))
+                return self.base + at[:count], due[:count]
+            rest_at, rest_due = self._release_at[limit:], self._release_due[limit:]
+            if is_waiting.any():
+                rest_at = np.concatenate((at[is_waiting], rest_at))
+                rest_due = np.concatenate((due[is_waiting], rest_due))
+            self._release_at, self._release_due = rest_at, rest_due
+        return _NO_ROWS, _NO_ROWS
+
+    def release_rows(self, at: Rows) -> None:
+        """These rows are visible, so they are never due again."""
+        next_at_ms, state = self._views["next_at_ms"], self._views["state"]
+        was_needed = next_at_ms[at] != NEVER
+        is_decided = (state[at] != _PREPARED) & (state[at] != _PARKED)
+        next_at_ms[at] = NEVER
+        self.needed -= int(np.count_nonzero(was_needed & is_decided))
+        self.checks = None
+        self.is_dirty = True
 
     def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
         """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
@@ -369,7 +417,7 @@ class Chunk:
     def frozen(self) -> FrozenChunk:
         """All rows as they are now."""
         columns = {name: self.view(name).copy() for name, _ in COLUMNS}
-        return FrozenChunk(base=self.base, columns=columns, locations=dict(self.locations))
+        return FrozenChunk(base=self.base, columns=columns, locations=self.locations().copy())
 
     def load(self, rows: Rows) -> None:
         """Take all rows from the file."""
@@ -378,8 +426,10 @@ class Chunk:
         self.skipped = int(np.argmax(rows["size"] > 0))
         for name, _ in COLUMNS:
             self.view(name)[:] = rows[name]
-        moved = np.flatnonzero(rows["location"] != rows["log_offset"])
-        self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
+        for at in np.flatnonzero(rows["location"] != rows["log_offset"]).tolist():
+            self.move(at, int(rows["location"][at]))
+        self.is_dirty = False
         self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = self.check_from_ms = int(self.view("next_at_ms").min())
-        self._find_release()
+        is_committed = self.view("state") == _COMMITTED
+        self.release_from_ms = int(self.view("next_at_ms")[is_committed].min(initial=NEVER))

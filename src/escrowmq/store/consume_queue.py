@@ -20,7 +20,7 @@ from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.rows import QUEUE_ENTRY, Rows, first_bad, sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from escrowmq.store.disk import Disk, File
 
@@ -31,8 +31,37 @@ OPEN_FILES_MAX = 256
 #: Queues that a checkpoint files at a time.
 FILED_AT_ONCE = 256
 SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
+#: Entries that retention reads at a time.
+SEARCHED_AT_ONCE = 16_384
 
 _UNPACK = struct.Struct("<qqIiI4x")
+
+
+def files_of(number: int) -> str:
+    """How the paths of a queue's files begin: with its number, in one directory for all queues.
+
+    No file system takes a number for another one, as some take ``Orders`` for ``orders``; and ten
+    thousand new queues need no directory each.
+    """
+    return f"{DIRECTORY}/{number:08d}."
+
+
+def path_of(prefix: str, entry: int) -> str:
+    """The file that holds this entry of a queue."""
+    return f"{prefix}{entry - entry % FILE_ENTRIES:020d}"
+
+
+def found_files(disk: Disk, prefix: str, topic: str, queue_id: int, entry: int) -> str:
+    """The prefix of the files that hold this entry: earlier releases named directories by topic.
+
+    A file system that ignores case mixed the queues of topics such as ``Orders`` and ``orders``
+    there, so what it holds is not believed.
+    """
+    by_topic = f"{DIRECTORY}/{topic}/{queue_id}/"
+    is_by_number = disk.exists(path_of(prefix, entry))
+    if is_by_number or disk.exists(DIRECTORY.upper()):
+        return prefix
+    return by_topic if disk.exists(path_of(by_topic, entry)) else prefix
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -62,11 +91,10 @@ class OpenFiles:
         self._files[path] = file
         return file
 
-    def forget(self, path: str) -> None:
-        """Close it, if it is open."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
+    def release(self, paths: Iterable[str]) -> list[File]:
+        """Those of these files that are open, for the caller to close."""
+        found = (self._files.pop(path, None) for path in paths)
+        return [file for file in found if file is not None]
 
     def close(self) -> None:
         """Close all."""
@@ -86,21 +114,25 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Entries that a checkpoint files."""
+    """Entries that a checkpoint files: the first so many that are not in files yet."""
 
     queue: ConsumeQueue
     first: int
-    rows: Rows
+    count: int
 
 
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, number: int, topic: str, queue_id: int
+    ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: How the paths of its files begin.
+        self.prefix = files_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
@@ -111,26 +143,17 @@ class ConsumeQueue:
         self._sizes = array("I")
         self._tags = array("i")
         self._crcs = array("I")
-        self._has_directory = False
-
-    @property
-    def is_new(self) -> bool:
-        """Whether its directory may be missing."""
-        return not self._has_directory
-
-    @property
-    def directory(self) -> str:
-        """Where its files are."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
+        #: Files below this entry are deleted; -1 until somebody has looked.
+        self._files_start = -1
 
     def _path(self, entry: int) -> str:
-        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+        return path_of(self.prefix, entry)
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
         if end > start:
-            self._has_directory = True
+            self.prefix = found_files(self._disk, self.prefix, self.topic, self.queue_id, end - 1)
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -221,12 +244,12 @@ class ConsumeQueue:
         return self._log_offsets, self._visible_at_ms, self._sizes, self._tags, self._crcs
 
     def _read_file(self, offset: int, stop: int) -> Rows:
+        return self._read(_opened(self._files.get, self._path(offset)), offset, stop)
+
+    def _read(self, file: File, offset: int, stop: int) -> Rows:
         path = self._path(offset)
         at = offset % FILE_ENTRIES
-        try:
-            data = self._files.get(path).read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
-        except FileNotFoundError:
-            raise _damaged(path, 0, "the file is missing") from None
+        data = file.read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
         if len(data) < (stop - offset) * ENTRY_BYTES:
             raise _damaged(path, len(data), "the file is too short")
         rows = np.frombuffer(data, dtype=QUEUE_ENTRY)
@@ -272,26 +295,24 @@ class ConsumeQueue:
 
     def tail(self) -> Tail | None:
         """What is not in files yet."""
-        if not self._sizes:
-            return None
-        return Tail(self, self.filed, self._tail_rows(0, len(self._sizes)))
+        count = len(self._sizes)
+        return Tail(self, self.filed, count) if count else None
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
         """Write these entries into files that are left open, to be flushed.
 
-        Its directory must be there; returns it if it gained a name.
+        Returns the directories that gained a name.
         """
         grown = []
-        rows = tail.rows
-        data = memoryview(sealed(rows))
+        # In another thread than the one that adds entries: slices of arrays are taken in one step.
+        data = memoryview(sealed(self._tail_rows(0, tail.count)))
         offset = tail.first
-        end = offset + len(rows)
-        self._has_directory = True
+        end = offset + tail.count
         while offset < end:
             stop = min(end, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
             path = self._path(offset)
             if not self._disk.exists(path):
-                grown.append(self.directory)
+                grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
             # Not through the open files: those belong to the thread that reads.
@@ -303,55 +324,88 @@ class ConsumeQueue:
     def install(self, tail: Tail) -> None:
         """The files hold these entries: drop them from memory."""
         for column in self._columns():
-            del column[: len(tail.rows)]
-        self.filed += len(tail.rows)
+            del column[: tail.count]
+        self.filed += tail.count
 
     def first_after(self, log_offset: int, bound_ms: int) -> int:
         """One past the highest entry that points below this log offset.
 
         Entries visible after ``bound_ms`` cannot: anything older was copied when it became
-        visible.
+        visible.  May run beside the thread that adds entries, while nothing is filed.
         """
-        after = self.start
-        stop = self.offset_at(bound_ms + 1)
-        offset = self.start
-        while offset < stop:
-            entries = self.entries(offset, min(4096, stop - offset))
-            for at, entry in enumerate(entries, offset + 1):
-                if entry.log_offset < log_offset:
-                    after = at
-            offset += len(entries)
+        after = offset = self.start
+        for rows in self._pieces(offset, self.end):
+            end = int(np.searchsorted(rows["visible_at_ms"], bound_ms, side="right"))
+            below = np.flatnonzero(rows["log_offset"][:end] < log_offset)
+            if len(below):
+                after = offset + int(below[-1]) + 1
+            if end < len(rows):
+                break
+            offset += end
         return after
+
+    def _pieces(self, offset: int, end: int) -> Iterator[Rows]:
+        """Entries, not through the open files: those belong to the thread that reads."""
+        filed = min(self.filed, end)
+        while offset < filed:
+            file_end = min(filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
+            file = _opened(self._disk.open, self._path(offset))
+            try:
+                while offset < file_end:
+                    stop = min(file_end, offset + SEARCHED_AT_ONCE)
+                    yield self._read(file, offset, stop)
+                    offset = stop
+            finally:
+                file.close()
+        if offset < end:
+            yield self._tail_rows(offset - filed, end - filed)
 
     def forget_below(self, start: int) -> None:
         """Entries below this are gone for readers."""
         self.start = max(self.start, start)
 
-    def remove_files(self) -> None:
-        """Delete the files, oldest first, that hold only forgotten entries."""
-        names = self._disk.list(self.directory) if self._has_directory else []
-        # Whatever has no number is somebody else's.
-        for name in filter(str.isdecimal, names):
-            if int(name) + FILE_ENTRIES > self.start:
-                break
-            self._files.forget(f"{self.directory}/{name}")
-            self._disk.remove(f"{self.directory}/{name}")
+    @property
+    def may_have_forgotten_files(self) -> bool:
+        """Whether files may be left that hold only forgotten entries."""
+        return self.start - self.start % FILE_ENTRIES > max(self._files_start, 0)
+
+    def forgotten_files(self) -> list[str]:
+        """The files, oldest first, that hold only forgotten entries: to be deleted in this order.
+
+        A crash on the way leaves no gap, so that the next time finds the others.
+        """
+        base = self.start - self.start % FILE_ENTRIES
+        paths = []
+        while base > 0 and self._disk.exists(self._path(base - 1)):
+            base -= FILE_ENTRIES
+            paths.append(self._path(base))
+        return paths[::-1]
+
+    def note_files_gone(self) -> None:
+        """All of them are deleted."""
+        self._files_start = self.start - self.start % FILE_ENTRIES
 
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:
     """File the entries of many queues, flushed: some at a time, which is faster than one by one."""
+    grown: set[str] = set()
     for first in range(0, len(tails), FILED_AT_ONCE):
-        some = tails[first : first + FILED_AT_ONCE]
-        disk.make_directories([tail.queue.directory for tail in some if tail.queue.is_new])
-        grown: list[str] = []
         files: list[File] = []
         try:
-            for tail in some:
-                grown += tail.queue.write(tail, files)
-            disk.flush_all(files, sorted(set(grown)))
+            for tail in tails[first : first + FILED_AT_ONCE]:
+                grown.update(tail.queue.write(tail, files))
+            disk.flush_all(files, ())
         finally:
             for file in files:
                 file.close()
+    disk.flush_all((), sorted(grown))
+
+
+def _opened(open_file: Callable[[str], File], path: str) -> File:
+    try:
+        return open_file(path)
+    except FileNotFoundError:
+        raise _damaged(path, 0, "the file is missing") from None
 
 
 def _damaged(path: str, at: int, what: str) -> StoreCorrupt:

@@ -65,10 +65,15 @@ class ProjectionCheck:
 
     def _queue(self, named: NamedQueue, start: int, end: int) -> None:
         offset = start
+        prefix = consume_queue.files_of(named.id)
+        if start < end:
+            prefix = consume_queue.found_files(
+                self._disk, prefix, named.topic, named.queue_id, end - 1
+            )
         while offset < end:
             base = offset - offset % consume_queue.FILE_ENTRIES
             stop = min(end, base + consume_queue.FILE_ENTRIES)
-            path = f"{consume_queue.DIRECTORY}/{named.topic}/{named.queue_id}/{base:020d}"
+            path = consume_queue.path_of(prefix, base)
             for at, rows in self._pieces(
                 path, QUEUE_ENTRY, offset - base, stop - offset, "consume_queue_damaged"
             ):

@@ -10,8 +10,9 @@ import errno
 import gc
 import logging
 import secrets
+from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,18 +20,20 @@ from escrowmq.model.clock import time_at_start
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
+from escrowmq.store import reserve as reserves
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.commit_log import BLOCK_BYTES, CommitLog, block_at, read_frames
 from escrowmq.store.config import COPY_AFTER_MAX_MS
 from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.replay import Replayer, publish_all
+from escrowmq.store.reserve import Reserve
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from escrowmq.model.clock import Reading
     from escrowmq.store.checkpoint import Checkpoint
@@ -39,9 +42,11 @@ if TYPE_CHECKING:
     from escrowmq.transaction.policy import CheckPolicy
     from escrowmq.transaction.records import Record
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
-FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS, reserves.PATH)
 #: How many checkpoints' worth of log a replay keeps in memory: writing files takes its time.
 SPILLED_CHECKPOINTS = 4
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
@@ -69,13 +74,20 @@ def start_store(
 
     Its first frame has the store time that belongs to the reading.
     """
-    with refusing_full_disk():
+
+    def start() -> tuple[Store, Found]:
         store, found = _open(disk, config, policy, store_host)
         formats.upgrade(disk)
         found.last_at_ms = store.last_at_ms
         begin = Begin(epoch=secrets.token_hex(8), boot_ms=reading.boot_ms, boot_id=reading.boot_id)
         store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
         store.sync()
+        return store, found
+
+    with refusing_full_disk():
+        store, found = _with_reserve(disk, start)
+    if store.space.wants_reserve:
+        store.space.reserve.make()
     return store, found
 
 
@@ -84,7 +96,20 @@ def open_store(
 ) -> tuple[Store, Found]:
     """Open a store, new or old, and bring it to the state that its log says."""
     with refusing_full_disk():
-        return _open(disk, config, policy, store_host)
+        return _with_reserve(disk, lambda: _open(disk, config, policy, store_host))
+
+
+def _with_reserve(disk: Disk, work: Callable[[], T]) -> T:
+    """Do this; if the disk is full, once more with the room that the reserve holds."""
+    try:
+        return work()
+    except OSError as error:
+        reserve = Reserve(disk, 0)
+        if error.errno != errno.ENOSPC or not reserve.held:
+            raise
+    # Recovery from what the first attempt left gives the same.
+    reserve.release()
+    return work()
 
 
 @contextmanager
@@ -294,7 +319,7 @@ def spill(store: Store) -> None:
     publish_all(store)
     job = CheckpointJob(store)
     job.write()
-    job.install()
+    deque(job.install(), maxlen=0)
 
 
 def note_times(store: Store) -> None:

@@ -22,8 +22,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterable, Iterator
 
     from escrowmq.store.disk import Disk
 
@@ -64,12 +63,25 @@ class Survivor(msgspec.Struct, frozen=True):
     id_hash: int
 
 
+class SavedSurvivors(msgspec.Struct, frozen=True):
+    """All rows that outlived their chunks, as of one moment."""
+
+    #: By half offset.
+    rows: dict[int, Half]
+    id_hashes: dict[int, int]
+
+    def __iter__(self) -> Iterator[Survivor]:
+        """One after the other."""
+        for row, half in self.rows.items():
+            yield Survivor(half, self.id_hashes[row])
+
+
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint writes, and what memory may forget afterwards."""
 
     #: By base.
     chunks: dict[int, FrozenChunk]
-    survivors: list[Survivor] | None
+    survivors: SavedSurvivors | None
     dropped: list[int]
     #: What was decided since the last one.
     ops: OpColumns
@@ -189,8 +201,8 @@ class StateFiles:
             by_base[base] = new
         if snapshot.survivors is not None:
             self.survivors_generation += 1
-            self.survivors_count = len(snapshot.survivors)
-            if snapshot.survivors:
+            self.survivors_count = len(snapshot.survivors.rows)
+            if self.survivors_count:
                 self._write(
                     survivors_name(self.survivors_generation),
                     sealed(_survivor_rows(snapshot.survivors)),
@@ -217,10 +229,13 @@ class StateFiles:
         finally:
             file.close()
 
-    def remove_below(self, log_offset: int, pinned: AbstractSet[int]) -> None:
-        """Forget chunks, oldest first, all of whose messages lie below this log offset."""
+    def remove_below(self, log_offset: int, pinned_base: int) -> None:
+        """Forget chunks, oldest first, all of whose messages lie below this log offset.
+
+        Chunks from ``pinned_base`` on stay.
+        """
         while len(self.chunks) > 1 and self.chunks[1].log_offset <= log_offset:
-            if self.chunks[0].base in pinned or self.chunks[0].location_max >= log_offset:
+            if self.chunks[0].base >= pinned_base or self.chunks[0].location_max >= log_offset:
                 break
             self.chunks.pop(0)
 
@@ -232,12 +247,13 @@ class StateFiles:
                 self._disk.remove(f"{DIRECTORY}/{name}")
 
 
-def _survivor_rows(survivors: list[Survivor]) -> Rows:
-    rows = np.zeros(len(survivors), dtype=SURVIVOR_ROW)
+def _survivor_rows(survivors: SavedSurvivors) -> Rows:
+    halves = survivors.rows.values()
+    rows = np.zeros(len(halves), dtype=SURVIVOR_ROW)
     for name in _FIELDS:
-        rows[name] = [getattr(survivor.half, name) for survivor in survivors]
-    rows["half_offset"] = [survivor.half.half_offset for survivor in survivors]
-    rows["id_hash"] = [survivor.id_hash for survivor in survivors]
+        rows[name] = [getattr(half, name) for half in halves]
+    rows["half_offset"] = list(survivors.rows)
+    rows["id_hash"] = [survivors.id_hashes[row] for row in survivors.rows]
     return rows
 
 

@@ -8,12 +8,12 @@ everything, and a restart recovers from the log.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.stored_message import SYS_PREPARED
-from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
 from escrowmq.store.dispatch import Dispatcher
@@ -184,7 +184,7 @@ class Store:
     def _name_queue(self, record: NamedQueue) -> None:
         if record.id == len(self.queues):
             self.queues.append(
-                ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
+                ConsumeQueue(self.disk, self.open_files, record.id, record.topic, record.queue_id)
             )
 
     def _frame_of_one(
@@ -329,13 +329,10 @@ class Store:
 
     def end_checkpoint(self, job: CheckpointJob) -> None:
         """Make it count, and forget what it made unnecessary."""
-        checkpoint = job.install()
-        save(self.disk, checkpoint)
-        named = [one for one in (checkpoint, self.previous) if one is not None]
-        self.table.files.collect({name for one in named for name in one.state_files()})
-        self.keys.collect({name for one in named for name in one.key_runs})
-        self.previous = checkpoint
-        self.checkpointed = checkpoint.log_end
+        deque(job.install(), maxlen=0)
+        job.seal()
+        job.save()
+        job.finish()
 
     def close(self) -> None:
         """Checkpoint, unless the store has failed or has no room, and give all files back."""

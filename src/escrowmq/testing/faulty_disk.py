@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, File, checked_path
+from escrowmq.store.disk import Bytes, File, checked_path, listed
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.journal import (
@@ -127,6 +127,8 @@ class FaultyDisk:
         self.read_only = False
         #: Growing beyond it raises ENOSPC, after writing as much as fits.
         self.capacity_bytes: int | None = None
+        #: By path.
+        self._allocated: dict[str, int] = {}
         self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self._state = DiskState(image)
@@ -210,7 +212,7 @@ class FaultyDisk:
         """Names in a directory, sorted; empty if there is no such directory."""
         path = checked_path(path)
         everything = (*self._state.names, *self._state.directories)
-        return sorted(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
+        return listed(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
@@ -372,15 +374,29 @@ class FaultyDisk:
         """See ``Disk.free_bytes``; without a capacity there is always room."""
         if self.capacity_bytes is None:
             return sys.maxsize
-        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
-        return max(0, self.capacity_bytes - used)
+        return max(0, self.capacity_bytes - self._used_bytes())
+
+    def allocate(self, path: str, size: int) -> None:
+        """See ``Disk.allocate``; a power cut loses it."""
+        if size - self.allocated(path) > self.free_bytes():
+            raise _error(codes.ENOSPC, path)
+        self.open(path, create=True).close()
+        self._allocated[checked_path(path)] = size
+
+    def allocated(self, path: str) -> int:
+        """See ``Disk.allocated``."""
+        path = checked_path(path)
+        return self._allocated.get(path, 0) if path in self._state.names else 0
+
+    def _used_bytes(self) -> int:
+        files = (len(self._state.inodes[file].visible) for file in self._state.names.values())
+        return sum(files) + sum(map(self.allocated, self._allocated))
 
     def _fitting_bytes(self, inode: Inode, offset: int, wanted: int) -> int:
         size = len(inode.visible)
         if self.capacity_bytes is None or offset + wanted <= size:
             return wanted
-        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
-        return min(wanted, max(0, size + self.capacity_bytes - used - offset))
+        return min(wanted, max(0, size + self.capacity_bytes - self._used_bytes() - offset))
 
     # Names.
 

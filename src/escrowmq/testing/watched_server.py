@@ -52,8 +52,7 @@ class WatchedServer(Server):
     async def catch_up(self) -> None:
         """Do what has become due."""
         await self._look_at_clock()
-        while self.broker.store.table.releasable(self.broker.clock.now_ms(), 1):
-            await self._release()
+        await self._release()
         await self._retain()
 
     async def until_published(self) -> None:

@@ -162,10 +162,18 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carry(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy forward what is needed of one request, so that the log before it may be deleted."""
+    """Copy forward what is needed of one request, so that the log before it may be deleted.
+
+    A large request is carried in parts, the last rows first: as long as the first row is where it
+    was, the request counts as not carried.
+    """
 
     #: The request's first row.
     first: int
+    #: The part to carry, as half offsets: from, and up to; None means all of it.
+    part: tuple[int, int] | None = None
+    #: When the first part of several was carried; 0 if this is the only one.
+    since_ms: int = 0
 
 
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):

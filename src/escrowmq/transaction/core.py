@@ -311,23 +311,24 @@ class Transactions:
         self.resumed_at_ms[record.head] = where.at_ms
 
     def _apply_released(self, record: Released, _where: Where) -> None:
-        for row, queue, offset in zip(
-            record.rows, record.queues, record.queue_offsets, strict=True
-        ):
-            self.table.schedule(row, NEVER)
+        self.table.release(np.array(record.rows, dtype=np.int64))
+        for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
             self.queue_ends[queue] = offset + 1
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
+        for row in record.rows:
+            if row.deliver_after_ms:
+                self.delays[row.half_offset] = row.deliver_after_ms
+        if record.since_ms and not record.rows[0].part & FIRST:
+            # The part with the first row comes last, and says when the others were carried.
+            return
         first = first_row(record.rows[0].half_offset, record.rows[0].part)
         # The latest move is the last to be forgotten.
         self.moved_at_ms.pop(first, None)
         if len(self.moved_at_ms) >= self._moved_max:
             del self.moved_at_ms[next(iter(self.moved_at_ms))]
-        self.moved_at_ms[first] = where.at_ms
-        for row in record.rows:
-            if row.deliver_after_ms:
-                self.delays[row.half_offset] = row.deliver_after_ms
+        self.moved_at_ms[first] = record.since_ms or where.at_ms
 
     def _apply_lost(self, record: Lost, where: Where) -> None:
         for queue, end in record.queue_ends:

@@ -209,6 +209,8 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
     rows: list[MovedRow]
     placed: Placed
+    #: When the first part of the request was carried; 0 if it was not carried in parts.
+    since_ms: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag=14):

@@ -35,10 +35,12 @@ MIN = 100 * MIB
 
 @pytest.fixture
 def set_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Say how much is free on every disk."""
+    """Say how much is free on every disk, with what its reserve holds, if there is so much."""
 
     def set_free(free_bytes: int) -> None:
-        monkeypatch.setattr(OsDisk, "free_bytes", lambda _disk: free_bytes)
+        monkeypatch.setattr(
+            OsDisk, "free_bytes", lambda disk: max(0, free_bytes - disk.allocated("reserve"))
+        )
 
     set_free(10 * MIN)
     return set_free

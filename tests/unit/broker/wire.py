@@ -26,6 +26,8 @@ from escrowmq.transaction.policy import CheckPolicy
 
 DEADLINE_S = 20
 T0 = 1_700_000_000_000
+#: An eighth of it is a file of each broker.
+FREE_BYTES_MIN = 1024 * 1024
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
@@ -119,7 +121,7 @@ async def serving(
     """A broker; fields of its sections as keyword arguments."""
     sections: dict[str, Any] = {
         "broker": LOOPBACK,
-        "store": StoreConfig(),
+        "store": StoreConfig(free_bytes_min=FREE_BYTES_MIN),
         "policy": CheckPolicy(),
         "topics": TopicsConfig(),
         "writer": WriterConfig(),

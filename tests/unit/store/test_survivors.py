@@ -100,16 +100,16 @@ def test_rows_go_when_they_are_decided_and_their_chunk_and_decision_are_deleted(
     kept.keep(row(9, op_offset=900, **decided), 88)
     kept.keep(row(6, op_offset=900, location=2_000, **decided), 77)
     kept.to_save()
-    kept.forget_below(9, 1_000)
+    kept.forget(list(kept.rows), 9, 1_000)
     # Undecided; decided so late that the log still tells by whom; in a chunk that is there; and
     # one whose bytes were carried forward.
     assert list(kept.rows) == [4, 5, 9, 6]
     assert kept.row_at(300) is None
     assert kept.rows_by_hash == {77: [4, 5, 6], 88: [9]}
     assert kept.to_save() is not None
-    kept.forget_below(10, 2_001)
+    kept.forget([*kept.rows, 77], 10, 2_001)
     assert list(kept.rows) == [4]
     assert kept.rows_by_hash == {77: [4]}
     kept.to_save()
-    kept.forget_below(10, 2_001)
+    kept.forget([*kept.rows, 77], 10, 2_001)
     assert kept.to_save() is None
