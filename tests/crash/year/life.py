@@ -492,6 +492,8 @@ class Year:
         self.model = model
         await self.machine.restore(directory)
         self._log_start = 0
+        # What was not read at the backup is old by now, and there is an hour before it is deleted.
+        await self._pass(1_000)
         self.counts["restores"] += 1
 
 
