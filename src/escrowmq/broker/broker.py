@@ -42,6 +42,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
 from escrowmq.store.reader import Reader
+from escrowmq.store.retention import removable_below
 from escrowmq.transaction.commands import Decision
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.counts = Counts(store)
-        kept_ms = store.config.retention_ms
-        self.retaining = Retaining(store, writer, lambda: clock.deletion_now_ms(kept_ms))
+        self.retaining = self._retaining()
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.reach = Reach(store, meta)
@@ -130,6 +130,18 @@ class Broker:
         self.counts.rpcs.codes = self._handlers
         writer.on_visible = self.pulling.grown
         writer.on_durable = self.counts.durable
+
+    def _retaining(self) -> Retaining:
+        store = self.store
+
+        def now_ms() -> int:
+            return self.clock.deletion_now_ms(store.config.retention_ms)
+
+        def may_delete() -> bool:
+            # A run takes long: if the clock is found to be wrong meanwhile, no more is deleted.
+            return removable_below(store, now_ms()) > store.log.start
+
+        return Retaining(store, self.writer, now_ms, may_delete)
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""

@@ -279,6 +279,7 @@ class Server:
 
     async def _retain(self) -> None:
         """Delete what is old."""
+        await self.broker.clock.look()
         await self.broker.retaining.run()
 
     async def _sweep(self) -> None:

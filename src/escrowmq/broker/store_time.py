@@ -110,6 +110,8 @@ class StoreTime:
         """Why nothing is deleted by age now; empty if it is."""
         if self.gap is Gap.AHEAD:
             return "the wall clock is ahead and nobody vouches for it"
+        if self.gap is Gap.NONE and self.gap_ms <= -GAP_MS:
+            return "the wall clock went back, and that is not on record yet"
         if self.deletion_waits_ms(boot_ms):
             return "store time moved less than an hour ago"
         return ""

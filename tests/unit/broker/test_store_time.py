@@ -261,6 +261,18 @@ def test_store_time_goes_on_when_the_wall_clock_is_set_back() -> None:
     assert world.now_ms == T0 + MINUTE
 
 
+def test_nothing_is_deleted_before_it_is_on_record_that_the_wall_clock_went_back() -> None:
+    world = World()
+    world.passes(DAY)
+    world.wall_ms -= DAY
+    move = world.time.look(world.reading)
+    assert world.time.deletion_waits(world.boot_ms) == (
+        "the wall clock went back, and that is not on record yet"
+    )
+    world.does(move)
+    assert world.time.deletion_waits(world.boot_ms) == ""
+
+
 def test_what_was_there_before_the_wall_clock_went_back_lives_longer_by_the_gap() -> None:
     world = World(synchronized=True)
     # Stored at T0; the kernel was wrong by two hours.

@@ -8,11 +8,13 @@ import pytest
 
 from escrowmq.broker.status import status
 from escrowmq.broker.store_time import Gap
+from escrowmq.model.clock import read
 from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.inspect import check
+from escrowmq.store.retirement import Waits
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.records import KERNEL
 from tests.unit.broker.clocked import (
@@ -78,6 +80,36 @@ async def test_four_days_ahead_at_the_run_itself_deletes_nothing_before_anybody_
         clock.jump(seconds=4 * DAY)
         await server._retain()
         assert kept(server) == count
+
+
+async def test_a_run_of_retention_stops_when_the_clock_turns_out_to_be_wrong(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(T0, synchronized=True)
+    async with serving(tmp_path, clock, store=SMALL) as server:
+        peer = await shop(server)
+        for number in range(3):
+            # Segments with what is still needed go one by one.
+            await ask(peer, OwnCode.HOLD_HALVES, holding(f"t{number}"), [sent()])
+            await fill(server, peer)
+        count = kept(server)
+        await jump(server, clock, 4 * DAY)
+        await passes(server, clock, seconds=HOUR)
+        retaining, asked = server.broker.retaining, []
+        may_delete = retaining.may_delete
+
+        def corrected() -> bool:
+            asked.append(may_delete())
+            if len(asked) == 1:
+                clock.jump(seconds=-4 * DAY)
+                server.broker.clock.time.look(read(clock))
+            return asked[-1]
+
+        retaining.may_delete = corrected
+        await retaining.run()
+        assert asked == [True, False]
+        assert retaining.waits is Waits.FOR_PERMISSION
+        assert count // 2 < kept(server) < count
 
 
 async def test_after_a_jump_of_ten_years_new_segments_still_age(
