@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, durable, restart, space
+from bench.figures import append, durable, restart, retention, space
 
 FIGURES = {
     "append": append.run,
@@ -18,6 +18,7 @@ FIGURES = {
     "durable": durable.run,
     "undecided": space.undecided,
     "restart": restart.run,
+    "retention": retention.run,
 }
 
 if __name__ == "__main__":

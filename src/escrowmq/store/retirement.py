@@ -20,7 +20,7 @@ import msgspec
 from escrowmq.store.carrying import bytes_of, in_order, slices
 from escrowmq.store.commit_log import remove_segments
 from escrowmq.store.needed import SURVIVORS_SLICE, needed_below
-from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW
+from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW
 from escrowmq.transaction.commands import Carry, Decision
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Retirement:
         #: No survivor below this row is needed.
         self._needed_from = 0
         self._uses_reserve = False
+        #: What two checkpoints will write, about.
+        self._files_bytes = 0
 
     def steps(self) -> Steps:
         """All of them; without room, or by size alone in vain, none that deletes."""
@@ -157,7 +159,8 @@ class Retirement:
     def _make_room(self, needed: Rows) -> Steps:
         """Begin only what there is room to end; the last room is what the reserve holds."""
         space = self._store.space
-        size = bytes_of(needed) + self._files_bytes()
+        self._files_bytes = _files_bytes(self._store)
+        size = bytes_of(needed) + self._files_bytes
         if not space.missing_bytes(size):
             return
         missing = space.missing_bytes(size, from_reserve=True)
@@ -172,7 +175,7 @@ class Retirement:
         store, removed = self._store, self._removed
         for one in slices(needed, store.last_at_ms):
             missing = store.space.missing_bytes(
-                one.bytes + self._files_bytes(), from_reserve=self._uses_reserve
+                one.bytes + self._files_bytes, from_reserve=self._uses_reserve
             )
             if missing:
                 self._wait_for_room(missing)
@@ -185,16 +188,6 @@ class Retirement:
     def _wait_for_room(self, missing_bytes: int) -> None:
         self._removed.waits = Waits.FOR_ROOM
         self._removed.missing_bytes = missing_bytes
-
-    def _files_bytes(self) -> int:
-        """What two checkpoints will write, about."""
-        store = self._store
-        chunks = store.table.chunks.values()
-        rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
-        # Entries of queues and keys take less than the log that they are about.
-        grown = store.log.end - store.checkpointed
-        survivors = 2 * SURVIVOR_ROW.itemsize * len(store.table.survivors.rows)
-        return rows * STATE_ROW.itemsize + survivors + grown + NAMED_BYTES * (1 + len(store.queues))
 
     # Deleting.
 
@@ -230,6 +223,20 @@ class Retirement:
         yield Aside(lambda: _remove_queues(store.disk, paths, files))
         for queue in queues:
             queue.note_files_gone()
+
+
+def _files_bytes(store: Store) -> int:
+    """What two checkpoints will write, about."""
+    chunks = store.table.chunks.values()
+    rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
+    entries = sum(queue.unfiled for queue in store.queues)
+    return (
+        rows * STATE_ROW.itemsize
+        + 2 * len(store.table.survivors.rows) * SURVIVOR_ROW.itemsize
+        + entries * QUEUE_ENTRY.itemsize
+        + store.keys.unfiled_bytes
+        + NAMED_BYTES * (1 + len(store.queues))
+    )
 
 
 def _find_starts(

@@ -27,6 +27,8 @@ class Survivors:
     def __init__(self) -> None:
         self.rows: dict[int, Half] = {}
         self.has_changed = False
+        #: What a checkpoint is writing, if one is.
+        self._saving: SavedSurvivors | None = None
         #: Stored bytes of the rows that are needed.
         self.needed_bytes = 0
         #: No committed row becomes visible before this; may be too early, never too late.
@@ -55,6 +57,8 @@ class Survivors:
             self.needed_bytes -= known.size
         if half.is_needed:
             self.needed_bytes += half.size
+        if self._saving is not None:
+            self._saving.note(half.half_offset, known)
         self.rows[half.half_offset] = half
         self._expect(half)
         self.has_changed = True
@@ -99,6 +103,7 @@ class Survivors:
         ]
         if not gone:
             return
+        assert self._saving is None, "no row goes while all are saved"
         self._order = None
         self.has_changed = True
         by_hash: dict[int, set[int]] = {}
@@ -119,8 +124,12 @@ class Survivors:
         if not self.has_changed:
             return None
         self.has_changed = False
-        # Rows are replaced, never changed: a copy of the maps is a copy of all.
-        return SavedSurvivors(dict(self.rows), dict(self._hash_by_row))
+        self._saving = SavedSurvivors(self.rows, self._hash_by_row)
+        return self._saving
+
+    def saved(self) -> None:
+        """A file has what was to be saved."""
+        self._saving = None
 
     def load(self, saved: Iterable[Survivor]) -> None:
         """Take them from a file."""
