@@ -103,12 +103,12 @@ async def _measure(store: Store, clock: ManualClock, count: int, place: str, end
     assert store.log.start > log_start
     report(
         "retention_longest_slice_ms",
-        longest[0] * 1e3,
+        longest.took_s * 1e3,
         "ms",
         undecided=count,
         rows=place,
         queues=len(store.queues),
-        slice=longest[1],
+        callback=longest.callback,
         carried=retaining.carried,
         took_s=round(took, 2),
         ends=len(waited),
@@ -132,22 +132,31 @@ async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[
     return waited
 
 
+class Longest:
+    """The most processor time that one callback of the loop took, and which one that was."""
+
+    took_s = 0.0
+    callback = ""
+
+    def note(self, took_s: float, handle: asyncio.Handle) -> None:
+        """Keep it if it is longer."""
+        if took_s > self.took_s:
+            self.took_s, self.callback = took_s, repr(handle).partition(" at 0x")[0]
+
+
 @contextlib.contextmanager
-def longest_callback() -> Iterator[list[object]]:
-    """The most processor time that one callback of the loop takes, and which one that is."""
-    longest: list[object] = [0.0, ""]
-    handle = asyncio.events.Handle
-    run_it = handle._run  # noqa: SLF001 - the one door through which the loop calls anything
+def longest_callback() -> Iterator[Longest]:
+    """Watch the one door through which Python's own loop calls anything."""
+    longest = Longest()
+    run_it = vars(asyncio.Handle)["_run"]
 
-    def timed(self: asyncio.events.Handle) -> None:
+    def timed(handle: asyncio.Handle) -> None:
         began = time.thread_time()
-        run_it(self)
-        took = time.thread_time() - began
-        if took > longest[0]:
-            longest[:] = took, repr(self._callback)[:160]
+        run_it(handle)
+        longest.note(time.thread_time() - began, handle)
 
-    handle._run = timed  # noqa: SLF001
+    setattr(asyncio.Handle, "_run", timed)  # noqa: B010 - a private method, in a bench
     try:
         yield longest
     finally:
-        handle._run = run_it  # noqa: SLF001
+        setattr(asyncio.Handle, "_run", run_it)  # noqa: B010

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
 
+SORTED_HERE_MAX = 16_384
+"""Rows that are sorted on the loop; more are sorted aside."""
+
 NAMED_BYTES = 256
 """What a queue takes in two checkpoints."""
 
@@ -134,18 +137,19 @@ class Retirement:
     def _survey(self, below: int) -> Surveying:
         """The needed rows whose bytes lie below."""
         table = self._store.table
-        found = []
+        found: list[Rows] = []
         self._needed_from = table.end
         for one in needed_below(table, below):
+            if found:
+                yield _PAUSE
             self._needed_from = min(self._needed_from, one.lowest)
             found.append(one.rows)
-            yield _PAUSE
-        sorted_rows: list[Rows] = []
-        if len(found) > 1:
-            yield Aside(lambda: sorted_rows.append(in_order(found)))
+        in_their_order: list[Rows] = []
+        if sum(map(len, found)) > SORTED_HERE_MAX:
+            yield Aside(lambda: in_their_order.append(in_order(found)))
         else:
-            sorted_rows.append(in_order(found))
-        return sorted_rows[0]
+            in_their_order.append(in_order(found))
+        return in_their_order[0]
 
     def _would_copy_again(self, needed: Rows, oldest: Segment) -> bool:
         """Whether size alone would have the same half messages copied again and again.
@@ -208,8 +212,9 @@ class Retirement:
         survivors = store.table.survivors
         rows = list(survivors.rows)
         for at in range(0, len(rows), SURVIVORS_SLICE):
+            if at:
+                yield _PAUSE
             survivors.forget(rows[at : at + SURVIVORS_SLICE], store.table.start, below)
-            yield _PAUSE
 
     def _remove(self) -> Steps:
         store, removed = self._store, self._removed
@@ -219,8 +224,9 @@ class Retirement:
         queues = [queue for queue in store.queues if queue.may_have_forgotten_files]
         paths: list[str] = []
         yield Aside(lambda: _remove_log(store.disk, segments, queues, paths))
-        files = store.open_files.release(paths)
-        yield Aside(lambda: _remove_queues(store.disk, paths, files))
+        if paths:
+            files = store.open_files.release(paths)
+            yield Aside(lambda: _remove_queues(store.disk, paths, files))
         for queue in queues:
             queue.note_files_gone()
 

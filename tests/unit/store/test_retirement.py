@@ -21,9 +21,9 @@ RETENTION = 24 * HOUR
 MIN = 64 * 1024
 
 
-def with_old_halves(segments: int, halves: int, **config: int | str) -> Driver:
+def with_old_halves(segments: int, halves: int, **config: int) -> Driver:
     """So many old segments, each with so many undecided half messages, and a young one."""
-    driver = Driver(**config)
+    driver = Driver(None, clock=None, policy=None, **config)
     for segment in range(segments):
         for number in range(halves):
             driver.hold(f"{segment}-{number}", message(f"{segment}-{number}" + "." * 500))
@@ -90,7 +90,7 @@ def test_segments_that_hold_nothing_needed_go_together() -> None:
     removed = Removed(log_start=0)
     kinds = [type(step) for step in steps_of(driver, removed)]
     assert kinds.count(Checkpointing) == 4
-    assert (removed.segments, removed.carried) == (len(kinds) and removed.segments, 1)
+    assert (removed.segments, removed.carried) == (4, 1)
 
 
 def test_commits_between_the_slices_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,10 @@ def test_nothing_is_deleted_while_that_is_not_allowed() -> None:
 # Requests in parts
 
 
-def large_request(monkeypatch: pytest.MonkeyPatch, **config: int | str) -> Driver:
+def large_request(monkeypatch: pytest.MonkeyPatch, **config: int) -> Driver:
     """An old request of ten messages, which is carried in parts of four."""
     monkeypatch.setattr(carrying, "PART_ROWS_MAX", 4)
-    driver = Driver(**config)
+    driver = Driver(None, clock=None, policy=None, **config)
     driver.hold("large", *(message(f"{number}") for number in range(10)))
     driver.roll_segment()
     driver.clock.advance(ms=RETENTION)
@@ -423,7 +423,7 @@ def test_size_alone_copies_no_half_message_twice_while_undecided_ones_exceed_it(
     driver = Driver(retention_bytes=8_000, retention_ms=1_000 * RETENTION)
     for number in range(40):
         driver.hold(f"t{number}", message("." * 1_000))
-    carried = 0
+    carried, removed = 0, Removed(log_start=0)
     for number in range(60):
         driver.append(message(f"{number}" + "." * 1_000))
         removed = driver.retain()
@@ -504,4 +504,4 @@ def test_work_aside_is_never_done_by_the_steps_themselves() -> None:
             break
         kinds.add(type(step))
         decisions = do_step(driver.store, step, now_ms)
-    assert {Carrying, Checkpointing, Aside} < kinds
+    assert kinds == {Carrying, Checkpointing, Aside}
