@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from escrowmq.model.clock import Anchor
 from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
-from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -78,10 +79,13 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     deleted_queues: list[NamedQueue] = []
     #: Topics, consumer groups and settings.
     catalog: SavedCatalog = SavedCatalog()
-    #: Directories of deleted queues whose files may still be there, and since which log offset.
-    garbage: dict[str, int] = {}
+    #: Files of deleted queues that may still be there.
+    garbage: list[str] = []
     #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
     meta_at: int = -1
+    #: What happened to store time last, and the last time that is known by the boot clock.
+    time_moved: TimeMoved | None = None
+    anchor: Anchor | None = None
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 

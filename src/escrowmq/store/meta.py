@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -114,6 +115,7 @@ class Meta:
         #: Where the log's words are; ``follow`` sets it.
         self._catalog: Catalog | None = None
         self._file = MetaFile(str(path), limits.pages_max)
+        self._copying = Lock()
         try:
             self._load()
         except BaseException:
@@ -358,16 +360,22 @@ class Meta:
         return count
 
     def copy(self, standing: int = -1) -> Path:
-        """Write everything, and a copy of it beside the file, for a backup; where that is.
-
-        Nobody else can read the file itself, which is locked.  Who has an older copy open keeps it.
-        """
+        """Write everything, and a copy of it beside the file, for a backup; where that is."""
         self.flush(standing)
+        return self.copy_file()
+
+    def copy_file(self) -> Path:
+        """Write a copy of the file beside it; other threads may call this.
+
+        Other processes cannot read the file itself, which is locked.  A process that has an older
+        copy open keeps it.
+        """
         path = Path(self._file.path)
         copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
-        unfinished.unlink(missing_ok=True)
-        self.copy_to(unfinished)
-        return unfinished.rename(copy)
+        with self._copying:
+            unfinished.unlink(missing_ok=True)
+            self.copy_to(unfinished)
+            return unfinished.rename(copy)
 
     def copy_to(self, path: Path) -> None:
         """Copy the file as it is, damaged rows too."""
