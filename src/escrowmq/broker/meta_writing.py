@@ -47,7 +47,7 @@ class MetaWriting:
             await self._write()
             standing = self._store.settled
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._meta.copy), standing
+            return await loop.run_in_executor(self._thread, self._meta.copy_file), standing
 
     def soon(
         self,
