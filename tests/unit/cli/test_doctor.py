@@ -123,6 +123,8 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
         ({"flush_ms_median": 1.0, "flush_ms_p99": 250.0}, "flushes", Level.WARNING),
         ({"flush_ms_median": 1.0, "flush_ms_p99": 9.0}, "flushes", Level.OK),
         ({"open_files_max": 256}, "open files", Level.WARNING),
+        ({"offsets_lost": "meta.db was missing"}, "consumer offsets", Level.WARNING),
+        ({"topics_found": "orders"}, "topics", Level.WARNING),
     ],
 )
 def test_each_state_of_a_broker_has_its_level(
@@ -167,7 +169,7 @@ def test_a_data_directory_is_looked_at_while_it_is_served_and_after(tmp_path: Pa
         )
     found = by_check(doctor_data.findings(tmp_path))
     assert "nobody serves it" in found["data directory"].found
-    assert found["store"].found == "format version 2"
+    assert found["store"].found == "format version 3"
     assert found["checkpoint"].level is Level.OK
 
 
