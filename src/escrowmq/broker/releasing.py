@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.transaction.commands import Release
-from escrowmq.transaction.copying import is_stale
+from escrowmq.transaction.copying import is_alone, is_stale
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 SLICE_ROWS_MAX = 2_048
 """Messages that one slice makes visible: about 5 ms of work."""
 
-COPY_COST = 16
+COPY_COST = 5
 """A message that must be copied takes as long as this many that need not be."""
+
+COPIED_REQUEST_COST = 16
+"""The same of a request with half messages, or with several messages, which has its own frame."""
 
 COPY_COST_BYTES = 16_384
 """Bytes of a copied message that take as long as one message that is not copied."""
@@ -77,4 +80,5 @@ class Releasing:
 def _copy_cost(half: Half, first: Half | None) -> int:
     """About what it costs to copy the request of a row."""
     count = 1 if first is None else first.part & ~FIRST
-    return count * (COPY_COST + half.size // COPY_COST_BYTES)
+    frame_cost = 0 if is_alone(half) else COPIED_REQUEST_COST
+    return frame_cost + count * (COPY_COST + half.size // COPY_COST_BYTES)

@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns
+from escrowmq.store.frozen_chunk import FrozenChunk
+from escrowmq.store.release_order import NO_RELEASES, ReleaseOrder
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
-    from escrowmq.store.unfiled_ops import OpColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -56,7 +57,6 @@ _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
 _UNDECIDED = (_PREPARED, _PARKED)
-_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Checks(msgspec.Struct, kw_only=True, gc=False):
@@ -70,33 +70,6 @@ class Checks(msgspec.Struct, kw_only=True, gc=False):
     undecided: int = 0
     #: Those of Spark sinks.
     sink_attempts: int = 0
-
-
-class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a chunk at some moment; another thread may have them."""
-
-    base: int
-    columns: dict[str, Rows]
-    #: Where the bytes of each row are.
-    locations: Rows
-
-    def to_rows(self, ops: OpColumns) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows."""
-        count = len(self.columns["log_offset"])
-        rows = np.zeros(count, dtype=STATE_ROW)
-        for name, column in self.columns.items():
-            rows[name] = column
-        rows["location"] = self.locations
-        rows["op_offset"] = -1
-        op_offsets = rows["op_offset"]
-        firsts, counts, values = ops
-        here = (firsts + counts > self.base) & (firsts < self.base + count)
-        alone = here & (counts == 1)
-        op_offsets[firsts[alone] - self.base] = values[alone]
-        for index in np.flatnonzero(here & (counts > 1)).tolist():
-            first = int(firsts[index]) - self.base
-            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
-        return rows
 
 
 class Chunk:
@@ -129,11 +102,9 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
-        #: The same of committed rows that ``_release_at`` does not hold.
+        #: The same of committed rows that are not in ``releases``.
         self.release_from_ms = NEVER
-        #: Committed rows that become visible soon, in the order of their times, and those times.
-        self._release_at = _NO_ROWS
-        self._release_due = _NO_ROWS
+        self.releases = NO_RELEASES
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         #: What that look found; None once a row has changed.
@@ -354,37 +325,13 @@ class Chunk:
 
     def sort_releases(self, until_ms: int) -> None:
         """Find the committed rows that become visible until then, in the order of their times."""
-        next_at_ms = self.view("next_at_ms")
-        waiting = np.flatnonzero((self.view("state") == _COMMITTED) & (next_at_ms != NEVER))
-        due = next_at_ms[waiting]
-        is_later = due > until_ms
-        self.release_from_ms = int(due[is_later].min(initial=NEVER))
-        soon, due = waiting[~is_later], due[~is_later]
-        # A stable sort keeps rows of the same time in the order of their half offsets.
-        order = np.argsort(due, kind="stable")
-        self._release_at, self._release_due = soon[order], due[order]
-
-    @property
-    def next_release_ms(self) -> int:
-        """No row that was sorted becomes visible before this."""
-        return int(self._release_due[0]) if len(self._release_due) else NEVER
+        next_at_ms, state = self.view("next_at_ms"), self.view("state")
+        self.releases = ReleaseOrder(self.base, next_at_ms, state, until_ms)
+        self.release_from_ms = self.releases.rest_from_ms
 
     def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
         """The first rows to make visible now, of those that were sorted, and their times."""
-        next_at_ms, state = self.view("next_at_ms"), self.view("state")
-        while len(self._release_at):
-            at, due = self._release_at[:limit], self._release_due[:limit]
-            # Rows that were released, or given another time, are not waiting for this one.
-            is_waiting = (next_at_ms[at] == due) & (state[at] == _COMMITTED)
-            if is_waiting.all():
-                count = int(np.searchsorted(due, now_ms, side="right"))
-                return self.base + at[:count], due[:count]
-            rest_at, rest_due = self._release_at[limit:], self._release_due[limit:]
-            if is_waiting.any():
-                rest_at = np.concatenate((at[is_waiting], rest_at))
-                rest_due = np.concatenate((due[is_waiting], rest_due))
-            self._release_at, self._release_due = rest_at, rest_due
-        return _NO_ROWS, _NO_ROWS
+        return self.releases.first(self.view("next_at_ms"), self.view("state"), now_ms, limit)
 
     def release_rows(self, at: Rows) -> None:
         """These rows are visible, so they are never due again."""

@@ -99,11 +99,12 @@ class MetaFile:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All of the block is durable when it ends, or none of it happened."""
-        if get_ident() != self._owner:
-            raise sqlite3.ProgrammingError("one thread owns the file; others may only copy it")
-        with self._errors(), self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection
+        with self._errors():
+            if get_ident() != self._owner:
+                raise sqlite3.ProgrammingError("one thread owns the file; others may only copy it")
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
 
     def copy_to(self, path: str) -> None:
         """Write all that is committed into a new file; durable when it returns.

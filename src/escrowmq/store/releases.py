@@ -44,8 +44,8 @@ class Releases:
         due = np.array([at_ms for at_ms, _ in kept], dtype=np.int64)
         rows = np.array([row for _, row in kept], dtype=np.int64)
         last_ms = NEVER
-        for chunk in sorted(self._table.chunks.values(), key=lambda one: one.next_release_ms):
-            if chunk.next_release_ms > min(now_ms, last_ms):
+        for chunk in sorted(self._table.chunks.values(), key=lambda one: one.releases.from_ms):
+            if chunk.releases.from_ms > min(now_ms, last_ms):
                 break
             more_rows, more_due = chunk.next_releases(now_ms, limit)
             rows, due = np.concatenate((rows, more_rows)), np.concatenate((due, more_due))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.store.frames import HEAD_BYTES, read_frame, stated_head
+from escrowmq.store.frames import FRAME_BYTES_MAX, MAGIC, read_frame, stated_head
 from escrowmq.transaction.records import NEVER, PLAIN, BatchDecided, Decided, Moved, Scheduled
 
 if TYPE_CHECKING:
     from escrowmq.store.frames import Frame
     from escrowmq.store.store import Store
     from escrowmq.transaction.table import Half
+
+SEARCHED_BYTES = (4 * 1024, 256 * 1024, FRAME_BYTES_MAX)
+"""How far before a message its frame may begin: looked through from the nearest on."""
 
 
 def visible_from_ms(store: Store, half: Half) -> int:
@@ -41,10 +44,13 @@ def _decided_from_ms(store: Store, half: Half) -> int:
     if op_offset < store.log.start or store.lost.hold(op_offset):
         return 0
     frame = store.reading.frame(op_offset)
-    for record in frame.records:
-        if isinstance(record, Decided | BatchDecided):
-            return dict(record.waiting).get(half.half_offset, frame.stored_at_ms)
-    return frame.stored_at_ms
+    waiting = {
+        row: at_ms
+        for record in frame.records
+        if isinstance(record, Decided | BatchDecided)
+        for row, at_ms in record.waiting
+    }
+    return waiting.get(half.half_offset, frame.stored_at_ms)
 
 
 def _brought_from_ms(store: Store, half: Half) -> int:
@@ -52,9 +58,7 @@ def _brought_from_ms(store: Store, half: Half) -> int:
     frame = _frame_of(store, half)
     for record in () if frame is None else frame.records:
         if isinstance(record, Scheduled):
-            at = half.half_offset - record.first
-            if 0 <= at < len(record.deliver_at_ms):
-                return record.deliver_at_ms[at]
+            return record.deliver_at_ms[half.half_offset - record.first]
         if isinstance(record, Moved):
             waits = {row.half_offset: row.next_at_ms for row in record.rows}
             until_ms = waits.get(half.half_offset, NEVER)
@@ -65,18 +69,20 @@ def _brought_from_ms(store: Store, half: Half) -> int:
 
 
 def _frame_of(store: Store, half: Half) -> Frame | None:
-    """The frame that holds its bytes, if the rows before it still tell where it starts."""
-    start = half.location
-    for row in range(half.half_offset - 1, half.first - 1, -1):
-        before = store.table.get(row)
-        if before is None:
-            continue
-        if half.location == half.log_offset:
-            # The identity of a row stays where its request was first written.
-            start = before.log_offset
-        elif before.location + before.size == start:
-            start = before.location
-    offset = start - HEAD_BYTES
-    head = stated_head(store.log.peek(offset, HEAD_BYTES))
-    data = store.log.peek(offset, head.length) if head else b""
-    return read_frame(data, 0, offset, store.seed)
+    """The frame that holds its bytes, unless they are damaged."""
+    location = half.location
+    segment = next(one for one in store.log.segments if one.start <= location < one.end)
+    for size in SEARCHED_BYTES:
+        start = max(segment.start, location - size)
+        data = store.log.peek(start, location - start)
+        at = data.rfind(MAGIC)
+        while at >= 0:
+            # A message may hold anything, so whatever looks like a frame is checked.
+            head = stated_head(data, at)
+            if head is not None and start + at + head.length > location:
+                frame = store.log.peek(start + at, head.length)
+                found = read_frame(frame, 0, start + at, store.seed)
+                if found is not None:
+                    return found
+            at = data.rfind(MAGIC, 0, at + len(MAGIC) - 1)
+    return None

@@ -176,6 +176,12 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
 
 
+class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy forward ordinary messages that were sent alone and become visible now, in one frame."""
+
+    half_offsets: tuple[int, ...]
+
+
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):
     """Repair found bytes of this half message's transaction damaged: it must end undelivered."""
 
@@ -216,6 +222,7 @@ Command = (
     | DecideBatch
     | Release
     | Carry
+    | CarryAlone
     | Abandon
     | Begin
     | MoveTime
@@ -294,3 +301,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[int, ...] = ()
     #: Requests, by their first rows, to be carried forward in frames of their own before this.
     carries: tuple[int, ...] = ()
+    #: Ordinary messages that were sent alone, to be carried together in one frame before this.
+    carries_alone: tuple[int, ...] = ()

@@ -2,7 +2,8 @@
 
 A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
 is carried in frames of its own: no frame outgrows a request, and the frame of a request's first
-row is found from the row alone.
+row is found from the row alone.  Ordinary messages that were sent alone share a frame when they
+become visible together.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from escrowmq.transaction.commands import Carry, Decision, Release
+from escrowmq.transaction.commands import Carry, CarryAlone, Decision, Release
 from escrowmq.transaction.giving import give_each
 from escrowmq.transaction.records import NEVER, PLAIN, UNNUMBERED, Moved, MovedRow, Placed, Released
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, SPAN_MAX, Half
+from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX, Half
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,6 +55,19 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
         for half in map(core.table.get, rows)
         if half is not None and half.first == command.first and half.is_needed
     ]
+    return _copied(core, halves, command.since_ms)
+
+
+def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decision:
+    """Copy forward ordinary messages that become visible now.
+
+    They share a frame, because nobody looks for the transaction of an ordinary message in it: a
+    frame each takes twice as long.
+    """
+    return _copied(core, list(map(core.row, command.half_offsets)), 0)
+
+
+def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
     if not halves:
         return Decision()
     moved = Moved(
@@ -64,7 +78,7 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
             crcs=[half.crc for half in halves],
             tags=[half.tags for half in halves],
         ),
-        since_ms=command.since_ms,
+        since_ms=since_ms,
     )
     return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
 
@@ -123,5 +137,12 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     )
     may_be_stale = now_ms - held.stored_at_ms[order] >= core.copy_after_ms
     old = map(core.row, rows[order[may_be_stale]].tolist())
-    stale = dict.fromkeys(half.first for half in old if is_stale(core, half, now_ms))
-    return Decision(records=(released,), carries=tuple(stale))
+    stale = [half for half in old if is_stale(core, half, now_ms)]
+    alone = [half.half_offset for half in stale if is_alone(half)]
+    requests = dict.fromkeys(half.first for half in stale if not is_alone(half))
+    return Decision(records=(released,), carries=tuple(requests), carries_alone=tuple(alone))
+
+
+def is_alone(half: Half) -> bool:
+    """Whether this is an ordinary message, the only one of its request."""
+    return half.origin == PLAIN and half.part == ALONE

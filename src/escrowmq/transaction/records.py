@@ -203,8 +203,8 @@ class MovedRow(msgspec.Struct, frozen=True, array_like=True):
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Half messages carried forward, by retention or because they become visible very late.
 
-    They are of one request.  Their bytes are in this frame, unchanged, and they keep their
-    identity.
+    They are of one request, or ordinary messages that were sent alone.  Their bytes are in this
+    frame, unchanged, and they keep their identity.
     """
 
     rows: list[MovedRow]

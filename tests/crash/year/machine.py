@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import inspect
+import importlib.util
 import io
 import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from escrowmq.broker import config
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
-from escrowmq.broker.server import Server
 from escrowmq.cli import backup_commands
-from escrowmq.store.backup import STORE
+from escrowmq.store.backup import META, STORE
 from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.watched_server import WatchedServer
+from escrowmq.transaction import records
 from escrowmq.transaction.policy import CheckPolicy
 from tests.crash.year.model import DAY_MS, HOUR_MS, RETENTION_MS
 from tests.crash.year.talk import Talk
@@ -31,12 +30,17 @@ START_MS = 1_700_000_000_000
 MIB = 1024 * 1024
 FREE_BYTES_MIN = 64 * MIB
 PLENTY = 1024 * MIB
+#: Too little for messages, and enough for decisions.
+FULL = FREE_BYTES_MIN * 7 // 10
 #: Names that no client uses any more expire after this.
 UNUSED_EXPIRE_MS = 7 * DAY_MS
 TORN_BYTES_MAX = 200
 
 #: A clock that tells the wall clock from the time since boot comes with store time.
 HAS_STORE_TIME = hasattr(ManualClock, "jump")
+#: With topics and groups in the log, a topic that is made again is another one, and ``meta.db`` may
+#: be lost.
+HAS_CATALOG = hasattr(records, "TopicRemoved")
 
 
 def settings() -> dict[str, Any]:
@@ -57,9 +61,9 @@ def settings() -> dict[str, Any]:
         "writer": WriterConfig(),
     }
     # The section that says when unused names expire, in a release that has one.
-    limits = getattr(config, "LimitsConfig", None)
-    if limits is not None and "limits" in inspect.signature(Server).parameters:
-        sections["limits"] = limits()
+    if importlib.util.find_spec("escrowmq.model.limits_config") is not None:
+        limits = importlib.import_module("escrowmq.model.limits_config")
+        sections["limits"] = limits.LimitsConfig()
     for name, section in sections.items():
         fields = {field.name for field in dataclasses.fields(section)}
         if "unused_expire_ms" in fields:
@@ -100,10 +104,14 @@ class Machine:
         await server.start()
         self._server = server
 
-    async def stop(self) -> None:
-        """Stop it in order."""
+    async def hang_up(self) -> None:
+        """Close all connections to it."""
         while self._peers:
             await self._peers.pop().closed()
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        await self.hang_up()
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
@@ -146,6 +154,10 @@ class Machine:
     async def catch_up(self) -> None:
         """Let the broker do what is due."""
         await self.server.catch_up()
+        # In a release in which unused names expire.
+        expire = getattr(self.server, "_expire", None)
+        if expire is not None:
+            await expire()
         await self.server.until_published()
 
     def jump(self, ms: int) -> None:
@@ -174,8 +186,21 @@ class Machine:
 
     def fill_disk(self, *, is_full: bool) -> None:
         """Say how much is free: hardly anything, or plenty."""
-        self._free_bytes = FREE_BYTES_MIN - 1 if is_full else PLENTY
+        self._free_bytes = FULL if is_full else PLENTY
         self.server.broker.writer.look_at_space()
+
+    async def lose_meta(self, rng: Random) -> None:
+        """Lose ``meta.db`` while the broker is stopped, or find it damaged."""
+        await self.stop()
+        path = self.data / META
+        if rng.random() < 0.5:
+            path.unlink()
+        else:
+            data = bytearray(path.read_bytes())
+            for _ in range(50):
+                data[rng.randrange(len(data))] ^= 1 + rng.randrange(255)
+            path.write_bytes(data)
+        await self.start()
 
     # Backups.
 

@@ -103,6 +103,8 @@ class Group:
     committed: dict[int, int] = field(default_factory=dict)
     #: Queues whose offset the broker may not have written yet.
     lazy: set[int] = field(default_factory=set)
+    #: Queues whose only offset a crash may have taken.
+    lost: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -206,6 +208,12 @@ class Model:
         message.is_seen = True
         self.places[queue].append(Place(offset, body, message.due_at_ms))
         self.positions[queue] = offset + 1
+
+    def see_again(self, queue: Queue, offset: int, body: str) -> None:
+        """The auditor is moved back, and is given what it was given before."""
+        known = {place.offset: place.body for place in self.places[queue]}
+        if known.get(offset, body) != body:
+            raise Wrong(f"{offset} of {queue} was {known[offset]}, and is {body} now")
 
     def missing(self) -> list[Sent]:
         """Messages that must be visible by now and were not seen."""

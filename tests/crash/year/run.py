@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from tests.crash.year.life import Year
 from tests.crash.year.machine import Machine
 from tests.crash.year.measures import GROWTH_MAX, Size, size_of
+from tests.crash.year.year import Year
 
 DAYS = 365
 SECONDS_MAX = 1_800.0

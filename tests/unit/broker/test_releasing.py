@@ -43,11 +43,11 @@ async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: P
     clock = ManualClock(T0)
     async with serving(tmp_path, clock, store={"copy_after_ms": HOUR}) as server:
         broker = server.broker
-        await asyncio.gather(*(broker.writer.submit(waiting(number)) for number in range(200)))
+        await asyncio.gather(*(broker.writer.submit(waiting(number)) for number in range(600)))
         await broker.writer.submit(waiting(COUNT, 250 * releasing.COPY_COST_BYTES))
         rows = broker.store.table.releasable(T0 + 2 * MINUTE, 1_000)
-        assert rows[0] == 200
-        assert len(rows) == 201
+        assert rows[0] == 600
+        assert len(rows) == 601
         slicing = broker.releasing._affordable
         assert slicing(rows, T0 + MINUTE) == rows
         # Each takes its own place too.

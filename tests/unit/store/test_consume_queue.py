@@ -9,16 +9,14 @@ from itertools import groupby
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store import consume_queue
 from escrowmq.store.consume_queue import (
     ENTRY_BYTES,
-    FILE_ENTRIES,
     Columns,
     ConsumeQueue,
     Entry,
-    OpenFiles,
     write_tails,
 )
+from escrowmq.store.queue_files import FILE_ENTRIES, OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives
 
@@ -380,37 +378,3 @@ def test_an_empty_queue_needs_no_file(disk: FaultyDisk) -> None:
     again.open(7, 7)
     add(again, 7, numbered(7, 1))
     assert again.entries(7, 1) == [entry(7)]
-
-
-# Open files
-
-
-def test_only_so_many_files_stay_open(disk: FaultyDisk) -> None:
-    disk.make_directory("many")
-    files = OpenFiles(disk)
-    for number in range(consume_queue.OPEN_FILES_MAX + 1):
-        disk.open(f"many/{number}", create=True)
-    first, second = files.get("many/0"), files.get("many/1")
-    for number in range(2, consume_queue.OPEN_FILES_MAX):
-        files.get(f"many/{number}")
-    # Used again, so the second is now the oldest.
-    assert files.get("many/0") is first
-    files.get(f"many/{consume_queue.OPEN_FILES_MAX}")
-    assert first.size() == 0
-    with pytest.raises(OSError, match="Bad file"):
-        second.size()
-
-
-def test_files_that_are_forgotten_or_closed_are_given_back(disk: FaultyDisk) -> None:
-    disk.make_directory("many")
-    files = OpenFiles(disk)
-    handles = []
-    for name in ("many/a", "many/b"):
-        disk.open(name, create=True)
-        handles.append(files.get(name))
-    for file in files.release(["many/a", "many/c"]):
-        file.close()
-    files.close()
-    for handle in handles:
-        with pytest.raises(OSError, match="Bad file"):
-            handle.size()

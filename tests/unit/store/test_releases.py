@@ -6,9 +6,11 @@ from random import Random
 
 import numpy as np
 
+from escrowmq.protocol.stored_message import decode
 from escrowmq.store.chunk import Chunk
-from escrowmq.transaction.commands import Release
-from escrowmq.transaction.records import NEVER
+from escrowmq.store.inspect import check
+from escrowmq.transaction.commands import CarryAlone, Release
+from escrowmq.transaction.records import NEVER, UNNUMBERED
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
@@ -119,7 +121,7 @@ def test_a_chunk_passes_over_rows_that_changed_since_it_was_sorted() -> None:
     chunk = chunk_of(50, 30, 40, 10, 20, 90)
     chunk.sort_releases(60)
     assert chunk.release_from_ms == 90
-    assert chunk.next_release_ms == 10
+    assert chunk.releases.from_ms == 10
     chunk.set_next(4, 35)
     assert chunk.release_from_ms == 35
     rows, due = chunk.next_releases(45, 3)
@@ -133,7 +135,7 @@ def test_a_chunk_passes_over_rows_that_changed_since_it_was_sorted() -> None:
     assert rows.tolist() == [20, 16]
     chunk.release_rows(rows - 16)
     assert chunk.next_releases(60, 1)[0].tolist() == []
-    assert chunk.next_release_ms == NEVER
+    assert chunk.releases.from_ms == NEVER
 
 
 def test_a_released_row_that_is_undecided_stays_needed() -> None:
@@ -142,3 +144,61 @@ def test_a_released_row_that_is_undecided_stays_needed() -> None:
     chunk.view("state")[0] = State.PREPARED
     chunk.release_rows(np.array([0, 1]))
     assert chunk.needed == 1
+
+
+def test_a_release_of_a_deleted_message_is_replayed() -> None:
+    """The record that released it is younger than its bytes, and may outlive them."""
+    driver = Driver()
+    wait(driver, 30 * MINUTE)
+    driver.roll_segment()
+    driver.clock.advance(ms=31 * MINUTE)
+    assert released(driver, 9) == [str(30 * MINUTE)]
+    driver.append(message("later"))
+    driver.roll_segment()
+    driver.clock.advance(ms=24 * HOUR - 20 * MINUTE)
+    assert driver.retain().segments
+    assert driver.bodies() == ["later"]
+    driver.store.close()
+    for name in driver.disk.list("statetable"):
+        driver.disk.remove(f"statetable/{name}")
+    after = driver.opened_again()
+    assert after.found.rebuilt_because
+    assert after.bodies() == ["later"]
+
+
+def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
+    driver = Driver(segment_bytes_max=64 * 1024)
+    for number in range(5):
+        due_ms = T0 + 2 * HOUR + number
+        driver.append(
+            message(f"{number}", keys=f"k{number}", unique_key=f"u{number}", deliver_at_ms=due_ms)
+        )
+    driver.hold("t", message("half", deliver_after_ms=2 * HOUR))
+    driver.commit(5)
+    driver.clock.advance(ms=3 * HOUR)
+    driver.append(message("now"))
+    rows = tuple(driver.store.table.releasable(driver.clock.now_ms(), 9))
+    decision = driver.do(Release(half_offsets=rows))
+    assert (decision.carries, decision.carries_alone) == ((5,), (0, 1, 2, 3, 4))
+    assert not check(driver.disk).findings
+    for after in (driver, driver.crashed()):
+        assert after.bodies() == ["now", "0", "half", *"1234"]
+        assert all(after.half(row).location > after.half(5).location for row in range(5))
+        # A frame is looked for neither at a copy's place nor for its transaction.
+        for number in range(5):
+            (one,) = after.reader.find("orders", f"k{number}", limit=9)
+            assert decode(one).body == b"%d" % number
+            assert after.reader.find_transaction(f"u{number}") is None
+        assert after.store.table.identity(after.half(3)) == ("", UNNUMBERED)
+
+
+def test_copies_without_their_release_are_copied_again() -> None:
+    """A crash may cut between the two frames."""
+    driver = Driver(segment_bytes_max=64 * 1024)
+    wait(driver, 2 * HOUR, 2 * HOUR)
+    driver.clock.advance(ms=3 * HOUR)
+    driver.do(CarryAlone(half_offsets=(0, 1)))
+    after = driver.crashed()
+    assert after.bodies() == []
+    assert released(after, 9) == [str(2 * HOUR)] * 2
+    assert after.picture() == after.crashed().picture()

@@ -9,8 +9,9 @@ import pytest
 from escrowmq.model.message import Message
 from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.reader import Reader
+from escrowmq.store.visible_from import visible_from_ms
 from escrowmq.transaction.commands import AttemptClaim, DecideBatch
-from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, faulty, message
 
 #: Entries that a search looks at here; a broker's looks at four million.
 SEARCHED_MAX = 8
@@ -136,3 +137,53 @@ def test_a_message_that_retention_carried_while_it_waited_is_found(begin: Begin)
     assert found(driver).queue_offset == GROWTH
     driver.roll_segment()
     assert found(driver.crashed()).queue_offset == GROWTH
+
+
+def test_a_half_decided_among_thousands_is_found() -> None:
+    driver = Driver()
+    grow(driver)
+    driver.hold("t", later())
+    assert driver.obey((0, "commit")) == ["committed"]
+    grow(driver)
+    assert found(driver).queue_offset == GROWTH
+
+
+def test_copies_that_share_a_frame_are_found() -> None:
+    driver = Driver()
+    for number in range(4):
+        driver.append(message(f"{number}", queue_id=1, deliver_at_ms=T0 + 30 * HOUR))
+    scheduled_for_very_late(driver)
+    grow(driver)
+    driver.clock.advance(ms=31 * HOUR)
+    driver.release()
+    grow(driver)
+    assert found(driver).queue_offset == GROWTH
+
+
+def test_what_looks_like_a_frame_in_a_message_is_none() -> None:
+    driver = Driver(segment_bytes_max=1024 * 1024)
+    frame = bytes(driver.store.log.peek(0, 4096))
+    due_ms = T0 + HOUR // 2
+    lies = (b"EMQF" * 200, frame + b"EMQF", bytes(300_000))
+    others = [message(body, queue_id=1, deliver_at_ms=due_ms) for body in lies]
+    driver.append(*others, later(deliver_at_ms=due_ms))
+    grow(driver)
+    driver.clock.advance(ms=HOUR)
+    driver.release()
+    grow(driver)
+    assert found(driver).queue_offset == GROWTH
+
+
+def test_without_its_frame_the_segment_says_since_when() -> None:
+    """The records of the frame are damaged, while the message itself is whole."""
+    driver = Driver()
+    driver.append(message("before"))
+    scheduled(driver)
+    driver.append(message("after"))
+    records_at = driver.half(0).location + driver.half(0).size
+    path = f"commitlog/{driver.store.log.segments[0].start:020d}"
+    faulty(driver).flip_bit(path, records_at + 3, 1)
+    driver.clock.advance(ms=HOUR - 1)
+    driver.release()
+    assert visible_from_ms(driver.store, driver.half(0)) == T0
+    assert found(driver).queue_offset == 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from escrowmq.store.consume_queue import FILED_AT_ONCE, ConsumeQueue, OpenFiles, write_tails
+from escrowmq.store.consume_queue import FILED_AT_ONCE, ConsumeQueue, write_tails
+from escrowmq.store.queue_files import OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import FlushDirectory
 from escrowmq.testing.survivors import nothing_survives
