@@ -67,8 +67,8 @@ class StoreTime:
         #: While behind: since which store time, and by how much.
         self._behind_since_ms = 0
         self._behind_ms = 0
-        #: Whether a person knows that it is behind.
-        self.is_known = False
+        #: The person who knows that it is behind.
+        self._known_by = ""
         self._deletion_from_boot_ms = reading.boot_ms
         self._witnesses: set[bytes] = set()
         self._open_gap_ms = 0
@@ -123,7 +123,7 @@ class StoreTime:
     @property
     def is_doubtful(self) -> bool:
         """Whether a person should look at the clock."""
-        return self.gap is Gap.AHEAD or (self.gap is Gap.BEHIND and not self.is_known)
+        return self.gap is Gap.AHEAD or (self.gap is Gap.BEHIND and not self._known_by)
 
     @property
     def wants_witnesses(self) -> bool:
@@ -152,9 +152,10 @@ class StoreTime:
         return self.gap is Gap.BEHIND and abs(self.gap_ms + self._behind_ms) < GAP_MS
 
     def _note_behind(self, now_ms: int, reading: Reading, by: str = "") -> MoveTime:
-        # Less than before, as after a time in which the machine was off, is no new doubt.
-        is_known = self._behind_ms and -self.gap_ms < self._behind_ms + GAP_MS
-        since_ms = self._behind_since_ms if is_known else now_ms
+        since_ms = now_ms
+        if self._behind_ms and -self.gap_ms < self._behind_ms + GAP_MS:
+            # Less than before, as after a time in which the machine was off, is no new doubt.
+            since_ms, by = self._behind_since_ms, by or self._known_by
         return _move(now_ms, reading.wall_ms, BEHIND, reading, by=by, since_ms=since_ms)
 
     def _approach(self, now_ms: int, reading: Reading) -> MoveTime | None:
@@ -225,7 +226,7 @@ class StoreTime:
         self._behind_since_ms = record.since_ms
         self._behind_ms = record.from_ms - record.to_ms
         self.gap = Gap.BEHIND
-        self.is_known = bool(record.by)
+        self._known_by = record.by
 
 
 def _move(

@@ -356,7 +356,9 @@ def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
     world.starts_again()
     world.looks()
     assert not world.time.is_doubtful
-    # Another gap is news.
+    # So is a smaller gap, and a larger one is news.
+    world.jumps(HOUR)
+    assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
     world.jumps(-DAY)
     assert world.time.is_doubtful
 
