@@ -208,6 +208,7 @@ class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     boot_ms: int = 0
     boot_id: str = ""
+    since_ms: int = 0
 
 
 class PutTopic(msgspec.Struct, frozen=True, kw_only=True):

@@ -281,6 +281,8 @@ class TimeMoved(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
     #: The boot clock at that moment, and which boot of which machine it counts from.
     boot_ms: int = 0
     boot_id: str = ""
+    #: If the wall clock is behind: the store time since which it is, by this much or more.
+    since_ms: int = 0
 
 
 class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
