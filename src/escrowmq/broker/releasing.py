@@ -16,8 +16,8 @@ from escrowmq.transaction.copying import is_alone, is_stale
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
+    from escrowmq.broker.store_time import StoreClock
     from escrowmq.broker.writer import Writer
-    from escrowmq.model.clock import Clock
     from escrowmq.store.store import Store
     from escrowmq.transaction.table import Half
 
@@ -37,7 +37,7 @@ COPY_COST_BYTES = 16_384
 class Releasing:
     """Belongs to one broker."""
 
-    def __init__(self, store: Store, writer: Writer, clock: Clock) -> None:
+    def __init__(self, store: Store, writer: Writer, clock: StoreClock) -> None:
         self._store = store
         self._writer = writer
         self._clock = clock

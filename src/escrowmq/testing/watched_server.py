@@ -51,6 +51,7 @@ class WatchedServer(Server):
 
     async def catch_up(self) -> None:
         """Do what has become due."""
+        await self._look_at_clock()
         await self._release()
         await self._retain()
 

@@ -193,6 +193,20 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """A broker starts: what it writes from here on belongs to this epoch."""
 
     epoch: str
+    #: The boot clock, and which boot of which machine it counts from.
+    boot_ms: int = 0
+    boot_id: str = ""
+
+
+class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Put on record that store time moves, or that the wall clock is behind it."""
+
+    from_ms: int
+    to_ms: int
+    why: str
+    by: str = ""
+    boot_ms: int = 0
+    boot_id: str = ""
 
 
 Command = (
@@ -210,6 +224,7 @@ Command = (
     | CarryAlone
     | Abandon
     | Begin
+    | MoveTime
 )
 
 

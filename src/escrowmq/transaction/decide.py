@@ -24,6 +24,7 @@ from escrowmq.transaction.commands import (
     DecideBatch,
     Decision,
     End,
+    MoveTime,
     Park,
     Prepare,
     Release,
@@ -54,4 +55,5 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     DecideBatch: batching.decide_batch,
     Abandon: losing.abandon,
     Begin: beginning.begin,
+    MoveTime: beginning.move_time,
 }

@@ -163,22 +163,22 @@ class Machine:
     def jump(self, ms: int) -> None:
         """Set the wall clock wrong, or right again."""
         if HAS_STORE_TIME:
-            self.clock.synchronized = not self.clock.synchronized  # type: ignore[attr-defined]
-            self.clock.jump(ms=ms)  # type: ignore[attr-defined]
+            self.clock.synchronized = not self.clock.synchronized
+            self.clock.jump(ms=ms)
         else:
             self.clock.advance(ms=ms)
 
     def suspend(self, ms: int) -> None:
         """Let the machine sleep."""
         if HAS_STORE_TIME:
-            self.clock.suspend(seconds=ms // 1_000)  # type: ignore[attr-defined]
+            self.clock.suspend(seconds=ms // 1_000)
         else:
             self.clock.advance(ms=ms)
 
     def power_off(self, ms: int) -> None:
         """Let the machine be off, while the broker is stopped."""
         if HAS_STORE_TIME:
-            self.clock.power_off(seconds=ms // 1_000)  # type: ignore[attr-defined]
+            self.clock.power_off(seconds=ms // 1_000)
         else:
             self.clock.advance(ms=ms)
 

@@ -162,4 +162,6 @@ class Year(Life):
         self.model = model
         await self.machine.restore(directory)
         self.log_started_at = 0
+        # What was not read at the backup is old by now, and there is an hour before it is deleted.
+        await self.pass_time(1_000)
         self.counts["restores"] += 1
