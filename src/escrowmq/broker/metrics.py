@@ -28,6 +28,7 @@ from escrowmq.protocol.codes import (
     version_name,
 )
 from escrowmq.protocol.own import OwnCode
+from escrowmq.store.retirement import Waits
 from escrowmq.store.space import Level
 from escrowmq.store.undecided import held_back
 
@@ -206,6 +207,15 @@ def _of_store(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.CUT, one(vitals.found.cut_bytes)
     yield table.DISK_FREE, one(told.disk_free_bytes)
     yield table.DISK_LEVEL, one(int(store.space.level))
+    yield table.DISK_RESERVE, one(told.disk_reserve_bytes)
+    retaining = broker.retaining
+    reasons = [why for why in Waits if why]
+    yield table.RETENTION_WAITS, [((str(why),), int(why == retaining.waits)) for why in reasons]
+    yield table.RETENTION_MISSING, one(told.retention_missing_bytes)
+    yield table.RETENTION_SEGMENTS, one(retaining.segments_removed)
+    yield table.RETENTION_CARRIED, one(retaining.carried)
+    yield table.UNDECIDED_BYTES, one(told.undecided_bytes)
+    yield table.RETENTION_BYTES, one(told.retention_bytes)
 
 
 def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:

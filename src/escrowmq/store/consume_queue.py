@@ -235,6 +235,11 @@ class ConsumeQueue:
 
     # Files.
 
+    @property
+    def unfiled(self) -> int:
+        """How many entries are not in files yet."""
+        return len(self._sizes)
+
     def tail(self) -> Tail | None:
         """What is not in files yet."""
         count = len(self._sizes)

@@ -438,6 +438,7 @@ class StateTable:
         """The files hold the snapshot: forget what need not stay in memory."""
         # Decided rows of the map keep their op offset themselves.
         self.ops.forget_frozen()
+        self.survivors.saved()
         self._leaving = []
         for base in snapshot.dropped:
             # The filter of ids forgets them when it is built anew.
