@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import StoreUnusable
-from escrowmq.store import carrying, needed
+from escrowmq.store import carrying, consume_queue, needed, retirement
 from escrowmq.store.needed import needed_rows
 from escrowmq.store.retention import do_step, exceeding_bytes, next_step, retain, retirements
 from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Step, Waits
@@ -139,7 +139,10 @@ def test_slices_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch
 
 def test_rows_of_the_map_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made anew from a log without their first frames, rows are in the map."""
-    monkeypatch.setattr(needed, "SURVIVORS_SLICE", 2)
+    for module in (needed, retirement):
+        monkeypatch.setattr(module, "SURVIVORS_SLICE", 2)
+    monkeypatch.setattr(needed, "CHUNKS_SLICE", 1)
+    monkeypatch.setattr(retirement, "SORTED_HERE_MAX", 2)
     driver = with_old_halves(segments=2, halves=5)
     driver.retain()
     faulty(driver).flip_bit("checkpoint", 60, 0)
@@ -153,6 +156,51 @@ def test_rows_of_the_map_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch
     assert after.retain().carried == 10
     after.commit(3)
     assert after.store.table.needed_bytes < driver.store.table.needed_bytes
+
+
+def test_files_of_queues_go_with_the_log_that_they_are_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consume_queue, "FILE_ENTRIES", 4)
+    driver = Driver(retention_bytes=8_000)
+    for number in range(30):
+        driver.append(message(f"{number}" + "." * 500))
+    driver.store.checkpoint()
+    before = driver.disk.list("consumequeue/orders/0")
+    seen = driver.bodies()
+    assert driver.retain().segments > 0
+    left = driver.disk.list("consumequeue/orders/0")
+    assert len(left) < len(before)
+    assert driver.bodies() == seen[-len(driver.bodies()) :]
+    after = driver.closed_and_opened()
+    assert after.bodies() == seen[-len(after.bodies()) :]
+    assert driver.disk.list("consumequeue/orders/0") == left
+
+
+def test_needed_bytes_are_those_that_can_still_become_visible() -> None:
+    driver = Driver()
+    sizes = []
+    for number in range(20):
+        driver.hold(f"t{number}", message("." * number))
+        sizes.append(driver.half(number).size)
+    assert driver.store.table.needed_bytes == sum(sizes)
+    driver.commit(3)
+    driver.roll_back(9)
+    left = sum(sizes) - sizes[3] - sizes[9]
+    assert driver.store.table.needed_bytes == left
+    # A chunk that is about to leave memory is counted once.
+    for number in range(8):
+        if number not in (3, 5):
+            driver.roll_back(number)
+    left = sizes[5] + sum(sizes[8:]) - sizes[9]
+    driver.clock.advance(ms=HOUR)
+    driver.append(message("later"))
+    job = driver.store.begin_checkpoint()
+    assert 5 in driver.store.table.survivors.rows
+    assert driver.store.table.needed_bytes == left
+    job.write()
+    driver.store.end_checkpoint(job)
+    assert driver.store.table.needed_bytes == left
 
 
 def test_nothing_is_deleted_while_that_is_not_allowed() -> None:
