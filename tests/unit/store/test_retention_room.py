@@ -149,6 +149,13 @@ def test_a_reserve_that_does_not_fit_is_not_made(caplog: pytest.LogCaptureFixtur
     assert not driver.store.space.reserve.held
     assert not disk.exists("reserve")
     assert "reserve_not_made" in [record.message for record in caplog.records]
+    # A quota may say less than the disk: it is not tried again before there is more.
+    disk.capacity_bytes += MIN
+    driver.store.space.look()
+    driver.store.space.level = Level.ALL
+    assert driver.store.space.wants_reserve
+    driver.store.space.free_bytes = 100
+    assert not driver.store.space.wants_reserve
 
 
 # Undecided bytes and ``store.retention_bytes``
