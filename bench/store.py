@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, durable, restart, retention, space
+from bench.figures import append, delays, durable, restart, retention, space, stop
 
 FIGURES = {
     "append": append.run,
+    "delays": delays.run,
     "bytes": space.disk_bytes,
     "durable": durable.run,
     "undecided": space.undecided,
     "restart": restart.run,
+    "stop": stop.run,
     "retention": retention.run,
 }
 

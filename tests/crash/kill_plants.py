@@ -54,4 +54,4 @@ def forget_the_needed(store: Store) -> None:
         return iter(())
 
     del store
-    retirement.needed_below = nothing  # type: ignore[attr-defined]
+    setattr(retirement, "needed_below", nothing)  # noqa: B010 - it is not exported

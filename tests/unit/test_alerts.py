@@ -68,6 +68,8 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_contradictions_total",
         "escrowmq_pipeline_away_seconds",
         "escrowmq_disk_level",
+        "escrowmq_clock_doubtful",
+        "escrowmq_deletion_waits",
         "escrowmq_retention_waits",
         "escrowmq_undecided_bytes",
         "escrowmq_flush_seconds_bucket",

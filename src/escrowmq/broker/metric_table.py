@@ -173,6 +173,19 @@ DISK_LEVEL = _gauge(
     "escrowmq_disk_level",
     "What the disk has no room for: 0 nothing, 1 messages, 2 decisions as well, 3 anything at all",
 )
+CLOCK_GAP = _gauge(
+    "escrowmq_clock_gap_seconds",
+    "How far the machine's clock is ahead of store time; below 0, behind",
+)
+CLOCK_DOUBTFUL = _gauge(
+    "escrowmq_clock_doubtful", "1 while a person should look at the machine's clock"
+)
+CLOCK_SYNCHRONIZED = _gauge(
+    "escrowmq_clock_synchronized", "1 if the kernel says that something keeps the clock right"
+)
+DELETION_WAITS = _gauge(
+    "escrowmq_deletion_waits", "1 while nothing is deleted for its age, because of the clock"
+)
 DISK_RESERVE = _gauge(
     "escrowmq_disk_reserve_bytes", "Of the free bytes, those that the reserve holds"
 )

@@ -173,6 +173,10 @@ def _of_state(broker: Broker, told: Status) -> Iterator[Family]:
     away_ms = told.now_ms - told.pipeline_away_since_ms if told.pipeline_away_since_ms else 0
     yield table.PIPELINE_AWAY, one(away_ms / 1_000)
     yield table.LAST_VERDICT, one(told.last_verdict_at_ms / 1_000)
+    yield table.CLOCK_GAP, one(told.clock_gap_ms / 1_000)
+    yield table.CLOCK_DOUBTFUL, one(int(told.is_clock_doubtful))
+    yield table.CLOCK_SYNCHRONIZED, one(int(told.is_clock_synchronized))
+    yield table.DELETION_WAITS, one(int(bool(told.deletion_waits)))
 
 
 def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.clients import CONSUMER, PRODUCER
 from escrowmq.broker.own_calls import Call, key_cursor, keys_after, own_handlers, own_questions
 from escrowmq.broker.own_transactions import BY_HAND, named_half
 from escrowmq.broker.own_writing import resolution_of
+from escrowmq.model.clock import GAP_MS
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.commands import Decision, End, Resume, Settled
 from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.requests import Handlers, Request
-    from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
+    from escrowmq.protocol.own_hand_headers import (
+        ByHandHeader,
+        ConfirmClockHeader,
+        SettleHeader,
+    )
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
@@ -44,7 +53,12 @@ class OwnAdmin:
                 },
             ),
             **own_handlers(
-                self._broker, {OwnCode.SETTLE: self.settle, OwnCode.RESUME: self.resume}
+                self._broker,
+                {
+                    OwnCode.SETTLE: self.settle,
+                    OwnCode.RESUME: self.resume,
+                    OwnCode.CONFIRM_CLOCK: self.confirm_clock,
+                },
             ),
         }
 
@@ -87,7 +101,8 @@ class OwnAdmin:
         keys, cursor = key_cursor(
             keys_after(members, call.header.cursor, tuple[str, str, str]), call.limit()
         )
-        call.answer_rows((_member(key, members[key]) for key in keys), cursor=cursor)
+        ago_ms = self._broker.clock.ago_ms
+        call.answer_rows((_member(key, members[key], ago_ms) for key in keys), cursor=cursor)
 
     def offsets(self, call: Call[TopicFilterHeader]) -> None:
         """How far groups are."""
@@ -108,10 +123,22 @@ class OwnAdmin:
         call.answer_rows(map(told, keys), cursor=cursor)
 
     def copy_meta(self, call: Call[OwnHeader]) -> None:
-        """Copy the small tables, for a backup."""
-        broker = self._broker
-        path = broker.meta.copy().absolute()
-        call.answer(data_dir=str(path.parent), path=str(path), log_end=broker.store.settled)
+        """Copy the small tables, for a backup, in a thread of its own."""
+        broker, connection = self._broker, call.request.connection
+        broker.meta.flush_offsets()
+        log_end = broker.store.settled
+        connection.owe()
+
+        def copied(copying: asyncio.Future[Path]) -> None:
+            connection.settle()
+            try:
+                path = copying.result().absolute()
+                call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
+            except Exception as error:  # noqa: BLE001 - as for any other request
+                call.request.decline(error)
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, broker.meta.copy_file).add_done_callback(copied)
 
     # By hand.
 
@@ -155,8 +182,37 @@ class OwnAdmin:
         command = Resume(half_offset=half.half_offset, by=header.by)
         self._broker.submit(call.request, command, lambda _: call.answer())
 
+    def confirm_clock(self, call: Call[ConfirmClockHeader]) -> None:
+        """Take the wall clock at its word."""
+        header, clock = call.header, self._broker.clock
+        command = clock.confirmation(header.by)
+        gap_ms = clock.time.gap_ms
+        if command is None:
+            raise RequestRefused(
+                "clock_not_doubted", "wall time and store time agree", gap_ms=gap_ms
+            )
+        if abs(gap_ms - header.gap_ms) >= GAP_MS:
+            raise RequestRefused(
+                "clock_gap_changed",
+                "the clock was set meanwhile; look again",
+                gap_ms=gap_ms,
+                seen_gap_ms=header.gap_ms,
+            )
 
-def _member(key: GroupKey, client: Client[Connection] | None) -> tuple[object, ...]:
+        def confirmed(decision: Decision) -> None:
+            record = clock.moved(decision)
+            call.answer(
+                from_ms=record.from_ms,
+                to_ms=record.to_ms,
+                deletion_waits_ms=clock.deletion_waits_ms,
+            )
+
+        self._broker.submit(call.request, command, confirmed)
+
+
+def _member(
+    key: GroupKey, client: Client[Connection] | None, at_ms: Callable[[int], int]
+) -> tuple[object, ...]:
     group, role, _ = key
     if client is None:
         return group, role, None, None, None, None
@@ -166,5 +222,5 @@ def _member(key: GroupKey, client: Client[Connection] | None) -> tuple[object, .
         client.client_id,
         client.connection.address,
         client.language,
-        client.heard_at_ms,
+        at_ms(client.heard_at_ms),
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.background import Background
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.broker_clock import BrokerClock
 from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.http import Answer, HttpConnections, json, text
@@ -27,13 +28,13 @@ from escrowmq.broker.limits import Limits
 from escrowmq.broker.metrics import MetricsPage
 from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.writer import Writer
+from escrowmq.model.clock import read
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import start_store
-from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,8 @@ RETAIN_S = 10.0
 STALLED_S = 1.0
 #: Others may fill the disk, too.
 SPACE_S = 0.2
-RELEASED_MAX = 1_024
+#: How soon a wrong clock is noticed.
+CLOCK_S = 1.0
 BACKLOG = 4_096
 #: How long peers may take to read what was answered before we stopped.
 HANG_UP_S = 1.0
@@ -92,7 +94,7 @@ class Server:
         self.limits = Limits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
-        self._background = Background(clock.now_ms)
+        self._background = Background(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
         metrics = MetricsPage(lambda: self._broker, cluster=broker.cluster, name=broker.name)
         self._http = HttpConnections(
             {
@@ -159,6 +161,7 @@ class Server:
         background.every(RETAIN_S, "delete_old_messages", self._retain)
         background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
         background.every(SPACE_S, "look_at_disk", self._look_at_space)
+        background.every(CLOCK_S, "look_at_clock", self._look_at_clock)
 
     async def _start_http(self, advertised: str) -> None:
         bound = _bound(self._config.host, self._config.http_port)
@@ -168,21 +171,21 @@ class Server:
 
     async def _recover(self, store_host: bytes) -> Broker:
         # Aside, because it may take long and probes want an answer meanwhile.
-        began = perf_counter()
+        began, reading = perf_counter(), read(self._clock)
         store, found = await asyncio.to_thread(
             start_store,
             OsDisk(self._data / STORE),
             self._store_config,
             self._policy,
             store_host,
-            self._clock.now_ms(),
+            reading,
         )
         recovery_s = perf_counter() - began
-        self._writer = Writer(store, self._clock, self._writer_config)
+        clock = BrokerClock(self._clock, store, reading, found)
+        self._writer = Writer(store, clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         self._meta = Meta(self._data / META)
         vitals = Vitals(
-            started_at_ms=self._clock.now_ms(),
             background=self._background,
             name_address=self.name_address,
             http_address=self.http_address,
@@ -195,7 +198,7 @@ class Server:
             store,
             self._writer,
             self._meta,
-            self._clock,
+            clock,
             self._config,
             self._topics_config,
             self.broker_address,
@@ -203,6 +206,7 @@ class Server:
             vitals,
         )
         self._meta.clamp_offsets(broker.queues.bounds())
+        await clock.start(self._writer)
         return broker
 
     async def stop(self) -> None:
@@ -271,13 +275,11 @@ class Server:
 
     async def _release(self) -> None:
         """Make messages visible whose time has come."""
-        now_ms = self._clock.now_ms()
-        rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
-        if rows:
-            await self.broker.writer.submit(Release(half_offsets=tuple(rows)))
+        await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
         """Delete what is old."""
+        await self.broker.clock.look()
         await self.broker.retaining.run()
 
     async def _sweep(self) -> None:
@@ -293,6 +295,9 @@ class Server:
         now = asyncio.get_running_loop().time()
         for connection in (*self.limits.waiting, *self.limits.unread):
             connection.end_if_stalled(now)
+
+    async def _look_at_clock(self) -> None:
+        await self.broker.clock.look()
 
     async def _look_at_space(self) -> None:
         self.broker.writer.look_at_space()

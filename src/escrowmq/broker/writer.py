@@ -29,13 +29,16 @@ from escrowmq.broker.flush_times import FlushTimes
 from escrowmq.broker.inbox import Depths, Inbox, Tell, Waiting, size_of
 from escrowmq.broker.questions import Questions
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
-from escrowmq.transaction.commands import Carry, Command, Decision
+from escrowmq.store.space import Level
+from escrowmq.transaction.commands import Carry, Command, Decision, MoveTime
 
 if TYPE_CHECKING:
-    from escrowmq.model.clock import Clock
+    from escrowmq.broker.store_time import StoreClock
     from escrowmq.store.store import Store
 
 T = TypeVar("T")
+OnDurable = Callable[[list[Waiting], list[Decision]], None]
+
 
 UNFLUSHED_BATCH_MAX = 64
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
@@ -48,7 +51,7 @@ IN_USE_S = 0.1
 class Writer:
     """Everything that changes the store goes through here.  Belongs to one event loop."""
 
-    def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
+    def __init__(self, store: Store, clock: StoreClock, config: WriterConfig | None = None) -> None:
         self._store = store
         self._clock = clock
         self._is_fsync = store.config.durability == "fsync"
@@ -73,7 +76,7 @@ class Writer:
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
         #: Called with each batch that is durable, before anybody hears of it.
-        self.on_durable: Callable[[list[Waiting], list[Decision]], None] = _ignore
+        self.on_durable: OnDurable = _ignore
         self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
@@ -85,7 +88,7 @@ class Writer:
         self._refuse_if_closed()
         size = size_of(command)
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         slowed = self._slowed_decisions if size is None else self._slowed_messages
         while not self._inbox.has_room(size):
             await self._room(slowed)
@@ -111,7 +114,7 @@ class Writer:
         if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         if size is not None:
             self._sent_at = self._loop.time()
         self._inbox.put(command, size, tell, source)
@@ -130,9 +133,12 @@ class Writer:
         self._questions.put(work)
         self._schedule()
 
-    def _look_for_space(self, size: int | None) -> None:
+    def _look_for_space(self, command: Command, size: int | None) -> None:
         self.look_at_space()
-        self._store.space.refuse_if_full(size)
+        space = self._store.space
+        # Before store time has moved nothing is deleted, and there would never be room.
+        if type(command) is not MoveTime or space.level is Level.NOTHING:
+            space.refuse_if_full(size)
 
     def look_at_space(self) -> None:
         """See what is free on the disk; to be done every now and then."""
@@ -206,6 +212,8 @@ class Writer:
             await self._drained
         self._flusher.shutdown()
         self._beside.close()
+        # The next start knows from when on nobody was there, however long nothing was written.
+        self._store.last_at_ms = max(self._store.last_at_ms, self._clock.now_ms())
         self._store.close()
 
     @property

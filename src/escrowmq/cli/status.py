@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, asking, at, duration
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.lag import Lag, largest_lag
 from escrowmq.cli.output import Output, OutputOption, show_facts
 
@@ -57,6 +58,7 @@ def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
         "disk": disk_of(told),
         "retention": retention_of(told),
         "flushes": flushes_of(told),
+        "clock": f"{gap_of(told)}; deletion {deletion_of(told)}",
         "log": f"{told.log_end - told.log_start:,} bytes, up to {told.log_end}",
     }
 

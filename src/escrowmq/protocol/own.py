@@ -61,6 +61,7 @@ class OwnCode(IntEnum):
     SETTLE = 30_045
     RESUME = 30_046
     COPY_META = 30_047
+    CONFIRM_CLOCK = 30_050
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,6 +329,13 @@ _TABLE = (
         code=OwnCode.COPY_META,
         about="Copy `meta.db`, which nobody else can read, beside itself: for a backup.",
         answer=hand_headers.CopyMetaAnswer,
+    ),
+    OwnRequest(
+        code=OwnCode.CONFIRM_CLOCK,
+        about="Say that the broker's wall clock is right, though nobody else vouches for it.",
+        header=hand_headers.ConfirmClockHeader,
+        answer=hand_headers.ConfirmClockAnswer,
+        changes=True,
     ),
 )
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from escrowmq.model.clock import Anchor
 from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
-from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -70,6 +71,9 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     lost: list[tuple[int, int]] = []
     #: The epochs of the store's lineage; none in a checkpoint of format version 1.
     epochs: list[Epoch] = []
+    #: What happened to store time last, and the last time that is known by the boot clock.
+    time_moved: TimeMoved | None = None
+    anchor: Anchor | None = None
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 

@@ -71,6 +71,8 @@ class CheckpointJob:
             parkings=store.parkings.saved(),
             lost=list(store.lost.ranges),
             epochs=list(core.lineage.epochs),
+            time_moved=core.time_moved,
+            anchor=core.anchor,
         )
 
     def write(self) -> None:

@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns
+from escrowmq.store.frozen_chunk import FrozenChunk
+from escrowmq.store.release_order import NO_RELEASES, ReleaseOrder
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
-    from escrowmq.store.unfiled_ops import OpColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -71,33 +72,6 @@ class Checks(msgspec.Struct, kw_only=True, gc=False):
     sink_attempts: int = 0
 
 
-class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a chunk at some moment; another thread may have them."""
-
-    base: int
-    columns: dict[str, Rows]
-    #: Where the bytes of each row are.
-    locations: Rows
-
-    def to_rows(self, ops: OpColumns) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows."""
-        count = len(self.columns["log_offset"])
-        rows = np.zeros(count, dtype=STATE_ROW)
-        for name, column in self.columns.items():
-            rows[name] = column
-        rows["location"] = self.locations
-        rows["op_offset"] = -1
-        op_offsets = rows["op_offset"]
-        firsts, counts, values = ops
-        here = (firsts + counts > self.base) & (firsts < self.base + count)
-        alone = here & (counts == 1)
-        op_offsets[firsts[alone] - self.base] = values[alone]
-        for index in np.flatnonzero(here & (counts > 1)).tolist():
-            first = int(firsts[index]) - self.base
-            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
-        return rows
-
-
 class Chunk:
     """Rows ``[base, base + count)``; those before ``base + skipped`` are not here."""
 
@@ -128,8 +102,9 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
-        #: The same of committed rows alone: undecided ones may be overdue by the million.
+        #: The same of committed rows that are not in ``releases``.
         self.release_from_ms = NEVER
+        self.releases = NO_RELEASES
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         #: What that look found; None once a row has changed.
@@ -348,19 +323,25 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows to make visible now."""
-        if self.release_from_ms > now_ms:
-            return []
-        is_due = self.view("next_at_ms") <= now_ms
-        hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
-        if not len(hits):
-            self._find_release()
-        return [self.base + hit for hit in hits.tolist()]
+    def sort_releases(self, until_ms: int) -> None:
+        """Find the committed rows that become visible until then, in the order of their times."""
+        next_at_ms, state = self.view("next_at_ms"), self.view("state")
+        self.releases = ReleaseOrder(self.base, next_at_ms, state, until_ms)
+        self.release_from_ms = self.releases.rest_from_ms
 
-    def _find_release(self) -> None:
-        committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
-        self.release_from_ms = int(committed.min(initial=NEVER))
+    def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
+        """The first rows to make visible now, of those that were sorted, and their times."""
+        return self.releases.first(self.view("next_at_ms"), self.view("state"), now_ms, limit)
+
+    def release_rows(self, at: Rows) -> None:
+        """These rows are visible, so they are never due again."""
+        next_at_ms, state = self._views["next_at_ms"], self._views["state"]
+        was_needed = next_at_ms[at] != NEVER
+        is_decided = (state[at] != _PREPARED) & (state[at] != _PARKED)
+        next_at_ms[at] = NEVER
+        self.needed -= int(np.count_nonzero(was_needed & is_decided))
+        self.checks = None
+        self.is_dirty = True
 
     def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
         """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
@@ -397,4 +378,5 @@ class Chunk:
         self.is_dirty = False
         self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = self.check_from_ms = int(self.view("next_at_ms").min())
-        self._find_release()
+        is_committed = self.view("state") == _COMMITTED
+        self.release_from_ms = int(self.view("next_at_ms")[is_committed].min(initial=NEVER))

@@ -10,24 +10,22 @@ from __future__ import annotations
 import contextlib
 import struct
 from array import array
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.queue_files import FILE_ENTRIES, files_of, found_files, path_of
 from escrowmq.store.rows import QUEUE_ENTRY, Rows, first_bad, sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from escrowmq.store.disk import Disk, File
+    from escrowmq.store.queue_files import OpenFiles
 
-DIRECTORY = "consumequeue"
 ENTRY_BYTES = QUEUE_ENTRY.itemsize
-FILE_ENTRIES = 262_144
-OPEN_FILES_MAX = 256
 #: Queues that a checkpoint files at a time.
 FILED_AT_ONCE = 256
 SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
@@ -45,35 +43,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     size: int
     tags: int
     crc: int
-
-
-class OpenFiles:
-    """The queue files that were used last; with ten thousand topics not all can stay open."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._files: OrderedDict[str, File] = OrderedDict()
-
-    def get(self, path: str) -> File:
-        """An open handle; it may be closed by the next call."""
-        file = self._files.pop(path, None)
-        if file is None:
-            file = self._disk.open(path)
-            if len(self._files) >= OPEN_FILES_MAX:
-                self._files.popitem(last=False)[1].close()
-        self._files[path] = file
-        return file
-
-    def release(self, paths: Iterable[str]) -> list[File]:
-        """Those of these files that are open, for the caller to close."""
-        found = (self._files.pop(path, None) for path in paths)
-        return [file for file in found if file is not None]
-
-    def close(self) -> None:
-        """Close all."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -97,11 +66,15 @@ class Tail(msgspec.Struct, frozen=True):
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, number: int, topic: str, queue_id: int
+    ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: How the paths of its files begin.
+        self.prefix = files_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
@@ -112,28 +85,17 @@ class ConsumeQueue:
         self._sizes = array("I")
         self._tags = array("i")
         self._crcs = array("I")
-        self._has_directory = False
         #: Files below this entry are deleted; -1 until somebody has looked.
         self._files_start = -1
 
-    @property
-    def is_new(self) -> bool:
-        """Whether its directory may be missing."""
-        return not self._has_directory
-
-    @property
-    def directory(self) -> str:
-        """Where its files are."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
-
     def _path(self, entry: int) -> str:
-        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+        return path_of(self.prefix, entry)
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
         if end > start:
-            self._has_directory = True
+            self.prefix = found_files(self._disk, self.prefix, self.topic, self.queue_id, end - 1)
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -286,19 +248,18 @@ class ConsumeQueue:
     def write(self, tail: Tail, files: list[File]) -> list[str]:
         """Write these entries into files that are left open, to be flushed.
 
-        Its directory must be there; returns it if it gained a name.
+        Returns the directories that gained a name.
         """
         grown = []
         # In another thread than the one that adds entries: slices of arrays are taken in one step.
         data = memoryview(sealed(self._tail_rows(0, tail.count)))
         offset = tail.first
         end = offset + tail.count
-        self._has_directory = True
         while offset < end:
             stop = min(end, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
             path = self._path(offset)
             if not self._disk.exists(path):
-                grown.append(self.directory)
+                grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
             # Not through the open files: those belong to the thread that reads.
@@ -353,15 +314,19 @@ class ConsumeQueue:
     @property
     def may_have_forgotten_files(self) -> bool:
         """Whether files may be left that hold only forgotten entries."""
-        return self._has_directory and self.start - self.start % FILE_ENTRIES > self._files_start
+        return self.start - self.start % FILE_ENTRIES > max(self._files_start, 0)
 
     def forgotten_files(self) -> list[str]:
-        """The files, oldest first, that hold only forgotten entries: to be deleted."""
-        # A name without a number is not ours.
-        names = filter(str.isdecimal, self._disk.list(self.directory))
-        return [
-            f"{self.directory}/{name}" for name in names if int(name) + FILE_ENTRIES <= self.start
-        ]
+        """The files, oldest first, that hold only forgotten entries: to be deleted in this order.
+
+        A crash on the way leaves no gap, so that the next time finds the others.
+        """
+        base = self.start - self.start % FILE_ENTRIES
+        paths = []
+        while base > 0 and self._disk.exists(self._path(base - 1)):
+            base -= FILE_ENTRIES
+            paths.append(self._path(base))
+        return paths[::-1]
 
     def note_files_gone(self) -> None:
         """All of them are deleted."""
@@ -370,18 +335,17 @@ class ConsumeQueue:
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:
     """File the entries of many queues, flushed: some at a time, which is faster than one by one."""
+    grown: set[str] = set()
     for first in range(0, len(tails), FILED_AT_ONCE):
-        some = tails[first : first + FILED_AT_ONCE]
-        disk.make_directories([tail.queue.directory for tail in some if tail.queue.is_new])
-        grown: list[str] = []
         files: list[File] = []
         try:
-            for tail in some:
-                grown += tail.queue.write(tail, files)
-            disk.flush_all(files, sorted(set(grown)))
+            for tail in tails[first : first + FILED_AT_ONCE]:
+                grown.update(tail.queue.write(tail, files))
+            disk.flush_all(files, ())
         finally:
             for file in files:
                 file.close()
+    disk.flush_all((), sorted(grown))
 
 
 def _opened(open_file: Callable[[str], File], path: str) -> File:

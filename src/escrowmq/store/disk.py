@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -58,7 +58,10 @@ class Disk(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory."""
+        """Names in a directory, sorted; empty if there is no such directory.
+
+        Names that the file system puts there itself are left out (``listed``).
+        """
         ...
 
     def make_directory(self, path: str) -> None:
@@ -96,6 +99,34 @@ class Disk(Protocol):
     def allocated(self, path: str) -> int:
         """Bytes of the disk that a file holds; 0 if there is no such file."""
         ...
+
+
+#: What file systems and desktops put into directories of their own accord.
+_OF_FILE_SYSTEMS = frozenset(
+    {
+        "lost+found",
+        ".snapshot",
+        ".snapshots",
+        ".zfs",
+        ".DS_Store",
+        ".Trashes",
+        ".Spotlight-V100",
+        ".fseventsd",
+        ".TemporaryItems",
+        ".directory",
+    }
+)
+#: A file that is deleted while it is open, on NFS or through FUSE; a file's attributes on a Mac.
+_PREFIXES_OF_FILE_SYSTEMS = (".nfs", ".fuse_hidden", "._", ".Trash-")
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    """These names, sorted, without those that the file system or a desktop made."""
+    return sorted(
+        name
+        for name in names
+        if not (name in _OF_FILE_SYSTEMS or name.startswith(_PREFIXES_OF_FILE_SYSTEMS))
+    )
 
 
 def checked_path(path: str) -> str:
@@ -209,9 +240,10 @@ class OsDisk:
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is no such directory."""
         try:
-            return sorted(os.listdir(self._absolute(path)))
+            names = os.listdir(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        return listed(names)
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
@@ -303,12 +335,19 @@ def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
         for one in each:
             flush(one)
         return
+
+    def flush_share(share: Sequence[T]) -> None:
+        for one in share:
+            flush(one)
+
     # Written back at once, and what is left for each flush is little.  It promises nothing: what
     # must be durable is flushed nevertheless.
     os.sync()
     with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="flush_all") as flushers:
+        # A share for each thread: handing over one by one takes longer than most flushes.
+        shares = [each[first::_FLUSHERS] for first in range(_FLUSHERS)]
         # Taken to the end, so that an error of any of them is raised.
-        list(flushers.map(flush, each))
+        list(flushers.map(flush_share, shares))
 
 
 def _write_zeros(descriptor: int, _start: int, size: int) -> None:

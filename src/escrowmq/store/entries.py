@@ -52,10 +52,13 @@ def columns_of(
 
 
 def columns_of_each(
-    table: StateTable, rows: Rows, visible_at_ms: int
+    table: StateTable, rows: Rows, visible_at_ms: int, *, gone_at: int | None = None
 ) -> tuple[Columns, array[int]]:
-    """Entries for these rows, in their order, and their queues."""
-    held = gather(table, rows)
+    """Entries for these rows, in their order, and their queues.
+
+    A row that is gone gets an empty entry at ``gone_at``, where its place goes with the log.
+    """
+    held = gather(table, rows, gone_at=gone_at)
     return (
         Columns(
             log_offsets=array("q", held["log_offset"].tobytes()),
@@ -68,7 +71,7 @@ def columns_of_each(
     )
 
 
-def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
+def gather(table: StateTable, rows: Rows, *, gone_at: int | None = None) -> dict[str, Rows]:
     """What consume queue entries need of these rows, in their order."""
     columns = {
         name: np.zeros(len(rows), dtype=STATE_ROW[name])
@@ -81,7 +84,10 @@ def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
             column[here] = (chunk.locations() if name == "log_offset" else chunk.view(name))[at]
     for index in np.flatnonzero(columns["size"] == 0).tolist():
         half = table.get(int(rows[index]))
-        assert half is not None, "no row is missing"
+        if half is None:
+            assert gone_at is not None, "no row is missing"
+            columns["log_offset"][index] = gone_at
+            continue
         values = (half.location, half.size, half.tags, half.crc, half.queue)
         for column, value in zip(columns.values(), values, strict=True):
             column[index] = value

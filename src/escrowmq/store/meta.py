@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Annotated, Generic, TypeVar
 
@@ -192,6 +193,7 @@ class Meta:
     def __init__(self, path: str | Path, limits: MetaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._file = MetaFile(str(path), limits.pages_max)
+        self._copying = Lock()
         try:
             self._load()
         except BaseException:
@@ -325,16 +327,22 @@ class Meta:
         return moved
 
     def copy(self) -> Path:
-        """Write everything, and a copy of it beside the file, for a backup; where that is.
-
-        Nobody else can read the file itself, which is locked.  Who has an older copy open keeps it.
-        """
+        """Write everything, and a copy of it beside the file, for a backup; where that is."""
         self.flush_offsets()
+        return self.copy_file()
+
+    def copy_file(self) -> Path:
+        """Write a copy of the file beside it; other threads may call this.
+
+        Other processes cannot read the file itself, which is locked.  A process that has an older
+        copy open keeps it.
+        """
         path = Path(self._file.path)
         copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
-        unfinished.unlink(missing_ok=True)
-        self._file.copy_to(str(unfinished))
-        return unfinished.rename(copy)
+        with self._copying:
+            unfinished.unlink(missing_ok=True)
+            self._file.copy_to(str(unfinished))
+            return unfinished.rename(copy)
 
     def close(self) -> None:
         """Write the offsets and give the file back."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from escrowmq.model.clock import time_at_start
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
@@ -34,6 +35,7 @@ from escrowmq.transaction.core import Where
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from escrowmq.model.clock import Reading
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.config import StoreConfig
     from escrowmq.store.disk import Disk
@@ -59,21 +61,28 @@ class Found(msgspec.Struct, kw_only=True):
     frames: int = 0
     #: Bytes of a torn tail that were cut.
     cut_bytes: int = 0
+    #: The last store time that the log had; 0 if the store is new.
+    last_at_ms: int = 0
     #: Why everything was rebuilt from the start of the log, if it was.
     rebuilt_because: str = ""
 
 
 def start_store(
-    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, now_ms: int
+    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, reading: Reading
 ) -> tuple[Store, Found]:
-    """Open a store to serve it: what is written from here on belongs to a new epoch."""
+    """Open a store to serve it: what is written from here on belongs to a new epoch.
+
+    Its first frame has the store time that belongs to the reading.
+    """
 
     def start() -> tuple[Store, Found]:
         store, found = _open(disk, config, policy, store_host)
         with giving_back(store):
             formats.upgrade(disk)
-            # Later than everything before: the time tells which queue entries came after it.
-            store.execute(Begin(epoch=secrets.token_hex(8)), max(now_ms, store.last_at_ms + 1))
+            found.last_at_ms = store.last_at_ms
+            epoch = secrets.token_hex(8)
+            begin = Begin(epoch=epoch, boot_ms=reading.boot_ms, boot_id=reading.boot_id)
+            store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
             store.sync()
         return store, found
 
@@ -222,6 +231,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     }
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
+    core.time_moved, core.anchor = checkpoint.time_moved, checkpoint.anchor
     for epoch in checkpoint.epochs:
         core.lineage = core.lineage.with_epoch(epoch)
     store.parkings.load(checkpoint.parkings)

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.chunk import FrozenChunk
+from escrowmq.store.frozen_chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.store.unfiled_ops import OpColumns
 from escrowmq.transaction.states import State

@@ -17,6 +17,7 @@ import numpy as np
 
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.id_filter import IdFilter
+from escrowmq.store.releases import Releases
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
@@ -37,7 +38,16 @@ DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
 
 #: What decisions by the column ask of each row.
-_HALF_COLUMNS = ("size", "stored_at_ms", "origin", "queue", "part", "state", "checks_sent")
+_HALF_COLUMNS = (
+    "size",
+    "stored_at_ms",
+    "next_at_ms",
+    "origin",
+    "queue",
+    "part",
+    "state",
+    "checks_sent",
+)
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
@@ -66,6 +76,7 @@ class StateTable:
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
         self.survivors = Survivors()
+        self.releases = Releases(self)
         self.ops = UnfiledOps()
         self.ids = IdFilter()
         #: Bases of chunks that leave memory once a checkpoint has them.
@@ -114,7 +125,7 @@ class StateTable:
             at = rows[here] - base
             for name, column in held.items():
                 column[here] = self.chunks[base].view(name)[at]
-        is_here = held.pop("size") > 0
+        is_here = held["size"] > 0
         kept = self.survivors.rows
         if kept:
             is_here &= np.fromiter((row not in kept for row in rows.tolist()), dtype=np.bool_)
@@ -215,21 +226,10 @@ class StateTable:
         return rows[:limit]
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows whose time to become visible has come."""
-        rows = []
-        if self.survivors.release_from_ms <= now_ms:
-            rows = [
-                half.half_offset
-                for half in self.kept()
-                if half.next_at_ms <= now_ms and half.state is State.COMMITTED
-            ]
-            if not rows:
-                self.survivors.find_release()
-        for chunk in self.chunks.values():
-            if len(rows) >= limit:
-                break
-            rows.extend(chunk.releasable(now_ms, limit - len(rows)))
-        return rows[:limit]
+        """Committed rows whose time to become visible has come, in the order of their times."""
+        while self.releases.sort_one(now_ms):
+            pass
+        return self.releases.first(now_ms, limit)
 
     @property
     def needed(self) -> int:
@@ -342,6 +342,14 @@ class StateTable:
             chunk.set_next(at, at_ms)
         # A chunk that is about to leave is in both places.
         self.survivors.change(half_offset, next_at_ms=at_ms)
+
+    def release(self, rows: Rows) -> None:
+        """These rows became visible: there is nothing more to do."""
+        for base, here in self.by_chunk(rows):
+            self.chunks[base].release_rows(rows[here] - base)
+        if self.survivors.rows:
+            for row in rows.tolist():
+                self.survivors.change(row, next_at_ms=NEVER)
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent and when to look next."""

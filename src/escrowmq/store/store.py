@@ -15,7 +15,7 @@ from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.stored_message import SYS_PREPARED
 from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
+from escrowmq.store.consume_queue import ConsumeQueue, Entry
 from escrowmq.store.dispatch import Dispatcher
 from escrowmq.store.encoding import MessageEncoder, note_copied, note_transaction
 from escrowmq.store.frames import HEAD_BYTES, close_frame, whole_frame
@@ -23,11 +23,13 @@ from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
+from escrowmq.store.queue_files import OpenFiles
 from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.commands import (
     Appended,
     Carry,
+    CarryAlone,
     Command,
     Decision,
     Held,
@@ -125,6 +127,9 @@ class Store:
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
+        if decision.carries_alone:
+            alone = CarryAlone(half_offsets=decision.carries_alone)
+            self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             try:
                 self._record(decision, at_ms)
@@ -184,7 +189,7 @@ class Store:
     def _name_queue(self, record: NamedQueue) -> None:
         if record.id == len(self.queues):
             self.queues.append(
-                ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
+                ConsumeQueue(self.disk, self.open_files, record.id, record.topic, record.queue_id)
             )
 
     def _frame_of_one(

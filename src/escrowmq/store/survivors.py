@@ -27,12 +27,13 @@ class Survivors:
     def __init__(self) -> None:
         self.rows: dict[int, Half] = {}
         self.has_changed = False
+        #: When committed rows become visible, and their half offsets; some may be outdated.
+        self._releases: list[tuple[int, int]] = []
+        self._are_releases_sorted = True
         #: What a checkpoint is writing, if one is.
         self._saving: SavedSurvivors | None = None
         #: Stored bytes of the rows that are needed.
         self.needed_bytes = 0
-        #: No committed row becomes visible before this; may be too early, never too late.
-        self.release_from_ms = NEVER
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
@@ -71,15 +72,31 @@ class Survivors:
 
     def _expect(self, half: Half) -> None:
         if half.state is State.COMMITTED:
-            self.release_from_ms = min(self.release_from_ms, half.next_at_ms)
+            if half.next_at_ms != NEVER:
+                self._releases.append((half.next_at_ms, half.half_offset))
+                self._are_releases_sorted = False
         elif half.state is State.PREPARED:
             self.check_from_ms = min(self.check_from_ms, half.next_at_ms)
 
-    def find_release(self) -> None:
-        """Find out when the next committed row becomes visible."""
-        self.release_from_ms = NEVER
-        for half in self.rows.values():
-            self._expect(half)
+    def next_releases(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
+        """The first committed rows to make visible now: their times and half offsets."""
+        if not self._are_releases_sorted:
+            # Nearly sorted already, which is what this sort is quick at.
+            self._releases.sort()
+            self._are_releases_sorted = True
+        found: dict[tuple[int, int], None] = {}
+        looked = 0
+        for looked, (at_ms, row) in enumerate(self._releases):  # noqa: B007 - used after the loop
+            if at_ms > now_ms or len(found) == limit:
+                break
+            half = self.rows.get(row)
+            if half is not None and half.state is State.COMMITTED and half.next_at_ms == at_ms:
+                found[at_ms, row] = None
+        else:
+            looked = len(self._releases)
+        if len(found) < looked:
+            self._releases[:looked] = found
+        return list(found)
 
     def between(self, start: int, end: int) -> list[int]:
         """The rows in ``[start, end)``, in their order."""

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, File, checked_path
+from escrowmq.store.disk import Bytes, File, checked_path, listed
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
 from escrowmq.testing.faults import Fault, planned
@@ -201,7 +201,7 @@ class FaultyDisk:
         """Names in a directory, sorted; empty if there is no such directory."""
         path = checked_path(path)
         everything = (*self._state.names, *self._state.directories)
-        return sorted(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
+        return listed(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""

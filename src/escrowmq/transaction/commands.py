@@ -176,6 +176,12 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
 
 
+class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy forward ordinary messages that were sent alone and become visible now, in one frame."""
+
+    half_offsets: tuple[int, ...]
+
+
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):
     """Repair found bytes of this half message's transaction damaged: it must end undelivered."""
 
@@ -187,6 +193,20 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """A broker starts: what it writes from here on belongs to this epoch."""
 
     epoch: str
+    #: The boot clock, and which boot of which machine it counts from.
+    boot_ms: int = 0
+    boot_id: str = ""
+
+
+class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Put on record that store time moves, or that the wall clock is behind it."""
+
+    from_ms: int
+    to_ms: int
+    why: str
+    by: str = ""
+    boot_ms: int = 0
+    boot_id: str = ""
 
 
 Command = (
@@ -201,8 +221,10 @@ Command = (
     | DecideBatch
     | Release
     | Carry
+    | CarryAlone
     | Abandon
     | Begin
+    | MoveTime
 )
 
 
@@ -278,3 +300,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[int, ...] = ()
     #: Requests, by their first rows, to be carried forward in frames of their own before this.
     carries: tuple[int, ...] = ()
+    #: Ordinary messages that were sent alone, to be carried together in one frame before this.
+    carries_alone: tuple[int, ...] = ()

@@ -2,18 +2,21 @@
 
 A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
 is carried in frames of its own: no frame outgrows a request, and the frame of a request's first
-row is found from the row alone.
+row is found from the row alone.  Ordinary messages that were sent alone share a frame when they
+become visible together.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.commands import Carry, Decision, Release
+import numpy as np
+
+from escrowmq.transaction.commands import Carry, CarryAlone, Decision, Release
 from escrowmq.transaction.giving import give_each
-from escrowmq.transaction.records import UNNUMBERED, Moved, MovedRow, Placed, Released
+from escrowmq.transaction.records import NEVER, PLAIN, UNNUMBERED, Moved, MovedRow, Placed, Released
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, SPAN_MAX, Half
+from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX, Half
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +55,19 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
         for half in map(core.table.get, rows)
         if half is not None and half.first == command.first and half.is_needed
     ]
+    return _copied(core, halves, command.since_ms)
+
+
+def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decision:
+    """Copy forward ordinary messages that become visible now.
+
+    They share a frame, because nobody looks for the transaction of an ordinary message in it: a
+    frame each takes twice as long.
+    """
+    return _copied(core, list(map(core.row, command.half_offsets)), 0)
+
+
+def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
     if not halves:
         return Decision()
     moved = Moved(
@@ -62,7 +78,7 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
             crcs=[half.crc for half in halves],
             tags=[half.tags for half in halves],
         ),
-        since_ms=command.since_ms,
+        since_ms=since_ms,
     )
     return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
 
@@ -78,8 +94,9 @@ def _rows_of(core: Transactions, first: int) -> range:
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:
     """All that is known of a half message, for the log that will outlive its first frame."""
-    is_first = bool(half.part & FIRST)
-    transaction_id, number = core.table.identity(half) if is_first else ("", UNNUMBERED)
+    # An ordinary message has no transaction, so its frame need not be read.
+    is_named = half.part & FIRST and half.origin != PLAIN
+    transaction_id, number = core.table.identity(half) if is_named else ("", UNNUMBERED)
     return MovedRow(
         half_offset=half.half_offset,
         log_offset=half.log_offset,
@@ -98,21 +115,34 @@ def moved_row(core: Transactions, half: Half) -> MovedRow:
 
 def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     """Make messages visible whose time has come; the others are passed over."""
-    halves = [
-        half
-        # Each once: a table may name a row twice while it moves it from one place to another.
-        for half in map(core.table.get, dict.fromkeys(command.half_offsets))
-        if half is not None and half.state is State.COMMITTED and half.next_at_ms <= now_ms
-    ]
-    if not halves:
-        return Decision()
+    # Each once: a table may name a row twice while it moves it from one place to another.
+    rows = np.array(list(dict.fromkeys(command.half_offsets)), dtype=np.int64)
+    held = core.table.columns(rows)
+    for index in np.flatnonzero(~held.is_here).tolist():
+        half = core.table.get(int(rows[index]))
+        # A row that is gone is never due.
+        held.next_at_ms[index] = NEVER if half is None else half.next_at_ms
+        if half is not None:
+            held.state[index], held.queue[index] = half.state, half.queue
+            held.stored_at_ms[index] = half.stored_at_ms
+    is_due = (held.state == int(State.COMMITTED)) & (held.next_at_ms <= now_ms)
     # In the order of their times, so that a queue shows them as they were meant.
-    halves.sort(key=lambda half: (half.next_at_ms, half.half_offset))
-    queues = [half.queue for half in halves]
+    order = np.lexsort((rows, held.next_at_ms))
+    order = order[is_due[order]]
+    if not len(order):
+        return Decision()
+    queues = held.queue[order].tolist()
     released = Released(
-        rows=[half.half_offset for half in halves],
-        queues=queues,
-        queue_offsets=give_each(core, queues),
+        rows=rows[order].tolist(), queues=queues, queue_offsets=give_each(core, queues)
     )
-    stale = dict.fromkeys(half.first for half in halves if is_stale(core, half, now_ms))
-    return Decision(records=(released,), carries=tuple(stale))
+    may_be_stale = now_ms - held.stored_at_ms[order] >= core.copy_after_ms
+    old = map(core.row, rows[order[may_be_stale]].tolist())
+    stale = [half for half in old if is_stale(core, half, now_ms)]
+    alone = [half.half_offset for half in stale if is_alone(half)]
+    requests = dict.fromkeys(half.first for half in stale if not is_alone(half))
+    return Decision(records=(released,), carries=tuple(requests), carries_alone=tuple(alone))
+
+
+def is_alone(half: Half) -> bool:
+    """Whether this is an ordinary message, the only one of its request."""
+    return half.origin == PLAIN and half.part == ALONE

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from escrowmq.model.clock import Anchor
 from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
 from escrowmq.transaction.records import (
+    AGREES,
+    BEHIND,
     NEVER,
     PLAIN,
     Answered,
@@ -37,6 +40,7 @@ from escrowmq.transaction.records import (
     Scheduled,
     Span,
     Stored,
+    TimeMoved,
 )
 from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
@@ -98,6 +102,9 @@ class Transactions:
         self.resumed_at_ms: dict[int, int] = {}
         #: First row of a request -> when it was carried forward last.
         self.moved_at_ms: dict[int, int] = {}
+        #: What happened to store time last, and the last time that is known by the boot clock.
+        self.time_moved: TimeMoved | None = None
+        self.anchor: Anchor | None = None
         self._moved_max = moved_max
         self._appliers: dict[type, Callable[..., None]] = {
             NamedQueue: self._apply_named_queue,
@@ -116,6 +123,7 @@ class Transactions:
             Lost: self._apply_lost,
             DecidedMany: self._apply_decided_many,
             Began: self._apply_began,
+            TimeMoved: self._apply_time_moved,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -303,10 +311,8 @@ class Transactions:
         self.resumed_at_ms[record.head] = where.at_ms
 
     def _apply_released(self, record: Released, _where: Where) -> None:
-        for row, queue, offset in zip(
-            record.rows, record.queues, record.queue_offsets, strict=True
-        ):
-            self.table.schedule(row, NEVER)
+        self.table.release(np.array(record.rows, dtype=np.int64))
+        for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
             self.queue_ends[queue] = offset + 1
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
@@ -335,3 +341,9 @@ class Transactions:
     def _apply_began(self, record: Began, where: Where) -> None:
         epoch = Epoch(record.epoch, where.frame, self.table.end, where.at_ms)
         self.lineage = self.lineage.with_epoch(epoch)
+        self.anchor = Anchor(where.at_ms, record.boot_ms, record.boot_id)
+
+    def _apply_time_moved(self, record: TimeMoved, _where: Where) -> None:
+        self.time_moved = record
+        if record.why not in (BEHIND, AGREES):
+            self.anchor = Anchor(record.to_ms, record.boot_ms, record.boot_id)

@@ -15,6 +15,7 @@ import pytest
 from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.status import status
 from escrowmq.broker.writer import Writer
+from escrowmq.model.clock import read
 from escrowmq.model.errors import Unavailable
 from escrowmq.store import carrying
 from escrowmq.store.needed import needed_rows
@@ -265,7 +266,7 @@ async def test_a_broker_that_stopped_on_a_full_disk_starts_again_and_makes_room(
     disk.capacity_bytes = used + 32 * KIB
     # A write that fails: the process ends.
     disk.fail_after(Kind.WRITE, 0, errno.ENOSPC, under="commitlog")
-    store, _ = start_store(disk, full, CheckPolicy(), STORE_HOST, clock.now_ms())
+    store, _ = start_store(disk, full, CheckPolicy(), STORE_HOST, read(clock))
     again = Writer(store, clock)
     assert store.space.reserve.held == 0
     with pytest.raises(Unavailable, match="disk_full"):

@@ -138,6 +138,13 @@ async def serving(
         await server.stop()
 
 
+def clock_of(server: Server) -> ManualClock:
+    """The clock of the machine that it runs on."""
+    clock = server._clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
 async def eventually(is_so: Callable[[], object]) -> None:
     """Wait for something that happens by itself."""
     async with asyncio.timeout(DEADLINE_S):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store.consume_queue import FILE_ENTRIES, ConsumeQueue
+from escrowmq.store.consume_queue import ConsumeQueue
+from escrowmq.store.queue_files import FILE_ENTRIES
 from escrowmq.testing.faulty_disk import FaultyDisk
 from tests.unit.store.test_consume_queue import add, entry, file_all, made, numbered
 
@@ -47,10 +48,10 @@ def test_files_go_only_when_all_their_entries_are_forgotten(
     queue.entries(FILE_ENTRIES - 1, 1)
     queue.forget_below(FILE_ENTRIES - 1)
     remove_files(disk, queue)
-    assert len(disk.list(queue.directory)) == 2
+    assert len(disk.list("consumequeue")) == 2
     queue.forget_below(FILE_ENTRIES)
     remove_files(disk, queue)
-    assert disk.list(queue.directory) == [f"{FILE_ENTRIES:020d}"]
+    assert disk.list("consumequeue") == [f"00000007.{FILE_ENTRIES:020d}"]
     assert queue.entries(FILE_ENTRIES, 1) == [entry(2)]
 
 
@@ -66,11 +67,11 @@ def test_a_queue_that_was_never_filed_has_no_files_to_remove(
 def test_a_strangers_file_is_left_alone(disk: FaultyDisk, queue: ConsumeQueue) -> None:
     add(queue, 0, numbered(0, 2))
     file_all(disk, queue)
-    disk.open(f"{queue.directory}/notes.txt", create=True)
-    disk.open(f"{queue.directory}/0-notes", create=True)
+    disk.open("consumequeue/notes.txt", create=True)
+    disk.open("consumequeue/00000007.0", create=True)
     queue.begin_at(FILE_ENTRIES)
     remove_files(disk, queue)
-    assert disk.list(queue.directory) == ["0-notes", "notes.txt"]
+    assert disk.list("consumequeue") == ["00000007.0", "notes.txt"]
 
 
 # One past the highest entry into a deleted prefix of the log

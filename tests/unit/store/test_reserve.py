@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.model.clock import Reading
 from escrowmq.store import disk as disks
 from escrowmq.store import recovery
 from escrowmq.store.disk import Disk, OsDisk
@@ -97,7 +98,7 @@ def test_a_store_that_is_served_has_a_reserve_which_is_its_own_file() -> None:
     disk = FaultyDisk()
     config = small_config(free_bytes_min=8 * MIB)
     for _ in range(2):
-        store, _ = start_store(disk, config, CheckPolicy(), HOST, T0)
+        store, _ = start_store(disk, config, CheckPolicy(), HOST, Reading(T0, 0))
         assert store.space.reserve.held == MIB
         store.close()
     assert check(disk).findings == []
@@ -105,7 +106,7 @@ def test_a_store_that_is_served_has_a_reserve_which_is_its_own_file() -> None:
 
 def test_with_nothing_kept_free_there_is_no_reserve() -> None:
     disk = FaultyDisk()
-    start_store(disk, small_config(free_bytes_min=0), CheckPolicy(), HOST, T0)
+    start_store(disk, small_config(free_bytes_min=0), CheckPolicy(), HOST, Reading(T0, 0))
     assert not disk.exists(PATH)
 
 
@@ -114,7 +115,7 @@ def test_a_start_that_is_tried_again_leaves_no_file_open(
 ) -> None:
     """A segment that retention deletes takes room for as long as somebody has it open."""
     config = small_config(free_bytes_min=8 * MIB)
-    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, T0)
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
     store.close()
     full = [True, False]
     replay = recovery.replay
@@ -126,7 +127,7 @@ def test_a_start_that_is_tried_again_leaves_no_file_open(
 
     monkeypatch.setattr(recovery, "replay", full_at_first)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, T0)
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
     store.close()
     assert full == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before

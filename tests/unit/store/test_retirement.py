@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.store import carrying, consume_queue, needed, retirement
+from escrowmq.store import carrying, consume_queue, needed, queue_files, retirement
 from escrowmq.store.needed import needed_rows
 from escrowmq.store.retention import do_step, next_step, retain, retirements
 from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Step, Waits
@@ -158,20 +158,21 @@ def test_rows_of_the_map_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch
 def test_files_of_queues_go_with_the_log_that_they_are_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consume_queue, "FILE_ENTRIES", 4)
+    for module in (consume_queue, queue_files):
+        monkeypatch.setattr(module, "FILE_ENTRIES", 4)
     driver = Driver(retention_bytes=8_000)
     for number in range(30):
         driver.append(message(f"{number}" + "." * 500))
     driver.store.checkpoint()
-    before = driver.disk.list("consumequeue/orders/0")
+    before = driver.disk.list("consumequeue")
     seen = driver.bodies()
     assert driver.retain().segments > 0
-    left = driver.disk.list("consumequeue/orders/0")
+    left = driver.disk.list("consumequeue")
     assert len(left) < len(before)
     assert driver.bodies() == seen[-len(driver.bodies()) :]
     after = driver.closed_and_opened()
     assert after.bodies() == seen[-len(after.bodies()) :]
-    assert driver.disk.list("consumequeue/orders/0") == left
+    assert driver.disk.list("consumequeue") == left
 
 
 def test_needed_bytes_are_those_that_can_still_become_visible() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import state_files
-from escrowmq.store.chunk import COLUMNS, FrozenChunk
+from escrowmq.store.chunk import COLUMNS
+from escrowmq.store.frozen_chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import (
     DIRECTORY,
