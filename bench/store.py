@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, delays, durable, restart, space, stop
+from bench.figures import append, delays, durable, restart, retention, space, stop
 
 FIGURES = {
     "append": append.run,
@@ -20,6 +20,7 @@ FIGURES = {
     "undecided": space.undecided,
     "restart": restart.run,
     "stop": stop.run,
+    "retention": retention.run,
 }
 
 if __name__ == "__main__":

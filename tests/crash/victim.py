@@ -44,7 +44,7 @@ POLICY = CheckPolicy(check_after_ms=3_600_000, checks_max=255, resend_window_ms=
 HOST = b"\x0a\x00\x00\x01\x00\x00\x2a\x9f"
 
 RELEASED_EVERY = 20
-RETAINED_EVERY = 150
+RETAINED_EVERY = 50
 _DUE_MAX = 100
 _PULLED_MAX = 200
 _PULLED_BYTES_MAX = 100_000
@@ -97,14 +97,15 @@ class Victim:
         if self._answered % RELEASED_EVERY == 0:
             self._start(self._release())
         if self._answered % RETAINED_EVERY == 0:
-            self._start(self._retain())
+            self._start(self.retain())
 
     async def _release(self) -> None:
         now_ms = self._clock.now_ms()
         rows = await self._writer.alone(lambda store: store.table.due(now_ms, _DUE_MAX))
         await self._writer.submit(c.Release(half_offsets=tuple(rows)))
 
-    async def _retain(self) -> None:
+    async def retain(self) -> None:
+        """Delete what is old."""
         await self._retaining.run()
 
 
@@ -115,6 +116,8 @@ async def run(store: Store, descriptors: list[int], plant: str) -> None:
     if plant == "forget_the_needed":
         forget_the_needed(store)
     victim = Victim(store, writer)
+    # Lives are short: what the last one left old goes first.
+    await victim.retain()
     served = [asyncio.create_task(victim.serve(descriptor)) for descriptor in descriptors]
     everything: list[asyncio.Future[Any]] = [*served, writer.failed]
     await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)

@@ -70,6 +70,8 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_disk_level",
         "escrowmq_clock_doubtful",
         "escrowmq_deletion_waits",
+        "escrowmq_retention_waits",
+        "escrowmq_undecided_bytes",
         "escrowmq_flush_seconds_bucket",
         "rocketmq_consumer_lag_latency_milliseconds",
         "escrowmq_ready",

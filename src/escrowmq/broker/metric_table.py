@@ -151,6 +151,10 @@ UNREACHABLE = _gauge(
 PARKED = _gauge("escrowmq_parked_transactions", "Transactions that wait for a person")
 PARKED_TOTAL = _counter("escrowmq_parked_total", "How often one was parked")
 RESUMED_TOTAL = _counter("escrowmq_resumed_total", "How often one was resumed")
+DROPPED_TOTAL = _counter(
+    "escrowmq_delayed_dropped_total",
+    "Messages whose topic was deleted before their time came: nobody will see them",
+)
 DECISIONS = _counter(
     "escrowmq_decisions_total",
     "Transactions decided, by the producer itself, its answer to a check, a verdict of the "
@@ -185,6 +189,29 @@ CLOCK_SYNCHRONIZED = _gauge(
 )
 DELETION_WAITS = _gauge(
     "escrowmq_deletion_waits", "1 while nothing is deleted for its age, because of the clock"
+)
+DISK_RESERVE = _gauge(
+    "escrowmq_disk_reserve_bytes", "Of the free bytes, those that the reserve holds"
+)
+RETENTION_WAITS = _gauge(
+    "escrowmq_retention_waits",
+    "1 for what retention waits for, else 0: room on the disk, decisions, permission to delete",
+    "reason",
+)
+RETENTION_MISSING = _gauge(
+    "escrowmq_retention_missing_bytes", "Room that retention waits for; 0 if it does not"
+)
+RETENTION_SEGMENTS = _counter(
+    "escrowmq_retention_segments_total", "Segments of the log that retention has deleted"
+)
+RETENTION_CARRIED = _counter(
+    "escrowmq_retention_carried_total", "Messages that retention has carried forward before that"
+)
+UNDECIDED_BYTES = _gauge(
+    "escrowmq_undecided_bytes", "Bytes of messages that are undecided, parked or not yet due"
+)
+RETENTION_BYTES = _gauge(
+    "escrowmq_retention_bytes", "The setting store.retention_bytes; 0 if there is no limit"
 )
 PIPELINE_AWAY = _gauge(
     "escrowmq_pipeline_away_seconds", "For how long the pipeline is missed; 0 if it is there"

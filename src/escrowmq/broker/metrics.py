@@ -28,6 +28,7 @@ from escrowmq.protocol.codes import (
     version_name,
 )
 from escrowmq.protocol.own import OwnCode
+from escrowmq.store.retirement import Waits
 from escrowmq.store.space import Level
 from escrowmq.store.undecided import held_back
 
@@ -185,6 +186,7 @@ def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.UNREACHABLE, one(told.undecided_without_producer)
     yield table.PARKED, one(told.parked)
     yield table.PARKED_TOTAL, one(counts.parked)
+    yield table.DROPPED_TOTAL, one(broker.store.dropped)
     yield table.RESUMED_TOTAL, one(counts.resumed)
     yield table.DECISIONS, sorted(counts.decisions.items())
     yield table.CONTRADICTIONS, one(told.contradictions)
@@ -206,6 +208,15 @@ def _of_store(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.CUT, one(vitals.found.cut_bytes)
     yield table.DISK_FREE, one(told.disk_free_bytes)
     yield table.DISK_LEVEL, one(int(store.space.level))
+    yield table.DISK_RESERVE, one(told.disk_reserve_bytes)
+    retaining = broker.retaining
+    reasons = [why for why in Waits if why]
+    yield table.RETENTION_WAITS, [((str(why),), int(why == retaining.waits)) for why in reasons]
+    yield table.RETENTION_MISSING, one(told.retention_missing_bytes)
+    yield table.RETENTION_SEGMENTS, one(retaining.segments_removed)
+    yield table.RETENTION_CARRIED, one(retaining.carried)
+    yield table.UNDECIDED_BYTES, one(told.undecided_bytes)
+    yield table.RETENTION_BYTES, one(told.retention_bytes)
 
 
 def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:
@@ -234,7 +245,7 @@ def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:
 def _of_topics(broker: Broker) -> Iterator[Family]:
     counts = broker.counts
     yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
-    yield table.GROUPS, one(len(broker.meta.groups))
+    yield table.GROUPS, one(len(broker.catalog.groups))
     topics = sorted(counts.topics.items())
     sizes = [
         ((topic, kind, _truth(is_system(topic))), size)
@@ -272,7 +283,7 @@ def _by_topic(broker: Broker, by_queue: Mapping[int, int]) -> Counter[str]:
     """Those of all queues of a topic, added up."""
     found: Counter[str] = Counter()
     for number, count in by_queue.items():
-        found[broker.store.queues[number].topic] += count
+        found[broker.store.core.names.named(number).topic] += count
     return found
 
 

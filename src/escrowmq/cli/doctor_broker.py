@@ -12,7 +12,14 @@ from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.doctor_data import free_finding
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.cli.lag import Lag, largest_lag
-from escrowmq.cli.status import disk_of, flushes_of, lag_of, pipeline_of
+from escrowmq.cli.status import (
+    disk_of,
+    exceeding_of,
+    flushes_of,
+    lag_of,
+    pipeline_of,
+    retention_of,
+)
 from escrowmq.model.errors import EscrowError
 
 if TYPE_CHECKING:
@@ -68,7 +75,9 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
         )
     yield _parked(told)
     yield _contradictions(told)
+    yield from _catalog(told)
     yield _disk(told)
+    yield _retention(told)
     yield _flushes(told)
     if lag.messages > LAG_LARGE:
         yield warning("lag", lag_of(lag), "are there enough consumers? escrowmq group show")
@@ -123,10 +132,32 @@ def _contradictions(told: StatusAnswer) -> Finding:
     )
 
 
+def _catalog(told: StatusAnswer) -> Iterator[Finding]:
+    if told.offsets_lost:
+        advice = "groups without an offset begin at the start of their queues; see recovery.md"
+        yield warning("consumer offsets", f"lost before this start: {told.offsets_lost}", advice)
+    if told.topics_found:
+        found = f"made of their queues alone: {told.topics_found}"
+        yield warning("topics", found, "compare their settings: escrowmq topic list")
+
+
 def _disk(told: StatusAnswer) -> Finding:
     if told.disk in {"", "all"}:
         return free_finding(told.disk_free_bytes) if told.disk else ok("disk space", "unknown")
     return problem("disk space", disk_of(told), "make room on the broker's disk")
+
+
+def _retention(told: StatusAnswer) -> Finding:
+    found = retention_of(told)
+    if told.retention == "waits_for_room":
+        advice = "make room on the broker's disk, or have undecided transactions settled"
+        return problem("retention", found, advice)
+    if exceeding_of(told) or told.retention.startswith("waits_for_"):
+        advice = "have undecided transactions settled; or raise store.retention_bytes"
+        if told.retention == "waits_for_permission":
+            advice = "see what the broker's log says of its clock"
+        return warning("retention", found, advice)
+    return ok("retention", found)
 
 
 def _flushes(told: StatusAnswer) -> Finding:

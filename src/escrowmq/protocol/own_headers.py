@@ -128,6 +128,10 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: The store's id and its epochs, each with its log offset, half offset and store time:
     #: `STORE/ID:LOG:HALF:TIME,…`.
     lineage: str = ""
+    #: Why consumer offsets were lost before this start; empty if they were not.  Topics of which
+    #: only queues were left, with commas between them.
+    offsets_lost: str = ""
+    topics_found: str = ""
     #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
     #: time, which is `nowMs`; below 0, behind.
     wall_ms: Int64 = 0
@@ -139,6 +143,16 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: Why nothing is deleted for its age (empty: it is), and for how long as far as that is known.
     deletion_waits: str = ""
     deletion_waits_ms: Int64 = 0
+    #: What deletes old messages: `idle`, `working`, `waits_for_room`, `waits_for_decisions` or
+    #: `waits_for_permission`; and how much room is missing.
+    retention: str = ""
+    retention_missing_bytes: Int64 = 0
+    #: Bytes of messages that are undecided, parked or not yet due, and the setting
+    #: `store.retention_bytes`, against which they do not count.
+    undecided_bytes: Int64 = 0
+    retention_bytes: Int64 = 0
+    #: Of the free bytes, those that the reserve holds.
+    disk_reserve_bytes: Int64 = 0
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):

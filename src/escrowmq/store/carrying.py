@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SLICE_BYTES_MAX = 1024 * 1024
 SLICE_WEIGHT_MAX = 1_024
-REQUEST_WEIGHT = 15
+REQUEST_WEIGHT = 31
 """A request weighs so much, and 1 for each of its rows: about what they cost."""
 
 PART_ROWS_MAX = 256

@@ -169,6 +169,11 @@ class KeyIndex:
                 found.update(run.find(key_hash, low, high, limit))
         return nlargest(limit, found)
 
+    @property
+    def unfiled_bytes(self) -> int:
+        """What a snapshot would write, about."""
+        return len(self._hashes) * ENTRY_BYTES
+
     def snapshot_due(self) -> bool:
         """Whether so much is in memory that a checkpoint should not wait any longer."""
         return len(self._hashes) >= self._limits.active_entries_max

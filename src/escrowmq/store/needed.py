@@ -1,9 +1,9 @@
 """Which half messages retention must carry forward, found a slice at a time.
 
 A look at every undecided row takes long when there are hundreds of thousands.  Each slice looks at
-one chunk, or at some thousand rows of the map, and others have their turn in between.  A row that
-was not needed at some time never is again, and rows move from chunks to the map only: a walk over
-the chunks first and the map second misses none.
+a chunk or some, or at some thousand rows of the map, and others have their turn in between.  A row
+that was not needed at some time never is again, and rows move from chunks to the map only: a walk
+over the chunks first and the map second misses none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from escrowmq.store.chunk import Chunk
     from escrowmq.store.state_table import StateTable
 
-SURVIVORS_SLICE = 4_096
-"""Rows of the map that one slice looks at."""
+CHUNKS_SLICE = 65_536
+"""Rows of chunks that one slice looks at, by the column; it looks at whole chunks."""
+
+SURVIVORS_SLICE = 2_048
+"""Rows of the map that one slice looks at, one by one."""
 
 #: A needed row: its number, the first row of its request and, in that one, how many the request
 #: has; where its bytes are, how many, and whether they were carried there.
@@ -50,10 +53,18 @@ class Needed(msgspec.Struct, frozen=True):
 
 def needed_below(table: StateTable, log_offset: int) -> Iterator[Needed]:
     """Needed rows whose bytes lie below this log offset, slice by slice."""
+    found: list[Rows] = []
+    looked = 0
     for base in list(table.chunks):
         chunk = table.chunks.get(base)
         if chunk is not None and chunk.needed:
-            yield Needed(_in_chunk(chunk, log_offset), table.end)
+            found.append(_in_chunk(chunk, log_offset))
+            looked += chunk.count
+        if looked >= CHUNKS_SLICE:
+            yield Needed(np.concatenate(found), table.end)
+            found, looked = [], 0
+    if found:
+        yield Needed(np.concatenate(found), table.end)
     numbers = list(table.survivors.rows)
     for at in range(0, len(numbers), SURVIVORS_SLICE):
         yield _in_map(table, numbers[at : at + SURVIVORS_SLICE], log_offset)

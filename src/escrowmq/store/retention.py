@@ -86,18 +86,24 @@ def next_step(steps: Steps, decisions: Sequence[Decision] | None) -> Step | None
         return None
 
 
+def do_step(store: Store, step: Step, now_ms: int) -> list[Decision]:
+    """Do a step at once; what came of it."""
+    if isinstance(step, Carrying):
+        decisions = [store.execute(command, now_ms) for command in step.commands]
+        store.sync()
+        return decisions
+    if isinstance(step, Aside):
+        step.work()
+    elif isinstance(step, Checkpointing):
+        store.checkpoint()
+    return []
+
+
 def retain(store: Store, now_ms: int) -> Removed:
     """Delete what retention allows.  Nothing may be gathered, unflushed or unpublished."""
     removed = Removed(log_start=store.log.start)
     steps = retirements(store, now_ms, removed)
     decisions: list[Decision] | None = None
     while (step := next_step(steps, decisions)) is not None:
-        decisions = []
-        if isinstance(step, Carrying):
-            decisions = [store.execute(command, now_ms) for command in step.commands]
-            store.sync()
-        elif isinstance(step, Aside):
-            step.work()
-        elif isinstance(step, Checkpointing):
-            store.checkpoint()
+        decisions = do_step(store, step, now_ms)
     return removed

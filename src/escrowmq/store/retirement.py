@@ -20,7 +20,7 @@ import msgspec
 from escrowmq.store.carrying import bytes_of, in_order, slices
 from escrowmq.store.commit_log import remove_segments
 from escrowmq.store.needed import SURVIVORS_SLICE, needed_below
-from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW
+from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW
 from escrowmq.transaction.commands import Carry, Decision
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from escrowmq.store.disk import Disk, File
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
+
+SORTED_HERE_MAX = 16_384
+"""Rows that are sorted on the loop; more are sorted aside."""
 
 NAMED_BYTES = 256
 """What a queue takes in two checkpoints."""
@@ -97,6 +100,8 @@ class Retirement:
         #: No survivor below this row is needed.
         self._needed_from = 0
         self._uses_reserve = False
+        #: What two checkpoints will write, about.
+        self._files_bytes = 0
 
     def steps(self) -> Steps:
         """All of them; without room, or by size alone in vain, none that deletes."""
@@ -132,18 +137,19 @@ class Retirement:
     def _survey(self, below: int) -> Surveying:
         """The needed rows whose bytes lie below."""
         table = self._store.table
-        found = []
+        found: list[Rows] = []
         self._needed_from = table.end
         for one in needed_below(table, below):
+            if found:
+                yield _PAUSE
             self._needed_from = min(self._needed_from, one.lowest)
             found.append(one.rows)
-            yield _PAUSE
-        sorted_rows: list[Rows] = []
-        if len(found) > 1:
-            yield Aside(lambda: sorted_rows.append(in_order(found)))
+        in_their_order: list[Rows] = []
+        if sum(map(len, found)) > SORTED_HERE_MAX:
+            yield Aside(lambda: in_their_order.append(in_order(found)))
         else:
-            sorted_rows.append(in_order(found))
-        return sorted_rows[0]
+            in_their_order.append(in_order(found))
+        return in_their_order[0]
 
     def _would_copy_again(self, needed: Rows, oldest: Segment) -> bool:
         """Whether size alone would have the same half messages copied again and again.
@@ -157,7 +163,8 @@ class Retirement:
     def _make_room(self, needed: Rows) -> Steps:
         """Begin only what there is room to end; the last room is what the reserve holds."""
         space = self._store.space
-        size = bytes_of(needed) + self._files_bytes()
+        self._files_bytes = _files_bytes(self._store)
+        size = bytes_of(needed) + self._files_bytes
         if not space.missing_bytes(size):
             return
         missing = space.missing_bytes(size, from_reserve=True)
@@ -172,7 +179,7 @@ class Retirement:
         store, removed = self._store, self._removed
         for one in slices(needed, store.last_at_ms):
             missing = store.space.missing_bytes(
-                one.bytes + self._files_bytes(), from_reserve=self._uses_reserve
+                one.bytes + self._files_bytes, from_reserve=self._uses_reserve
             )
             if missing:
                 self._wait_for_room(missing)
@@ -186,16 +193,6 @@ class Retirement:
         self._removed.waits = Waits.FOR_ROOM
         self._removed.missing_bytes = missing_bytes
 
-    def _files_bytes(self) -> int:
-        """What two checkpoints will write, about."""
-        store = self._store
-        chunks = store.table.chunks.values()
-        rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
-        # Entries of queues and keys take less than the log that they are about.
-        grown = store.log.end - store.checkpointed
-        survivors = 2 * SURVIVOR_ROW.itemsize * len(store.table.survivors.rows)
-        return rows * STATE_ROW.itemsize + survivors + grown + NAMED_BYTES * (1 + len(store.queues))
-
     # Deleting.
 
     def _forget(self) -> Steps:
@@ -203,7 +200,7 @@ class Retirement:
         store, below = self._store, self._below
         cut_at_ms = self._segment_of(below).first_at_ms
         bound_ms = cut_at_ms + store.copy_after_max_ms
-        queues, starts = list(store.queues), list[int]()
+        queues, starts = list(store.queues.values()), list[int]()
         yield Aside(lambda: _find_starts(queues, starts, below, bound_ms))
         for queue, start in zip(queues, starts, strict=True):
             queue.forget_below(start)
@@ -215,21 +212,37 @@ class Retirement:
         survivors = store.table.survivors
         rows = list(survivors.rows)
         for at in range(0, len(rows), SURVIVORS_SLICE):
+            if at:
+                yield _PAUSE
             survivors.forget(rows[at : at + SURVIVORS_SLICE], store.table.start, below)
-            yield _PAUSE
 
     def _remove(self) -> Steps:
         store, removed = self._store, self._removed
         segments = store.log.forget_below(self._below)
         removed.segments += len(segments)
         removed.log_start = store.log.start
-        queues = [queue for queue in store.queues if queue.may_have_forgotten_files]
+        queues = [queue for queue in store.queues.values() if queue.may_have_forgotten_files]
         paths: list[str] = []
         yield Aside(lambda: _remove_log(store.disk, segments, queues, paths))
-        files = store.open_files.release(paths)
-        yield Aside(lambda: _remove_queues(store.disk, paths, files))
+        if paths:
+            files = store.open_files.release(paths)
+            yield Aside(lambda: _remove_queues(store.disk, paths, files))
         for queue in queues:
             queue.note_files_gone()
+
+
+def _files_bytes(store: Store) -> int:
+    """What two checkpoints will write, about."""
+    chunks = store.table.chunks.values()
+    rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
+    entries = sum(queue.unfiled for queue in store.queues.values())
+    return (
+        rows * STATE_ROW.itemsize
+        + 2 * len(store.table.survivors.rows) * SURVIVOR_ROW.itemsize
+        + entries * QUEUE_ENTRY.itemsize
+        + store.keys.unfiled_bytes
+        + NAMED_BYTES * (1 + len(store.queues))
+    )
 
 
 def _find_starts(

@@ -22,7 +22,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
 
     from escrowmq.store.disk import Disk
 
@@ -63,17 +63,33 @@ class Survivor(msgspec.Struct, frozen=True):
     id_hash: int
 
 
-class SavedSurvivors(msgspec.Struct, frozen=True):
-    """All rows that outlived their chunks, as of one moment."""
+class SavedSurvivors:
+    """All rows that outlived their chunks, as of the moment when this was made.
 
-    #: By half offset.
-    rows: dict[int, Half]
-    id_hashes: dict[int, int]
+    To copy them then would hold everybody up.  So they are copied when they are written, maybe in
+    another thread, and what has changed since is taken back.
+    """
 
-    def __iter__(self) -> Iterator[Survivor]:
-        """One after the other."""
-        for row, half in self.rows.items():
-            yield Survivor(half, self.id_hashes[row])
+    def __init__(self, live: Mapping[int, Half], id_hashes: Mapping[int, int]) -> None:
+        self._live = live
+        self._id_hashes = id_hashes
+        #: What rows that have changed since were before; None if they were not there.
+        self.before: dict[int, Half | None] = {}
+
+    def note(self, row: int, half: Half | None) -> None:
+        """A row is about to change; this is what it is."""
+        self.before.setdefault(row, half)
+
+    def survivors(self) -> list[Survivor]:
+        """Every row."""
+        # Each of these copies is made in one step, and in this order: what changes between the two
+        # is in the second one.
+        rows, before = dict(self._live), dict(self.before)
+        rows.update((row, half) for row, half in before.items() if half is not None)
+        later = {row for row, half in before.items() if half is None}
+        return [
+            Survivor(half, self._id_hashes[row]) for row, half in rows.items() if row not in later
+        ]
 
 
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +217,11 @@ class StateFiles:
             by_base[base] = new
         if snapshot.survivors is not None:
             self.survivors_generation += 1
-            self.survivors_count = len(snapshot.survivors.rows)
-            if self.survivors_count:
+            survivors = snapshot.survivors.survivors()
+            self.survivors_count = len(survivors)
+            if survivors:
                 self._write(
-                    survivors_name(self.survivors_generation),
-                    sealed(_survivor_rows(snapshot.survivors)),
+                    survivors_name(self.survivors_generation), sealed(_survivor_rows(survivors))
                 )
         self._disk.flush_directory(DIRECTORY)
         self.chunks = [by_base[base] for base in sorted(by_base)]
@@ -247,13 +263,12 @@ class StateFiles:
                 self._disk.remove(f"{DIRECTORY}/{name}")
 
 
-def _survivor_rows(survivors: SavedSurvivors) -> Rows:
-    halves = survivors.rows.values()
-    rows = np.zeros(len(halves), dtype=SURVIVOR_ROW)
+def _survivor_rows(survivors: list[Survivor]) -> Rows:
+    rows = np.zeros(len(survivors), dtype=SURVIVOR_ROW)
     for name in _FIELDS:
-        rows[name] = [getattr(half, name) for half in halves]
-    rows["half_offset"] = list(survivors.rows)
-    rows["id_hash"] = [survivors.id_hashes[row] for row in survivors.rows]
+        rows[name] = [getattr(survivor.half, name) for survivor in survivors]
+    rows["half_offset"] = [survivor.half.half_offset for survivor in survivors]
+    rows["id_hash"] = [survivor.id_hash for survivor in survivors]
     return rows
 
 

@@ -30,6 +30,8 @@ class Survivors:
         #: When committed rows become visible, and their half offsets; some may be outdated.
         self._releases: list[tuple[int, int]] = []
         self._are_releases_sorted = True
+        #: What a checkpoint is writing, if one is.
+        self._saving: SavedSurvivors | None = None
         #: Stored bytes of the rows that are needed.
         self.needed_bytes = 0
         #: No check came due since the last look, nor does one before this; maybe not even then.
@@ -56,6 +58,8 @@ class Survivors:
             self.needed_bytes -= known.size
         if half.is_needed:
             self.needed_bytes += half.size
+        if self._saving is not None:
+            self._saving.note(half.half_offset, known)
         self.rows[half.half_offset] = half
         self._expect(half)
         self.has_changed = True
@@ -116,6 +120,7 @@ class Survivors:
         ]
         if not gone:
             return
+        assert self._saving is None, "no row goes while all are saved"
         self._order = None
         self.has_changed = True
         by_hash: dict[int, set[int]] = {}
@@ -136,8 +141,12 @@ class Survivors:
         if not self.has_changed:
             return None
         self.has_changed = False
-        # Rows are replaced, never changed: a copy of the maps is a copy of all.
-        return SavedSurvivors(dict(self.rows), dict(self._hash_by_row))
+        self._saving = SavedSurvivors(self.rows, self._hash_by_row)
+        return self._saving
+
+    def saved(self) -> None:
+        """A file has what was to be saved."""
+        self._saving = None
 
     def load(self, saved: Iterable[Survivor]) -> None:
         """Take them from a file."""
