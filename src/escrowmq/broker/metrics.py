@@ -186,6 +186,7 @@ def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.UNREACHABLE, one(told.undecided_without_producer)
     yield table.PARKED, one(told.parked)
     yield table.PARKED_TOTAL, one(counts.parked)
+    yield table.DROPPED_TOTAL, one(broker.store.dropped)
     yield table.RESUMED_TOTAL, one(counts.resumed)
     yield table.DECISIONS, sorted(counts.decisions.items())
     yield table.CONTRADICTIONS, one(told.contradictions)
@@ -244,7 +245,7 @@ def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:
 def _of_topics(broker: Broker) -> Iterator[Family]:
     counts = broker.counts
     yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
-    yield table.GROUPS, one(len(broker.meta.groups))
+    yield table.GROUPS, one(len(broker.catalog.groups))
     topics = sorted(counts.topics.items())
     sizes = [
         ((topic, kind, _truth(is_system(topic))), size)
@@ -282,7 +283,7 @@ def _by_topic(broker: Broker, by_queue: Mapping[int, int]) -> Counter[str]:
     """Those of all queues of a topic, added up."""
     found: Counter[str] = Counter()
     for number, count in by_queue.items():
-        found[broker.store.queues[number].topic] += count
+        found[broker.store.core.names.named(number).topic] += count
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,10 @@ from escrowmq.broker.own_writing import resolution_of
 from escrowmq.model.clock import GAP_MS
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from escrowmq.transaction.commands import Decision, End, Resume, Settled
+from escrowmq.transaction.commands import Cataloged, Decision, End, Resume, Settled
 from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_hand_headers import (
         ByHandHeader,
         ConfirmClockHeader,
+        DeleteTopicHeader,
         SettleHeader,
     )
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
@@ -57,6 +55,7 @@ class OwnAdmin:
                 {
                     OwnCode.SETTLE: self.settle,
                     OwnCode.RESUME: self.resume,
+                    OwnCode.DELETE_TOPIC: self.delete_topic,
                     OwnCode.CONFIRM_CLOCK: self.confirm_clock,
                 },
             ),
@@ -66,7 +65,7 @@ class OwnAdmin:
         """Every topic."""
         topics = {topic.name: topic for topic in self._broker.topics.all()}
         names, cursor = key_cursor(keys_after(topics, call.header.cursor, str), call.limit())
-        mine = self._broker.meta.topics
+        mine = self._broker.catalog.topics
         call.answer_rows(
             (
                 (
@@ -90,7 +89,7 @@ class OwnAdmin:
         for name in clients.producer_groups():
             for client in clients.producers(name):
                 members[name, PRODUCER, client.client_id] = client
-        for name in {*self._broker.meta.groups, *clients.consumer_groups()}:
+        for name in {*self._broker.catalog.groups, *clients.consumer_groups()}:
             group = clients.consumers(name)
             if group is None:
                 members[name, CONSUMER, ""] = None
@@ -123,24 +122,37 @@ class OwnAdmin:
         call.answer_rows(map(told, keys), cursor=cursor)
 
     def copy_meta(self, call: Call[OwnHeader]) -> None:
-        """Copy the small tables, for a backup, in a thread of its own."""
-        broker, connection = self._broker, call.request.connection
-        broker.meta.flush_offsets()
-        log_end = broker.store.settled
-        connection.owe()
+        """Copy the small tables, for a backup."""
+        writing, request = self._broker.meta_writing, call.request
 
-        def copied(copying: asyncio.Future[Path]) -> None:
-            connection.settle()
-            try:
-                path = copying.result().absolute()
-                call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
-            except Exception as error:  # noqa: BLE001 - as for any other request
-                call.request.decline(error)
+        async def copy() -> None:
+            path, log_end = await writing.copy()
+            path = path.absolute()
+            request.connection.settle()
+            call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
 
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, broker.meta.copy_file).add_done_callback(copied)
+        def failed(error: BaseException) -> None:
+            request.connection.settle()
+            request.decline(error)
+
+        request.connection.owe()
+        writing.soon(copy(), lambda: None, failed)
 
     # By hand.
+
+    def delete_topic(self, call: Call[DeleteTopicHeader]) -> None:
+        """Delete a topic, by force if need be."""
+        header = call.header
+        command = self._broker.topics.remove(header.topic, by=header.by, is_forced=header.is_forced)
+
+        def removed(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Cataloged)
+            call.answer(
+                is_deleted=reply.is_changed, undecided=reply.undecided, waiting=reply.waiting
+            )
+
+        self._broker.submit(call.request, command, removed)
 
     def settle(self, call: Call[SettleHeader]) -> None:
         """Decide a transaction, whatever its producer may say later."""

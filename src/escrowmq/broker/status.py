@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.broker.background import Background, Failed
+from escrowmq.broker.catalog_opening import CatalogFound
 from escrowmq.store.standing import standing
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Vitals:
     #: How long the store took to recover, and what it found.
     recovery_s: float
     found: Found
+    #: What was made anew of topics, groups and offsets.
+    catalog: CatalogFound
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: For what there is room on the disk, and how much of it.
     disk: str
     disk_free_bytes: int
+    #: What was made anew at the start: why consumer offsets are lost, where a damaged meta.db is
+    #: now, topics of which only queues were left.
+    catalog: CatalogFound
     #: Of these, what the reserve holds: 0 if it had to be released, or cannot be made yet.
     disk_reserve_bytes: int
     #: What deletes old messages: `idle`, `working`, or what it waits for: `waits_for_room`,
@@ -158,6 +164,7 @@ def status(broker: Broker) -> Status:
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
+        catalog=vitals.catalog,
         disk_reserve_bytes=store.space.reserve.held,
         retention=broker.retaining.state,
         retention_missing_bytes=broker.retaining.missing_bytes,

@@ -128,6 +128,10 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: The store's id and its epochs, each with its log offset, half offset and store time:
     #: `STORE/ID:LOG:HALF:TIME,…`.
     lineage: str = ""
+    #: Why consumer offsets were lost before this start; empty if they were not.  Topics of which
+    #: only queues were left, with commas between them.
+    offsets_lost: str = ""
+    topics_found: str = ""
     #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
     #: time, which is `nowMs`; below 0, behind.
     wall_ms: Int64 = 0

@@ -18,6 +18,7 @@ from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
+from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 
@@ -50,9 +51,10 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     survivors_count: int
     #: The key index's files.
     key_runs: list[str]
-    #: By queue number: start and end.
+    #: Start and end of each queue, in the order of their names.
     queue_bounds: list[tuple[int, int]]
-    #: Every name that the log has given, in the order of the numbers.
+    #: Every name that the log has given, in the order of the numbers; not those of queues that are
+    #: gone.
     queues: list[NamedQueue]
     origins: list[NamedOrigin]
     #: By head: undecided transactions of several requests.
@@ -71,6 +73,16 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     lost: list[tuple[int, int]] = []
     #: The epochs of the store's lineage; none in a checkpoint of format version 1.
     epochs: list[Epoch] = []
+    #: The next number of a queue; -1 in a checkpoint of a version that never forgot one.
+    queues_end: int = -1
+    #: Deleted queues that have something undecided, or waiting, in them.
+    deleted_queues: list[NamedQueue] = []
+    #: Topics, consumer groups and settings.
+    catalog: SavedCatalog = SavedCatalog()
+    #: Files of deleted queues that may still be there.
+    garbage: list[str] = []
+    #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
+    meta_at: int = -1
     #: What happened to store time last, and the last time that is known by the boot clock.
     time_moved: TimeMoved | None = None
     anchor: Anchor | None = None
@@ -80,6 +92,11 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
         """The same, with the files that hold it."""
         return msgspec.structs.replace(self, **files)
+
+    @property
+    def next_queue(self) -> int:
+        """The next number of a queue."""
+        return len(self.queues) if self.queues_end < 0 else self.queues_end
 
     def state_files(self) -> list[str]:
         """Names of the state table's files that it counts on."""

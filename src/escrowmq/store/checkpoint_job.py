@@ -36,7 +36,11 @@ class CheckpointJob:
         self._named: list[Checkpoint] = []
         self._garbage: list[Run] = []
         self._unflushed = store.log.unflushed()
-        self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
+        queues = [store.queues[number] for number in store.core.names.queues]
+        self._tails = [tail for queue in queues if (tail := queue.tail()) is not None]
+        #: Files of queues that went with their topic.  Once this is saved no checkpoint that counts
+        #: names them: if it is damaged the one before it is used, but none of the files of that.
+        self._removed = list(store.garbage)
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
         has_room = store.space.allows_files(store.keys.merge_bytes())
@@ -54,8 +58,13 @@ class CheckpointJob:
             survivors_generation=0,
             survivors_count=0,
             key_runs=[],
-            queue_bounds=[(queue.start, queue.end) for queue in store.queues],
-            queues=list(core.names.queues),
+            queue_bounds=[(queue.start, queue.end) for queue in queues],
+            queues=list(core.names.queues.values()),
+            queues_end=core.names.queues_end,
+            deleted_queues=list(core.names.deleted.values()),
+            catalog=core.catalog.saved(),
+            garbage=list(store.garbage),
+            meta_at=store.meta_at,
             origins=list(core.names.origins),
             parts={
                 head: Parts(list(parts.ranges), parts.messages, parts.bytes)
@@ -121,9 +130,13 @@ class CheckpointJob:
         save(disk, self._checkpoint)
         self._store.table.files.collect({name for one in self._named for name in one.state_files()})
         remove_runs(disk, self._garbage)
+        for path in self._removed:
+            disk.remove(path)
 
     def finish(self) -> None:
         """Replays start here from now on."""
         assert self._checkpoint is not None, "it is not sealed"
+        for path in self._removed:
+            del self._store.garbage[path]
         self._store.previous = self._checkpoint
         self._store.checkpointed = self._checkpoint.log_end

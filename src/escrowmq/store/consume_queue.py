@@ -67,12 +67,21 @@ class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
     def __init__(
-        self, disk: Disk, files: OpenFiles, number: int, topic: str, queue_id: int
+        self,
+        disk: Disk,
+        files: OpenFiles,
+        number: int,
+        topic: str,
+        queue_id: int,
+        *,
+        is_new: bool = False,
     ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: Whether earlier releases cannot have made it.
+        self._is_new = is_new
         #: How the paths of its files begin.
         self.prefix = files_of(number)
         self.start = 0
@@ -87,6 +96,8 @@ class ConsumeQueue:
         self._crcs = array("I")
         #: Files below this entry are deleted; -1 until somebody has looked.
         self._files_start = -1
+        #: Whether files may be left of it, also of a process that ended before they counted.
+        self.may_have_files = False
 
     def _path(self, entry: int) -> str:
         return path_of(self.prefix, entry)
@@ -94,8 +105,10 @@ class ConsumeQueue:
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
-        if end > start:
+        self.may_have_files = True
+        if end > start and not self._is_new:
             self.prefix = found_files(self._disk, self.prefix, self.topic, self.queue_id, end - 1)
+        if end > start:
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -243,6 +256,7 @@ class ConsumeQueue:
     def tail(self) -> Tail | None:
         """What is not in files yet."""
         count = len(self._sizes)
+        self.may_have_files = self.may_have_files or count > 0
         return Tail(self, self.filed, count) if count else None
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
@@ -327,6 +341,12 @@ class ConsumeQueue:
             base -= FILE_ENTRIES
             paths.append(self._path(base))
         return paths[::-1]
+
+    def paths(self) -> list[str]:
+        """All files that it may have."""
+        first = self.start - self.start % FILE_ENTRIES
+        entries = range(first, self.end + 1, FILE_ENTRIES)
+        return [*self.forgotten_files(), *map(self._path, entries)]
 
     def note_files_gone(self) -> None:
         """All of them are deleted."""

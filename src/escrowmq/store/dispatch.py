@@ -17,6 +17,7 @@ from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.entries import columns_of, columns_of_each, entry_of
 from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
+    NOWHERE,
     BatchDecided,
     Decided,
     DecidedMany,
@@ -139,6 +140,9 @@ class Dispatcher:
         return entry if entry.size else Entry(where.frame, where.at_ms, 0, 0, 0)
 
     def _released(self, record: Released, where: Where) -> None:
+        if NOWHERE in record.queue_offsets[:1]:
+            # All of them went with their topic.
+            return
         if not self._lost.ranges:
             rows = np.array(record.rows, dtype=np.int64)
             columns, _ = columns_of_each(self._table, rows, where.at_ms, gone_at=where.frame)

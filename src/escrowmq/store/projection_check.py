@@ -66,7 +66,7 @@ class ProjectionCheck:
     def _queue(self, named: NamedQueue, start: int, end: int) -> None:
         offset = start
         prefix = queue_files.files_of(named.id)
-        if start < end:
+        if start < end and not named.incarnation:
             prefix = queue_files.found_files(
                 self._disk, prefix, named.topic, named.queue_id, end - 1
             )

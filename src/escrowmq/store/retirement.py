@@ -200,7 +200,7 @@ class Retirement:
         store, below = self._store, self._below
         cut_at_ms = self._segment_of(below).first_at_ms
         bound_ms = cut_at_ms + store.copy_after_max_ms
-        queues, starts = list(store.queues), list[int]()
+        queues, starts = list(store.queues.values()), list[int]()
         yield Aside(lambda: _find_starts(queues, starts, below, bound_ms))
         for queue, start in zip(queues, starts, strict=True):
             queue.forget_below(start)
@@ -221,7 +221,7 @@ class Retirement:
         segments = store.log.forget_below(self._below)
         removed.segments += len(segments)
         removed.log_start = store.log.start
-        queues = [queue for queue in store.queues if queue.may_have_forgotten_files]
+        queues = [queue for queue in store.queues.values() if queue.may_have_forgotten_files]
         paths: list[str] = []
         yield Aside(lambda: _remove_log(store.disk, segments, queues, paths))
         if paths:
@@ -235,7 +235,7 @@ def _files_bytes(store: Store) -> int:
     """What two checkpoints will write, about."""
     chunks = store.table.chunks.values()
     rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
-    entries = sum(queue.unfiled for queue in store.queues)
+    entries = sum(queue.unfiled for queue in store.queues.values())
     return (
         rows * STATE_ROW.itemsize
         + 2 * len(store.table.survivors.rows) * SURVIVOR_ROW.itemsize

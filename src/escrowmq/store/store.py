@@ -24,8 +24,10 @@ from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
 from escrowmq.store.queue_files import OpenFiles
+from escrowmq.store.shown import Shown
 from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Appended,
     Carry,
@@ -36,11 +38,14 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.records import (
+    CATALOG_RECORDS,
+    NOWHERE,
     Lost,
     Moved,
     NamedQueue,
     Parked,
     Prepared,
+    Released,
     Scheduled,
     Stored,
 )
@@ -60,6 +65,10 @@ if TYPE_CHECKING:
 
 UNFILED_OPS_MAX = 1024 * 1024
 """Decisions that wait for a checkpoint; written by the thousand, they take little of the log."""
+
+
+_SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
+"""Records that do more than change rows and queues."""
 
 
 class Store:
@@ -100,8 +109,19 @@ class Store:
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         self.space = Space(disk, config.free_bytes_min)
-        #: By queue number.
-        self.queues: list[ConsumeQueue] = []
+        #: By queue number, those that are there.
+        self.queues: dict[int, ConsumeQueue] = {}
+        #: Topics, groups and settings, as far as they are durable; the core is ahead of it.
+        self.catalog = Catalog()
+        self._shown = Shown(self.catalog, self.queues, self.open_files)
+        #: Files of queues that are gone.
+        self.garbage = self._shown.garbage
+        #: Up to which log offset meta.db has been written.
+        self.meta_at = -1
+        #: Messages of deleted topics that were dropped when their time came, since the start.
+        self.dropped = 0
+        #: Whether files may be there that no checkpoint has named.
+        self.is_recovered = False
         self._is_fsync = config.durability == "fsync"
         self.parkings = Parkings()
         #: Below this everything may be shown: it is as durable as was asked for.
@@ -169,28 +189,53 @@ class Store:
     def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
         """Apply a frame's records: live, and again after a crash."""
         for record in records:
-            if type(record) is Lost:
-                self._lose(record, where)
-            self.core.apply(record, where)
-            if type(record) is NamedQueue:
-                self._name_queue(record)
-            elif type(record) is Parked:
-                ranges = self.core.ranges_of(record.head)
-                self.parkings.add(where.frame, sum(count for _, count in ranges))
+            if type(record) in _SPECIAL:
+                self._apply_special(record, where)
             else:
+                self.core.apply(record, where)
                 self.dispatcher.dispatch(record, where)
+
+    def _apply_special(self, record: Record, where: Where) -> None:
+        if isinstance(record, Lost):
+            self._lose(record, where)
+        self.core.apply(record, where)
+        if isinstance(record, NamedQueue):
+            self._name_queue(record)
+            self._shown.later(record, where)
+        elif isinstance(record, Parked):
+            ranges = self.core.ranges_of(record.head)
+            self.parkings.add(where.frame, sum(count for _, count in ranges))
+        elif isinstance(record, Released | Lost):
+            if isinstance(record, Released):
+                self.dropped += record.queue_offsets.count(NOWHERE)
+            self.dispatcher.dispatch(record, where)
+        else:
+            self._shown.later(record, where)
 
     def _lose(self, record: Lost, where: Where) -> None:
         self.lost.add(where.frame, where.frame + record.length)
         self.table.skip_to(record.rows_end, where)
         for queue, end in record.queue_ends:
-            self.dispatcher.skip(queue, self.core.queue_ends[queue], end, where)
+            known = self.core.queue_ends.get(queue)
+            if known is not None:
+                self.dispatcher.skip(queue, known, end, where)
 
     def _name_queue(self, record: NamedQueue) -> None:
-        if record.id == len(self.queues):
-            self.queues.append(
-                ConsumeQueue(self.disk, self.open_files, record.id, record.topic, record.queue_id)
+        # One that is deleted later on in a log that is replayed is not there.
+        if record.id in self.core.names.queues and record.id not in self.queues:
+            self.queues[record.id] = queue = ConsumeQueue(
+                self.disk,
+                self.open_files,
+                record.id,
+                record.topic,
+                record.queue_id,
+                is_new=record.incarnation > 0,
             )
+            queue.may_have_files = not self.is_recovered
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if anything was ever sent to it."""
+        return self._shown.queue(topic, queue_id)
 
     def _frame_of_one(
         self, decision: Decision, record: Prepared, place: tuple[int, int, int]
@@ -271,13 +316,18 @@ class Store:
             # A batch is on its way, and what waits may be part of it.
             return grown
         self.settled_rows = self.table.end
+        self._shown.show()
         queues = self.queues
-        for queue, first, entries in self.dispatcher.take():
+        for number, first, entries in self.dispatcher.take():
+            queue = queues.get(number)
+            if queue is None:
+                # Its topic was deleted meanwhile.
+                continue
             if isinstance(entries, Entry):
-                queues[queue].append(first, entries)
+                queue.append(first, entries)
             else:
-                queues[queue].extend(first, entries)
-            grown.add(queue)
+                queue.extend(first, entries)
+            grown.add(number)
         return grown
 
     def sync(self) -> None:

@@ -14,7 +14,16 @@ import numpy as np
 
 from escrowmq.transaction.commands import Carry, CarryAlone, Decision, Release
 from escrowmq.transaction.giving import give_each
-from escrowmq.transaction.records import NEVER, PLAIN, UNNUMBERED, Moved, MovedRow, Placed, Released
+from escrowmq.transaction.records import (
+    NEVER,
+    NOWHERE,
+    PLAIN,
+    UNNUMBERED,
+    Moved,
+    MovedRow,
+    Placed,
+    Released,
+)
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX, Half
 
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Numbers
 
 
 def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
@@ -68,8 +78,13 @@ def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decisi
 
 
 def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
+    # What waits for its time in a topic that was deleted waits no more.
+    gone = [half for half in halves if is_waiting_in_deleted(core, half)]
+    dropped = _dropped([half.half_offset for half in gone], [half.queue for half in gone])
+    if gone:
+        halves = [half for half in halves if not is_waiting_in_deleted(core, half)]
     if not halves:
-        return Decision()
+        return Decision(records=dropped)
     moved = Moved(
         rows=[moved_row(core, half) for half in halves],
         placed=Placed(
@@ -80,7 +95,25 @@ def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
         ),
         since_ms=since_ms,
     )
-    return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
+    return Decision(records=(*dropped, moved), copies=tuple(half.half_offset for half in halves))
+
+
+def is_waiting_in_deleted(core: Transactions, half: Half) -> bool:
+    """Whether it waits for its time in a queue that went with its topic."""
+    return half.state is State.COMMITTED and half.queue not in core.queue_ends
+
+
+def _are_deleted(core: Transactions, queues: Numbers) -> Numbers:
+    """Which of these queues went with their topic."""
+    if not core.names.lacks_queues:
+        return np.zeros(len(queues), dtype=np.bool_)
+    gone = set(np.unique(queues).tolist()) - core.queue_ends.keys()
+    return np.isin(queues, list(gone))
+
+
+def _dropped(rows: list[int], queues: list[int]) -> tuple[Released, ...]:
+    """The record that these will never be visible, if there are any: their topic was deleted."""
+    return (Released(rows, queues, [NOWHERE] * len(rows)),) if rows else ()
 
 
 def _rows_of(core: Transactions, first: int) -> range:
@@ -129,8 +162,11 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     # In the order of their times, so that a queue shows them as they were meant.
     order = np.lexsort((rows, held.next_at_ms))
     order = order[is_due[order]]
+    is_deleted = _are_deleted(core, held.queue[order])
+    dropped = _dropped(rows[order[is_deleted]].tolist(), held.queue[order[is_deleted]].tolist())
+    order = order[~is_deleted]
     if not len(order):
-        return Decision()
+        return Decision(records=dropped)
     queues = held.queue[order].tolist()
     released = Released(
         rows=rows[order].tolist(), queues=queues, queue_offsets=give_each(core, queues)
@@ -140,7 +176,9 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     stale = [half for half in old if is_stale(core, half, now_ms)]
     alone = [half.half_offset for half in stale if is_alone(half)]
     requests = dict.fromkeys(half.first for half in stale if not is_alone(half))
-    return Decision(records=(released,), carries=tuple(requests), carries_alone=tuple(alone))
+    return Decision(
+        records=(*dropped, released), carries=tuple(requests), carries_alone=tuple(alone)
+    )
 
 
 def is_alone(half: Half) -> bool:

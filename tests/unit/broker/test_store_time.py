@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +66,9 @@ class World:
         """What it wants on record is on record."""
         if move is not None:
             self.records.append(
-                TimeMoved(move.from_ms, move.to_ms, move.why, move.by, move.boot_ms, move.boot_id)
+                msgspec.convert(
+                    [TimeMoved.__struct_config__.tag, *msgspec.structs.astuple(move)], TimeMoved
+                )
             )
             self.time.moved(self.records[-1], self.boot_ms)
 
@@ -315,6 +318,32 @@ def test_a_restart_does_not_count_the_time_behind_again() -> None:
     assert world.deletes_before(3 * DAY) >= stored_at_ms
 
 
+def test_a_machine_that_is_off_every_day_still_deletes_what_is_old() -> None:
+    world = World(synchronized=True)
+    world.jumps(TEN_YEARS)
+    world.passes(2 * HOUR)
+    stored_at_ms = world.now_ms
+    world.jumps(-TEN_YEARS)
+    for _ in range(3):
+        world.passes(DAY)
+        # Off for an hour, which only the wall clock knows.
+        world.wall_ms += HOUR
+        world.starts_again()
+        assert world.looks() is not None
+    assert world.time.gap is Gap.BEHIND
+    assert world.deletes_before(3 * DAY) >= stored_at_ms
+
+
+def test_further_back_is_a_new_doubt() -> None:
+    world = World(synchronized=True)
+    world.jumps(-HOUR)
+    world.passes(3 * DAY)
+    stored_at_ms = world.now_ms
+    assert world.deletes_before(3 * DAY) == stored_at_ms - 3 * DAY
+    world.jumps(-DAY)
+    assert world.deletes_before(3 * DAY) == stored_at_ms - 3 * DAY - DAY - HOUR
+
+
 def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
     world = World()
     world.jumps(-DAY)
@@ -327,7 +356,9 @@ def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
     world.starts_again()
     world.looks()
     assert not world.time.is_doubtful
-    # Another gap is news.
+    # So is a smaller gap, and a larger one is news.
+    world.jumps(HOUR)
+    assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
     world.jumps(-DAY)
     assert world.time.is_doubtful
 

@@ -11,8 +11,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
+from escrowmq.model.catalog import Topic
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header, read_fields
 from escrowmq.protocol.ids import format_address
@@ -21,6 +24,7 @@ from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader
 from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.reader import Status
+from escrowmq.testing.calls import accepted
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 
@@ -29,6 +33,14 @@ T0 = 1_700_000_000_000
 #: An eighth of it is a file of each broker.
 FREE_BYTES_MIN = 1024 * 1024
 LOOPBACK = BrokerConfig(port=0, name_port=0)
+
+
+async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) -> None:
+    """Make a topic, or change it."""
+    broker = server.broker
+    counts = {"read_queue_count": queues, "write_queue_count": queues}
+    topic = msgspec.convert({"name": name, **counts, **fields}, Topic)
+    accepted(await broker.writer.submit(broker.topics.put(topic)))
 
 
 #: Those that no test has hung up.

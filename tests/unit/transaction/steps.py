@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from escrowmq.model.catalog import Topic
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import (
     Append,
@@ -17,9 +18,12 @@ from escrowmq.transaction.commands import (
     Command,
     DecideBatch,
     End,
+    MarkCatalog,
     Park,
     Prepare,
+    PutTopic,
     Release,
+    RemoveTopic,
     Resume,
     Verdict,
     VerdictKind,
@@ -119,6 +123,10 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     ),
     st.builds(Release, half_offsets=st.lists(ROWS, max_size=2).map(tuple)),
     st.builds(Carry, first=ROWS),
+    # The topic of all messages goes and comes, at first in a log that does not keep topics.
+    st.builds(RemoveTopic, name=st.just("orders"), by=BY, is_forced=st.booleans()),
+    st.builds(PutTopic, topic=st.just(Topic(name="orders"))),
+    st.builds(MarkCatalog, mark=st.sampled_from(["kept", "offsets_lost"])),
     st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS])),
 )
 

@@ -19,13 +19,12 @@ from escrowmq.pipeline.source.queues import patiently
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import ArrowAnswer
 from escrowmq.protocol.own_headers import LogRangeHeader
-from escrowmq.protocol.own_log import ReadLogHeader
+from escrowmq.protocol.own_log import NameRow, ReadLogHeader
 from escrowmq.store.log_sweep import lone_stretch
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.protocol.own_log import NameRow
     from escrowmq.store.log_sweep import Swept
 
 #: One for each event of a kind; none if the kind has none.
@@ -76,6 +75,9 @@ class Names:
         if any(key not in self._known for key in wanted):
             rows = patiently(self._listed, self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
+            for key in wanted:
+                # A queue goes with its topic.
+                self._known.setdefault(key, NameRow(*key, name="", queue_id=None, ledger=None))
         return [self._known[key] for key in wanted]
 
     def _listed(self) -> list[NameRow]:
@@ -138,7 +140,7 @@ def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.A
     """Topics and queue ids."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("queue", seen)
-    topics = pa.array([row.name for row in rows], pa.string())
+    topics = pa.array([row.name or None for row in rows], pa.string())
     queue_ids = pa.array([row.queue_id for row in rows], pa.int32())
     return topics.take(pa.array(places)), queue_ids.take(pa.array(places))
 
