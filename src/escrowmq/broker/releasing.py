@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SLICE_ROWS_MAX = 2_048
 """Messages that one slice makes visible: about 5 ms of work."""
 
-COPY_COST = 5
+COPY_COST = 8
 """A message that must be copied takes as long as this many that need not be."""
 
 COPIED_REQUEST_COST = 16
