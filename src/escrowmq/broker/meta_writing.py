@@ -43,11 +43,11 @@ class MetaWriting:
 
     async def copy(self) -> tuple[Path, int]:
         """Write a copy beside the file; where that is, and which log offset it stands at."""
-        async with self._turn:
-            await self._write()
-            standing = self._store.settled
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._meta.copy), standing
+        standing = self._store.settled
+        await self.write()
+        # Beside the thread that writes, which goes on; a stop ends it.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._meta.copy_file), standing
 
     def soon(
         self,

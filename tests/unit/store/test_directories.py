@@ -48,7 +48,7 @@ def test_topics_whose_names_differ_in_case_alone_stay_apart(tmp_path: Path) -> N
 def with_names_of_before(driver: Driver, root: Path) -> None:
     """Lay the queues out as earlier releases did: by topic and queue."""
     driver.store.close()
-    for queue in driver.store.queues:
+    for queue in driver.store.queues.values():
         old = root / "consumequeue" / queue.topic / str(queue.queue_id)
         old.mkdir(parents=True)
         (root / f"{queue.prefix}{FILE}").rename(old / FILE)
@@ -99,7 +99,7 @@ def test_mixed_directories_of_a_file_system_without_case_are_made_anew(tmp_path:
     # All three wrote into one directory; which one was last is anybody's guess.
     mixed = tmp_path / "consumequeue/orders/0"
     mixed.mkdir(parents=True)
-    for queue in driver.store.queues:
+    for queue in driver.store.queues.values():
         (tmp_path / f"{queue.prefix}{FILE}").replace(mixed / FILE)
     after = Driver(FoldingDisk(tmp_path), clock=driver.clock)
     assert "missing" in after.found.rebuilt_because

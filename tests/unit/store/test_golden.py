@@ -13,7 +13,7 @@ from escrowmq.store.commit_log import CommitLog, read_frames
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.format import read_or_make
 from escrowmq.store.tail import open_segments
-from escrowmq.transaction.records import Answered, Began, Record, TimeMoved
+from escrowmq.transaction.records import Answered, Began, Record
 from tests.golden.make_v1 import EXPECTED, STORE
 from tests.golden.summary import summary
 from tests.unit.store.helpers import Driver, message

@@ -11,7 +11,7 @@ import pytest
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.store import meta_file
-from escrowmq.store.meta import Meta, Topic
+from escrowmq.store.meta import Meta
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def meta(tmp_path: Path) -> Meta:
     made = Meta(tmp_path / "meta.db")
     for number in range(3_000):
         made.set_offset("g" * 200, f"topic-{number}", 0, number)
-    made.flush_offsets()
+    made.flush()
     return made
 
 
@@ -50,11 +50,12 @@ def test_the_file_is_written_while_it_is_copied(meta: Meta, halfway: Halfway) ->
         copying = threads.submit(meta.copy_file)
         assert halfway.reached.wait(20)
         # Returns although the copy waits.
-        meta.put_topic(Topic(name="meanwhile"))
+        meta.set_offset("meanwhile", "topic", 0, 1)
+        meta.flush()
         halfway.go_on.set()
         with closing(Meta(copying.result())) as copied:
-            assert len(copied.offsets) == 3_000
-            assert "meanwhile" in copied.topics
+            assert len(copied.offsets) == 3_001
+            assert copied.offsets["meanwhile", "topic", 0] == 1
     meta.close()
 
 
