@@ -18,6 +18,7 @@ from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
+from escrowmq.transaction.origins import SavedOrigins
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
 
 if TYPE_CHECKING:
@@ -70,12 +71,23 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     lost: list[tuple[int, int]] = []
     #: The epochs of the store's lineage; none in a checkpoint of format version 1.
     epochs: list[Epoch] = []
+    #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
+    #: a release whose origins never expired.
+    origin_uses: SavedOrigins | None = None
+    #: Apps with nothing but expired queries, the oldest first, and the filter of all of those.
+    past_apps: list[str] = []
+    expired_queries: bytes = b""
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 
     def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
         """The same, with the files that hold it."""
         return msgspec.structs.replace(self, **files)
+
+    @property
+    def origins_end(self) -> int:
+        """The next number of an origin."""
+        return len(self.origins) if self.origin_uses is None else self.origin_uses.end
 
     def state_files(self) -> list[str]:
         """Names of the state table's files that it counts on."""

@@ -311,6 +311,13 @@ class Chunk:
         hits = np.flatnonzero(self._needs(0, self.count) & (location < log_offset))
         return [self.base + hit for hit in hits.tolist() if hit >= self.skipped]
 
+    def origins_needed(self) -> list[int]:
+        """The origins of rows that are still needed."""
+        at, end = self.skipped, self.count
+        is_needed = self._needs(at, end) & (self.view("size")[at:end] > 0)
+        origins: list[int] = np.unique(self.view("origin")[at:end][is_needed]).tolist()
+        return origins
+
     def candidates(self, wanted: int) -> list[int]:
         """First rows of requests, newest first, whose transaction id has this hash."""
         is_first = self.view("part") >= FIRST

@@ -27,6 +27,7 @@ from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
+from escrowmq.transaction.origins import SavedOrigins, Use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,9 +171,12 @@ def take(store: Store, checkpoint: Checkpoint) -> None:
 def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     """Take the small facts: those that may be older than the log."""
     core = store.core
-    names: list[Record] = [*checkpoint.queues, *checkpoint.origins]
+    names: list[Record] = list(checkpoint.queues)
     store.apply(names, Where(0, 0, 0))
-    core.batches.apps = dict(checkpoint.batches)
+    core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
+    core.batches.load(
+        checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
+    )
     core.parts = dict(checkpoint.parts)
     core.heads = {
         first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]
@@ -187,6 +191,14 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
         store.lost.add(start, end)
     store.log_start = checkpoint.log_start
     store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
+
+
+def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
+    """When origins were used; a release that did not note it may have used each just now."""
+    if checkpoint.origin_uses is not None:
+        return checkpoint.origin_uses
+    last = Use(checkpoint.at_ms, checkpoint.log_end)
+    return SavedOrigins(end=checkpoint.origins_end, uses=[last] * len(checkpoint.origins), past=[])
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:

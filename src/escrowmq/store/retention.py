@@ -60,6 +60,7 @@ def retain(store: Store, now_ms: int) -> Removed:
     for queue in store.queues:
         queue.forget_below(queue.first_after(below, cut_at_ms + store.copy_after_max_ms))
     store.core.batches.forget_below(below)
+    store.core.names.origins.forget_below(below)
     store.keys.forget_below(below)
     store.parkings.forget_below(below)
     store.log_start = below

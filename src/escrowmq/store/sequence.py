@@ -64,7 +64,7 @@ class Sequence:
         if log_start and checkpoint is not None:
             # What the deleted prefix said is known from there.
             self._starts = [start for start, _ in checkpoint.queue_bounds]
-            names, origins = len(checkpoint.queues), len(checkpoint.origins)
+            names, origins = len(checkpoint.queues), checkpoint.origins_end
         self._halves = _Counter(HALF, -1, None if log_start else 0, log_start)
         self._queue_names = _Counter(QUEUE_NAME, -1, names, log_start)
         self._origins = _Counter(ORIGIN, -1, origins, log_start)
@@ -105,7 +105,7 @@ class Sequence:
         """The log has reached a checkpoint's end: what that has counted must be given by now."""
         at = checkpoint.log_end
         self._step(self._queue_names, len(checkpoint.queues), 0, at)
-        self._step(self._origins, len(checkpoint.origins), 0, at)
+        self._step(self._origins, checkpoint.origins_end, 0, at)
         self._step(self._halves, checkpoint.rows_end, 0, at)
         for queue, (_, end) in enumerate(checkpoint.queue_bounds):
             self._step(self._queue(queue), end, 0, at)

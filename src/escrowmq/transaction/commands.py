@@ -181,6 +181,18 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
 
 
+class ExpireOrigins(msgspec.Struct, frozen=True, kw_only=True):
+    """Let those of these origins go that nobody uses."""
+
+    numbers: tuple[int, ...]
+
+
+class ExpireQueries(msgspec.Struct, frozen=True, kw_only=True):
+    """Let those of these queries of Spark sinks go that decide nothing: apps and queries."""
+
+    queries: tuple[tuple[str, str], ...]
+
+
 Command = (
     Prepare
     | Append
@@ -195,6 +207,8 @@ Command = (
     | Carry
     | Abandon
     | Begin
+    | ExpireOrigins
+    | ExpireQueries
 )
 
 

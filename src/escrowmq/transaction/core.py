@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.decide import DECIDERS
@@ -29,8 +30,10 @@ from escrowmq.transaction.records import (
     Moved,
     NamedOrigin,
     NamedQueue,
+    OriginsExpired,
     Parked,
     Prepared,
+    QueriesExpired,
     Record,
     Released,
     Resumed,
@@ -83,6 +86,7 @@ class Transactions:
         self.table = table
         self.policy = policy
         self.copy_after_ms = copy_after_ms
+        self.limits = LimitsConfig()
         self.names = Names()
         self.batches = Batches()
         self.lineage = new_lineage(store_id)
@@ -116,6 +120,8 @@ class Transactions:
             Lost: self._apply_lost,
             DecidedMany: self._apply_decided_many,
             Began: self._apply_began,
+            OriginsExpired: self._apply_origins_expired,
+            QueriesExpired: self._apply_queries_expired,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -170,8 +176,8 @@ class Transactions:
         if len(self.queue_ends) < len(self.names.queues):
             self.queue_ends.append(0)
 
-    def _apply_named_origin(self, record: NamedOrigin, _where: Where) -> None:
-        self.names.apply(record)
+    def _apply_named_origin(self, record: NamedOrigin, where: Where) -> None:
+        self.names.origins.apply(record, where)
 
     def _apply_stored(self, record: Stored, _where: Where) -> None:
         ends = self.queue_ends
@@ -210,6 +216,7 @@ class Transactions:
                 placed=record.placed,
             )
         )
+        self.names.origins.use(record.origin, where)
         if record.deliver_after_ms:
             for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
                 if delay_ms:
@@ -239,7 +246,7 @@ class Transactions:
         self._settle(record, State.COMMITTED, where.frame)
         for head in record.heads:
             self._forget_transaction(head)
-        self.batches.apply(record, where.frame)
+        self.batches.apply(record, where.frame, where.at_ms)
 
     def _apply_decided_many(self, record: DecidedMany, where: Where) -> None:
         for packed, state in (
@@ -311,6 +318,7 @@ class Transactions:
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
+        self.names.origins.carry(record.rows[0].origin, where.frame)
         first = first_row(record.rows[0].half_offset, record.rows[0].part)
         # The latest move is the last to be forgotten.
         self.moved_at_ms.pop(first, None)
@@ -332,3 +340,9 @@ class Transactions:
     def _apply_began(self, record: Began, where: Where) -> None:
         epoch = Epoch(record.epoch, where.frame, self.table.end, where.at_ms)
         self.lineage = self.lineage.with_epoch(epoch)
+
+    def _apply_origins_expired(self, record: OriginsExpired, _where: Where) -> None:
+        self.names.origins.expire(record.numbers)
+
+    def _apply_queries_expired(self, record: QueriesExpired, _where: Where) -> None:
+        self.batches.expire(record.queries)

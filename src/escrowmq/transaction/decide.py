@@ -9,6 +9,7 @@ from escrowmq.transaction import (
     beginning,
     checking,
     copying,
+    expiring,
     holding,
     losing,
     obeying,
@@ -23,6 +24,8 @@ from escrowmq.transaction.commands import (
     DecideBatch,
     Decision,
     End,
+    ExpireOrigins,
+    ExpireQueries,
     Park,
     Prepare,
     Release,
@@ -52,4 +55,6 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     DecideBatch: batching.decide_batch,
     Abandon: losing.abandon,
     Begin: beginning.begin,
+    ExpireOrigins: expiring.expire_origins,
+    ExpireQueries: expiring.expire_queries,
 }

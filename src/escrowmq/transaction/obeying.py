@@ -36,7 +36,7 @@ def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
     for known in (core.parts, core.heads, core.delays):
         is_simple &= ~is_among(rows, known)
     # The batch that it is of must be remembered.
-    is_simple &= ~np.isin(held.origin, core.names.part_origins)
+    is_simple &= ~np.isin(held.origin, core.names.origins.parts)
     is_undecided = (held.state == State.PREPARED) | (held.state == State.PARKED)
     # It would have to be copied forward.
     is_late = commits & (now_ms - held.stored_at_ms >= core.copy_after_ms)

@@ -238,6 +238,18 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     epoch: str
 
 
+class OriginsExpired(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """These origins are no longer used, and none of their half messages is undecided."""
+
+    numbers: list[int]
+
+
+class QueriesExpired(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """These queries of Spark sinks decide nothing any more: pairs of app and query."""
+
+    queries: list[tuple[str, str]]
+
+
 def unpack_rows(packed: bytes) -> memoryview[int]:
     """Half offsets as they stand in a record."""
     return memoryview(packed).cast("q")
@@ -260,6 +272,8 @@ Record = (
     | Lost
     | DecidedMany
     | Began
+    | OriginsExpired
+    | QueriesExpired
 )
 
 Op = Decided | BatchDecided | DecidedMany

@@ -145,6 +145,10 @@ class HalfTable(Protocol):
         """Stored bytes of these rows together."""
         ...
 
+    def origins_needed(self, origins: set[int]) -> set[int]:
+        """Those of these origins with a row that is undecided, parked or not yet visible."""
+        ...
+
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number, as they were prepared."""
         ...

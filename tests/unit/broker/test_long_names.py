@@ -82,11 +82,12 @@ async def test_a_reason_is_cut_and_not_refused(tmp_path: Path) -> None:
         assert settled.decided_by.count("r") == SHOWN_CHARS_MAX
 
 
-@pytest.mark.parametrize("key", ["name", "cluster"])
-def test_a_broker_has_a_short_name(key: str) -> None:
-    BrokerConfig(**{key: "x" * 127})
-    with pytest.raises(RequestRefused, match=f"broker.{key}"):
-        BrokerConfig(**{key: "x" * 128})
+def test_a_broker_has_a_short_name() -> None:
+    BrokerConfig(name="x" * 127, cluster="x" * 127)
+    with pytest.raises(RequestRefused, match=r"broker\.name"):
+        BrokerConfig(name="x" * 128)
+    with pytest.raises(RequestRefused, match=r"broker\.cluster"):
+        BrokerConfig(cluster="x" * 128)
 
 
 def test_the_sdk_refuses_the_same_before_anything_is_sent() -> None:

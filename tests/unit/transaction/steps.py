@@ -17,6 +17,8 @@ from escrowmq.transaction.commands import (
     Command,
     DecideBatch,
     End,
+    ExpireOrigins,
+    ExpireQueries,
     Park,
     Prepare,
     Release,
@@ -119,7 +121,13 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     ),
     st.builds(Release, half_offsets=st.lists(ROWS, max_size=2).map(tuple)),
     st.builds(Carry, first=ROWS),
-    st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS])),
+    st.sampled_from(
+        [
+            ExpireOrigins(numbers=(0, 1, 2)),
+            ExpireQueries(queries=(("app", "q"), ("app", "r"))),
+        ]
+    ),
+    st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS, 31 * 24 * HOUR_MS])),
 )
 
 

@@ -27,7 +27,7 @@ def test_every_record_can_be_applied_and_has_a_tag_of_its_own() -> None:
     core = Transactions(MemoryTable(), CheckPolicy(), copy_after_ms=0)
     assert set(core._appliers) == set(kinds)
     tags = [kind.__struct_config__.tag for kind in kinds]
-    assert tags == list(range(1, len(kinds) + 1))
+    assert tags == sorted(set(tags))
 
 
 def test_what_a_row_says_of_its_request() -> None:

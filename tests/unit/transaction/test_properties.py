@@ -48,14 +48,14 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
         "rows": engine.table.rows,
         "end": engine.table.end,
         "queues": core.names.queues,
-        "origins": core.names.origins,
+        "origins": (core.names.origins.named, core.names.origins.saved()),
         "queue_ends": core.queue_ends,
         "parts": msgspec.to_builtins(core.parts),
         "heads": core.heads,
         "delays": core.delays,
         "resumed_at_ms": core.resumed_at_ms,
         "moved_at_ms": core.moved_at_ms,
-        "batches": msgspec.to_builtins(core.batches.apps),
+        "batches": (msgspec.to_builtins(core.batches.apps), core.batches.expired.packed()),
     }
 
 
