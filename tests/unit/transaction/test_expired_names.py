@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from escrowmq.transaction.expired_names import BYTES, EXPECTED_MAX, ExpiredNames
+import pytest
+
+from escrowmq.transaction.expired_names import BYTES, ExpiredNames
 
 
 def test_a_name_that_was_added_is_always_found() -> None:
@@ -16,13 +18,23 @@ def test_a_name_that_was_added_is_always_found() -> None:
     assert not expired.may_have("query-1", "app")
 
 
-def test_a_full_filter_mistakes_one_name_in_a_hundred() -> None:
-    expired = ExpiredNames()
-    for number in range(EXPECTED_MAX):
+@pytest.mark.parametrize(
+    ("names", "mistaken_max", "bytes_max"),
+    [(1_000, 1, 5_000), (10_000, 20, 50_000), (100_000, 500, BYTES + 1_024)],
+)
+def test_few_names_are_mistaken_and_its_size_is_bounded(
+    names: int, mistaken_max: int, bytes_max: int
+) -> None:
+    expired, loaded = ExpiredNames(), ExpiredNames()
+    for number in range(names):
         expired.add(f"group-{number}")
     mistaken = sum(expired.may_have(f"other-{number}") for number in range(10_000))
-    assert 0 < mistaken < 200
-    assert len(expired.packed()) <= BYTES + 1_024
+    assert mistaken <= mistaken_max
+    assert len(expired.packed()) <= bytes_max
+    loaded.load(expired.packed())
+    assert all(loaded.may_have(f"group-{number}") for number in range(names))
+    loaded.add("group-0")
+    assert loaded.packed() == expired.packed()
 
 
 def test_it_is_as_it_was_after_a_checkpoint_and_few_names_take_few_bytes() -> None:
