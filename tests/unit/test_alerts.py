@@ -68,6 +68,7 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_contradictions_total",
         "escrowmq_pipeline_away_seconds",
         "escrowmq_disk_level",
+        "escrowmq_names_max",
         "escrowmq_flush_seconds_bucket",
         "rocketmq_consumer_lag_latency_milliseconds",
         "escrowmq_ready",

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.administering import Administering
 from escrowmq.broker.awaiting import Awaiting
 from escrowmq.broker.bulk import Bulk, Ends
+from escrowmq.broker.capacity import Capacities
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.counting import Counts
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.expiring import Expiring
 from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
@@ -93,6 +95,8 @@ class Broker:
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
         self.contradictions = Contradictions()
+        self.capacities = Capacities(self)
+        self.expiring = Expiring(self)
         self.checking = Checking(self)
         self.awaiting = Awaiting(self)
         self.pulling = Pulling(self)

@@ -28,10 +28,11 @@ from escrowmq.broker.metrics import MetricsPage
 from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.meta import Meta
+from escrowmq.store.meta import Meta, MetaLimits
 from escrowmq.store.recovery import start_store
 from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
@@ -52,6 +53,7 @@ OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
 RETAIN_S = 60.0
+EXPIRE_S = 60.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
 #: Others may fill the disk, too.
@@ -78,6 +80,7 @@ class Server:
         policy: CheckPolicy,
         topics: TopicsConfig,
         writer: WriterConfig,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -86,6 +89,7 @@ class Server:
         self._policy = policy
         self._topics_config = topics
         self._writer_config = writer
+        self._limits_config = limits or LimitsConfig()
         self._connections: set[Connection] = set()
         #: Once we stop: set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
@@ -158,6 +162,7 @@ class Server:
         background.every(TICK_S, "end_long_pulls", self._end_pulls)
         background.every(TICK_S, "release_delayed_messages", self._release)
         background.every(RETAIN_S, "delete_old_messages", self._retain)
+        background.every(EXPIRE_S, "expire_unused_names", self._expire)
         background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
         background.every(SPACE_S, "look_at_disk", self._look_at_space)
 
@@ -179,9 +184,18 @@ class Server:
             self._clock.now_ms(),
         )
         recovery_s = perf_counter() - began
+        store.core.limits = self._limits_config
         self._writer = Writer(store, self._clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
-        self._meta = Meta(self._data / META)
+        limits = self._limits_config
+        self._meta = Meta(
+            self._data / META,
+            MetaLimits(
+                topics_max=limits.topics_max,
+                groups_max=limits.groups_max,
+                offsets_max=limits.offsets_max,
+            ),
+        )
         vitals = Vitals(
             started_at_ms=self._clock.now_ms(),
             background=self._background,
@@ -282,6 +296,11 @@ class Server:
         store, now_ms = self.broker.store, self._clock.now_ms()
         if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
             await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
+
+    async def _expire(self) -> None:
+        """Let names go that nobody uses."""
+        await self.broker.expiring.run()
+        self.broker.capacities.look()
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.broker.background import Background, Failed
+from escrowmq.broker.capacity import Capacity
 from escrowmq.store.standing import standing
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     disk_free_bytes: int
     #: How often each limit of connections was reached, since the start.
     limits_reached: dict[str, int]
+    #: How many names of each kind there are, of how many there may be.
+    names: list[Capacity]
+    #: Those of them whose limit is near, in words; empty if none is.
+    names_near: str
 
 
 def status(broker: Broker) -> Status:
@@ -94,6 +99,7 @@ def status(broker: Broker) -> Status:
     oldest_at_ms = stands.oldest_undecided_at_ms
     heard_at_ms = max(vitals.verdict_at_ms, vitals.awaited_at_ms)
     is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
+    names = broker.capacities.all()
     consumers = map(clients.consumers, clients.consumer_groups())
     return Status(
         is_ready=store.failure is None,
@@ -126,4 +132,6 @@ def status(broker: Broker) -> Status:
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
         limits_reached=dict(vitals.limits.counts),
+        names=names,
+        names_near=", ".join(str(one) for one in names if one.is_near),
     )

@@ -129,6 +129,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: The store's id and its epochs, each with its log offset, half offset and store time:
     #: `STORE/ID:LOG:HALF:TIME,…`.
     lineage: str = ""
+    #: Kinds of names of which 80 % of the limit is in use, and how many; empty if there is none.
+    names_near: str = ""
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):

@@ -108,11 +108,11 @@ class Batches:
             return False
         return batch_id > app.highest[query_id] + 1
 
-    def unused(self, since_ms: int) -> Iterator[tuple[str, str]]:
-        """Apps and queries that decided nothing since."""
-        for app_id, app in self.apps.items():
-            for query_id, at_ms in app.decided_at_ms.items():
-                if at_ms < since_ms:
+    def unused(self, app_ids: Iterable[str], since_ms: int) -> Iterator[tuple[str, str]]:
+        """Apps and queries, of these apps, that decided nothing since."""
+        for app_id in app_ids:
+            for query_id in self.apps[app_id].highest if app_id in self.apps else ():
+                if self.is_unused(app_id, query_id, since_ms):
                     yield app_id, query_id
 
     def is_unused(self, app_id: str, query_id: str, since_ms: int) -> bool:

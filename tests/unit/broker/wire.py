@@ -13,6 +13,7 @@ from typing import Any
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header, read_fields
 from escrowmq.protocol.ids import format_address
@@ -123,6 +124,7 @@ async def serving(
         "policy": CheckPolicy(),
         "topics": TopicsConfig(),
         "writer": WriterConfig(),
+        "limits": LimitsConfig(),
     }
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)

@@ -139,7 +139,7 @@ def test_a_checkpoint_without_uses_counts_from_its_own_time() -> None:
     assert origins.end == 2
     driver.clock.advance(ms=EXPIRE_MS)
     assert expire(driver) == 0
-    assert list(driver.store.core.batches.unused(driver.clock.now_ms() - EXPIRE_MS)) == []
+    assert list(driver.store.core.batches.unused(["app"], driver.clock.now_ms() - EXPIRE_MS)) == []
     driver.clock.advance(ms=1)
     assert expire(driver) == 2
 
@@ -173,7 +173,7 @@ def test_a_thousand_short_lives_leave_memory_and_checkpoint_as_they_were() -> No
         driver.clock.advance(ms=DAY_MS)
         expire(driver)
         since_ms = driver.clock.now_ms() - EXPIRE_MS
-        unused = tuple(driver.store.core.batches.unused(since_ms))
+        unused = tuple(driver.store.core.batches.unused(["app"], since_ms))
         driver.do(ExpireQueries(queries=unused))
         driver.retain()
         driver.store.checkpoint()

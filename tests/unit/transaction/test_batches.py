@@ -116,8 +116,8 @@ def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_
 def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
     batches = Batches()
     batches.apply(decided("q", 5, is_gapless=True), 100, 1_000)
-    assert list(batches.unused(1_000)) == []
-    assert list(batches.unused(1_001)) == [("app", "q")]
+    assert list(batches.unused(["app", "no app"], 1_000)) == []
+    assert list(batches.unused(["app", "no app"], 1_001)) == [("app", "q")]
     for _ in range(2):
         batches.expire([("app", "q")])
     # It may be done, but nobody knows any more by whom.
@@ -185,6 +185,6 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     # One without times is of a release that noted none: it counts from now on.
     saved["app"].highest["old"] = 3
     loaded.load(saved, b"", [], 5_000)
-    assert list(loaded.unused(5_001)) == [("app", "old")]
-    assert list(loaded.unused(5_000)) == []
+    assert list(loaded.unused(["app"], 5_001)) == [("app", "old")]
+    assert list(loaded.unused(["app"], 5_000)) == []
     assert saved["app"].decided_at_ms == {}
