@@ -81,7 +81,7 @@ def outcome(number: int) -> State:
 def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
     """The frames of these transactions, which follow each other at the end of the log."""
     encoder = MessageEncoder(HOST)
-    log_offset, flushed, ends = store.log.end, store.log.flushed, list(store.core.queue_ends)
+    log_offset, flushed, ends = store.log.end, store.log.flushed, dict(store.core.queue_ends)
     queues = store.core.names.queues_of[message(0, BODY).topic]
     check_after_ms = store.core.policy.check_after_ms
     for number in numbers:

@@ -27,7 +27,9 @@ _LOOKED_UP = 3
 
 def starts_of(store: Store) -> dict[Queue, int]:
     """Where the queues start."""
-    return {(queue.topic, queue.queue_id): queue.start for queue in store.queues if queue.start}
+    return {
+        (queue.topic, queue.queue_id): queue.start for queue in store.queues.values() if queue.start
+    }
 
 
 def judge(
@@ -46,7 +48,7 @@ def judge(
 
 def judge_queues(store: Store, world: World) -> None:
     """Consumers see exactly what they must, in order, byte for byte, without a gap."""
-    there = {(queue.topic, queue.queue_id): queue for queue in store.queues}
+    there = {(queue.topic, queue.queue_id): queue for queue in store.queues.values()}
     for queue, messages in world.queues.items():
         if queue not in there:
             raise Wrong(f"queue {queue} is gone with {len(messages)} messages")
@@ -232,7 +234,7 @@ def picture(store: Store) -> dict[str, object]:
         for half in map(table.get, range(table.end))
         if half is not None
     }
-    for queue in store.queues:
+    for queue in store.queues.values():
         place = (queue.topic, queue.queue_id)
         found[f"queue {place}"] = (queue.start, queue.end, pulled(store, place, queue.start))
     for name in ("parts", "heads", "delays", "resumed_at_ms"):

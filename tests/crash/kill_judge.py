@@ -46,7 +46,7 @@ class Judge:
 
     def _judge_queues(self, store: Store) -> None:
         history = self.history
-        there = {(queue.topic, queue.queue_id): queue for queue in store.queues}
+        there = {(queue.topic, queue.queue_id): queue for queue in store.queues.values()}
         for queue, places in history.places.items():
             if queue not in there or there[queue].end <= max(places):
                 raise Wrong(f"{queue} at {max(places)}: {places[max(places)]} is gone")

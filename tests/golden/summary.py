@@ -30,7 +30,7 @@ def summary(driver: Driver) -> dict[str, Any]:
                 "end": queue.end,
                 "messages": queue_facts(driver, queue.topic, queue.queue_id),
             }
-            for queue in store.queues
+            for queue in store.queues.values()
         },
         "keys": {key: found(driver, key) for key in KEYS},
         "transactions": {name: transaction(driver, name) for name in TRANSACTIONS},

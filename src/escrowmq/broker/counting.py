@@ -147,7 +147,7 @@ class _ByQueue(dict[int, OfTopic]):
         self._topics = topics
 
     def __missing__(self, queue: int) -> OfTopic:
-        topic = self._store.queues[queue].topic
+        topic = self._store.core.names.named(queue).topic
         found = self[queue] = self._topics.setdefault(topic, OfTopic())
         return found
 

@@ -271,7 +271,7 @@ def _by_topic(broker: Broker, by_queue: Mapping[int, int]) -> Counter[str]:
     """Those of all queues of a topic, added up."""
     found: Counter[str] = Counter()
     for number, count in by_queue.items():
-        found[broker.store.queues[number].topic] += count
+        found[broker.store.core.names.named(number).topic] += count
     return found
 
 

@@ -77,7 +77,7 @@ class OwnReading:
         """Queues and their offsets."""
         broker, header = self._broker, call.header
         topics = set(header.topic.split(",")) - {""}
-        named = {(queue.topic, queue.queue_id) for queue in broker.store.queues}
+        named = {(queue.topic, queue.queue_id) for queue in broker.store.queues.values()}
         for one in broker.meta.topics.values():
             count = max(one.read_queue_count, one.write_queue_count)
             named.update((one.name, queue_id) for queue_id in range(count))

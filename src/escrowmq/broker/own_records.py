@@ -8,9 +8,9 @@ told.  What is settled of the log never changes, so pages fit together whenever 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -140,11 +140,17 @@ class OwnRecords:
     def names(self, call: Call[PagedHeader]) -> None:
         """What numbers in records stand for."""
         start = offset_cursor(call.header.cursor, 0)
-        names: Iterable[NamedQueue | NamedOrigin] = chain(self._names.queues, self._names.origins)
-        named = list(islice(names, start, None))
-        told = named[: call.limit()]
+        # Queues and origins in turn, by their numbers: some may be deleted between two pages.
+        names = self._names
+        named: dict[int, NamedQueue | NamedOrigin] = {
+            2 * one.id: one for one in chain(names.queues.values(), names.deleted.values())
+        }
+        named |= {2 * one.id + 1: one for one in names.origins}
+        places = sorted(place for place in named if place >= start)
+        told = places[: call.limit()]
         call.answer_rows(
-            map(_name, told), cursor=str(start + len(told)) if len(told) < len(named) else None
+            (_name(named[place]) for place in told),
+            cursor=str(told[-1] + 1) if len(told) < len(places) else None,
         )
 
     def _list(
@@ -310,7 +316,7 @@ def _told_of(event: Event, names: Names) -> tuple[str, str]:
         case Kind.COMMITTED if event.app_id is not None:
             detail = f"batch {event.batch_id} of {event.app_id}, {event.detail}"
         case Kind.VISIBLE:
-            queue = names.queues[event.queue]
+            queue = names.named(event.queue)
             last = event.queue_offset + event.count - 1
             place = f"{queue.topic}, queue {queue.queue_id}"
             detail = f"{place}, offsets {event.queue_offset} to {last}"

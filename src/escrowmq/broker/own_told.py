@@ -117,7 +117,7 @@ class Told:
     def queue(self, names: Names) -> tuple[Named, Sparse]:
         """Topic and queue id."""
         numbers, seen = _named(self.numbers["queue"])
-        named = [names.queues[number] for number in seen]
+        named = [names.named(number) for number in seen]
         queue_ids = np.array([-1, *(one.queue_id for one in named)])
         return (
             Named(numbers, [None, *(one.topic for one in named)]),

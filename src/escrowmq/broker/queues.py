@@ -98,7 +98,9 @@ class Queues:
 
     def bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Start and end of every queue there is, by topic and queue id."""
-        plain = {(one.topic, one.queue_id): (one.start, one.end) for one in self._store.queues}
+        plain = {
+            (one.topic, one.queue_id): (one.start, one.end) for one in self._store.queues.values()
+        }
         return plain | {(topic, 0): (one.start, one.end) for topic, one in self.views.items()}
 
     def pull(

@@ -37,7 +37,7 @@ class Reach:
         #: There is no other history.
         self._is_first = store.core.lineage.epochs[-1].log_offset == 0
         #: The ends of queues at the start; those that came later began at 0.
-        self._bases = {(one.topic, one.queue_id): one.end for one in store.queues}
+        self._bases = {(one.topic, one.queue_id): one.end for one in store.queues.values()}
         self._reached: dict[tuple[str, str], Reached] = {}
 
     def of(self, group: str, topic: str) -> Reached:

@@ -17,6 +17,8 @@ class LimitsConfig:
     topics_max: int = 20_000
     #: Consumer groups.
     groups_max: int = 20_000
+    #: Values that tools keep.
+    settings_max: int = 10_000
     #: Consumer offsets: one for each group and queue.
     offsets_max: int = 1_000_000
     #: Producer groups, each counted once per ledger and time allowed.
@@ -30,9 +32,10 @@ class LimitsConfig:
 
 
 _BOUNDS = (
-    ("topics_max", 1, 1_000_000),
-    ("groups_max", 1, 1_000_000),
-    ("offsets_max", 1, 10_000_000),
-    ("origins_max", 1, 1_000_000),
+    ("topics_max", 0, 1_000_000),
+    ("groups_max", 0, 1_000_000),
+    ("settings_max", 0, 100_000),
+    ("offsets_max", 0, 10_000_000),
+    ("origins_max", 0, 1_000_000),
     ("unused_expire_ms", 1, 10 * 365 * DAY_MS),
 )

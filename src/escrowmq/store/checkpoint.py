@@ -17,6 +17,7 @@ from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
+from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.origins import SavedOrigins
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
@@ -50,9 +51,10 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     survivors_count: int
     #: The key index's files.
     key_runs: list[str]
-    #: By queue number: start and end.
+    #: Start and end of each queue, in the order of their names.
     queue_bounds: list[tuple[int, int]]
-    #: Every name that the log has given, in the order of the numbers.
+    #: Every name that the log has given, in the order of the numbers; not those of queues that are
+    #: gone.
     queues: list[NamedQueue]
     origins: list[NamedOrigin]
     #: By head: undecided transactions of several requests.
@@ -71,6 +73,14 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     lost: list[tuple[int, int]] = []
     #: The epochs of the store's lineage; none in a checkpoint of format version 1.
     epochs: list[Epoch] = []
+    #: The next number of a queue; -1 in a checkpoint of a version that never forgot one.
+    queues_end: int = -1
+    #: Deleted queues that have something undecided, or waiting, in them.
+    deleted_queues: list[NamedQueue] = []
+    #: Topics, consumer groups and settings.
+    catalog: SavedCatalog = SavedCatalog()
+    #: Directories of deleted queues whose files may still be there, and since which log offset.
+    garbage: dict[str, int] = {}
     #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
     #: a release whose origins never expired.
     origin_uses: SavedOrigins | None = None
@@ -88,6 +98,11 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     def origins_end(self) -> int:
         """The next number of an origin."""
         return len(self.origins) if self.origin_uses is None else self.origin_uses.end
+
+    @property
+    def next_queue(self) -> int:
+        """The next number of a queue."""
+        return len(self.queues) if self.queues_end < 0 else self.queues_end
 
     def state_files(self) -> list[str]:
         """Names of the state table's files that it counts on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.checkpoint import Checkpoint
-from escrowmq.store.consume_queue import write_tails
+from escrowmq.store.consume_queue import remove_queue, write_tails
 from escrowmq.transaction.core import Parts
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ class CheckpointJob:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._unflushed = store.log.unflushed()
-        self._tails = [tail for queue in store.queues if (tail := queue.tail()) is not None]
+        queues = [store.queues[number] for number in store.core.names.queues]
+        self._tails = [tail for queue in queues if (tail := queue.tail()) is not None]
+        #: Directories of queues that the checkpoint which counts now does not name.  If that is
+        #: damaged the one before it is used, but none of the files that it names.
+        known_to = -1 if store.previous is None else store.previous.log_end
+        self.removed = [path for path, at in store.garbage.items() if at < known_to]
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
         has_room = store.space.allows_files(store.keys.merge_bytes())
@@ -41,8 +46,12 @@ class CheckpointJob:
             survivors_generation=0,
             survivors_count=0,
             key_runs=[],
-            queue_bounds=[(queue.start, queue.end) for queue in store.queues],
-            queues=list(core.names.queues),
+            queue_bounds=[(queue.start, queue.end) for queue in queues],
+            queues=list(core.names.queues.values()),
+            queues_end=core.names.queues_end,
+            deleted_queues=list(core.names.deleted.values()),
+            catalog=core.catalog.saved(),
+            garbage=dict(store.garbage),
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
             parts={
@@ -70,6 +79,8 @@ class CheckpointJob:
         store.table.files.write(self._state)
         for run in self._runs:
             run.write()
+        for directory in self.removed:
+            remove_queue(store.disk, directory)
 
     def install(self) -> Checkpoint:
         """Let memory forget what the files hold now; returns the checkpoint to save."""

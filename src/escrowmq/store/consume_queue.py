@@ -68,6 +68,11 @@ class OpenFiles:
         if file is not None:
             file.close()
 
+    def forget_under(self, directory: str) -> None:
+        """Close those in this directory."""
+        for path in [path for path in self._files if path.startswith(f"{directory}/")]:
+            self.forget(path)
+
     def close(self) -> None:
         """Close all."""
         for file in self._files.values():
@@ -96,15 +101,21 @@ class Tail(msgspec.Struct, frozen=True):
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
-    def __init__(self, disk: Disk, files: OpenFiles, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, disk: Disk, files: OpenFiles, topic: str, queue_id: int, incarnation: int = 0
+    ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
+        #: Where its files are.
+        self.directory = queue_directory(topic, queue_id, incarnation)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
         self.filed = 0
+        #: Whether files may be left of it, also of a process that ended before they counted.
+        self.may_have_files = False
         # What is not in files yet, a column per field: nothing is built per entry.
         self._log_offsets = array("q")
         self._visible_at_ms = array("q")
@@ -118,17 +129,13 @@ class ConsumeQueue:
         """Whether its directory may be missing."""
         return not self._has_directory
 
-    @property
-    def directory(self) -> str:
-        """Where its files are."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
-
     def _path(self, entry: int) -> str:
         return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
+        self.may_have_files = True
         if end > start:
             self._has_directory = True
             self._read_file(end - 1, end)
@@ -274,6 +281,7 @@ class ConsumeQueue:
         """What is not in files yet."""
         if not self._sizes:
             return None
+        self.may_have_files = True
         return Tail(self, self.filed, self._tail_rows(0, len(self._sizes)))
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
@@ -336,6 +344,21 @@ class ConsumeQueue:
                 break
             self._files.forget(f"{self.directory}/{name}")
             self._disk.remove(f"{self.directory}/{name}")
+
+
+def queue_directory(topic: str, queue_id: int, incarnation: int) -> str:
+    """Where a queue's files are; each incarnation of a topic has directories of its own."""
+    name = f"{queue_id}.{incarnation}" if incarnation else str(queue_id)
+    return f"{DIRECTORY}/{topic}/{name}"
+
+
+def remove_queue(disk: Disk, directory: str) -> None:
+    """Delete the files of a queue whose topic was deleted; no error if they are gone."""
+    for name in disk.list(directory):
+        disk.remove(f"{directory}/{name}")
+    disk.remove_directory(directory)
+    # That of the topic, unless it has other queues.
+    disk.remove_directory(directory.rpartition("/")[0])
 
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:

@@ -81,6 +81,10 @@ class Disk(Protocol):
         """Remove a file; no error if it is gone."""
         ...
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory that is empty; no error if it is not, or is gone."""
+        ...
+
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
         ...
@@ -245,6 +249,21 @@ class OsDisk:
         self._refuse_if_read_only(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._absolute(path))
+
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory that is empty; no error if it is not, or is gone."""
+        self._refuse_if_read_only(path)
+        directory = self._absolute(path)
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return
+        # Made again, its name has to be made durable again.
+        self._named.discard(directory)
 
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""

@@ -17,6 +17,7 @@ from escrowmq.store.consume_queue import Columns, Entry
 from escrowmq.store.entries import columns_of, columns_of_each, entry_of
 from escrowmq.store.lost import skipped, with_holes
 from escrowmq.transaction.records import (
+    NOWHERE,
     BatchDecided,
     Decided,
     DecidedMany,
@@ -141,6 +142,8 @@ class Dispatcher:
     def _released(self, record: Released, where: Where) -> None:
         columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
         for row, queue, queue_offset in columns:
+            if queue_offset == NOWHERE:
+                continue
             entry = self._entry(row, where)
             if self._lost.hold(entry.log_offset):
                 entry = Entry(where.frame, where.at_ms, 0, 0, 0)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 PATH = "format"
 TEMPORARY = "format.tmp"
-VERSION = 2
-"""Version 2 has epochs in the log."""
-READABLE = (1, 2)
+VERSION = 3
+"""Version 2 has epochs in the log, version 3 topics, consumer groups and settings."""
+READABLE = (1, 2, 3)
 DIRECTORIES = (
     commit_log.DIRECTORY,
     consume_queue.DIRECTORY,

@@ -68,7 +68,10 @@ class ProjectionCheck:
         while offset < end:
             base = offset - offset % consume_queue.FILE_ENTRIES
             stop = min(end, base + consume_queue.FILE_ENTRIES)
-            path = f"{consume_queue.DIRECTORY}/{named.topic}/{named.queue_id}/{base:020d}"
+            directory = consume_queue.queue_directory(
+                named.topic, named.queue_id, named.incarnation
+            )
+            path = f"{directory}/{base:020d}"
             for at, rows in self._pieces(
                 path, QUEUE_ENTRY, offset - base, stop - offset, "consume_queue_damaged"
             ):

@@ -98,9 +98,7 @@ class Reader:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
-        number = self._store.core.names.number_of(topic, queue_id)
-        # A queue named in a batch that is not flushed yet is no queue yet, but an empty one.
-        return None if number is None else self._store.queues[number]
+        return self._store.queue(topic, queue_id)
 
     def pull(
         self,
@@ -202,7 +200,10 @@ class Reader:
         record = store.reading.record_of(half)
         if half.state is not State.COMMITTED or half.next_at_ms != NEVER:
             return Located(message=record, half=half, is_visible=False)
-        queue = store.queues[half.queue]
+        queue = store.queues.get(half.queue)
+        if queue is None:
+            # It went with its topic.
+            return None
         not_before_ms = half.stored_at_ms
         if half.origin != PLAIN:
             not_before_ms = store.table.decided_by(half)[1]

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from escrowmq.store.config import StoreConfig
     from escrowmq.store.disk import Disk
     from escrowmq.transaction.policy import CheckPolicy
-    from escrowmq.transaction.records import Record
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +123,7 @@ def _open(
     else:
         start_over(store, checkpoint)
     replay(store, found, checkpoint)
+    store.is_recovered = True
     log.info("store_recovered", extra=msgspec.structs.asdict(found))
     return store, found
 
@@ -159,9 +159,9 @@ def take(store: Store, checkpoint: Checkpoint) -> None:
     files.survivors_generation = checkpoint.survivors_generation
     files.survivors_count = checkpoint.survivors_count
     store.table.open(checkpoint.rows_start, checkpoint.rows_end, checkpoint.live)
-    for queue, (start, end) in zip(store.queues, checkpoint.queue_bounds, strict=True):
-        queue.open(start, end)
-    store.core.queue_ends = [end for _, end in checkpoint.queue_bounds]
+    for named, (start, end) in zip(checkpoint.queues, checkpoint.queue_bounds, strict=True):
+        store.queues[named.id].open(start, end)
+        store.core.queue_ends[named.id] = end
     store.keys.open(checkpoint.key_runs)
     store.keys.forget_below(checkpoint.log_start)
     store.previous = checkpoint
@@ -171,9 +171,16 @@ def take(store: Store, checkpoint: Checkpoint) -> None:
 def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     """Take the small facts: those that may be older than the log."""
     core = store.core
-    names: list[Record] = list(checkpoint.queues)
-    store.apply(names, Where(0, 0, 0))
+    # Numbers that are left out are those of deleted queues.
+    for named in checkpoint.queues:
+        core.names.queues_end = named.id
+        store.apply([named], Where(0, 0, 0))
+    core.names.queues_end = checkpoint.next_queue
+    core.names.deleted = {named.id: named for named in checkpoint.deleted_queues}
     core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
+    core.catalog.load(checkpoint.catalog)
+    store.catalog.load(checkpoint.catalog)
+    store.garbage = dict(checkpoint.garbage)
     core.batches.load(
         checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
     )
@@ -205,9 +212,9 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
     """Forget all projections; the log will be replayed from its start."""
     if checkpoint is not None:
         restore_core(store, checkpoint)
-        store.core.queue_ends = [start for start, _ in checkpoint.queue_bounds]
-        for queue, (start, _) in zip(store.queues, checkpoint.queue_bounds, strict=True):
-            queue.begin_at(start)
+        for named, (start, _) in zip(checkpoint.queues, checkpoint.queue_bounds, strict=True):
+            store.queues[named.id].begin_at(start)
+            store.core.queue_ends[named.id] = start
     elif store.log.start > 0:
         raise StoreCorrupt(
             "checkpoint_missing",

@@ -255,7 +255,7 @@ def settle_lost(store: Store, now_ms: int, *, batch_max: int = 1_000) -> list[Ab
         if not (store.lost.hold(half.location) or is_incomplete(core, half)):
             continue
         if store.execute(Abandon(half_offset=row, by=BY), now_ms).records:
-            named = core.names.queues[half.queue]
+            named = core.names.named(half.queue)
             ended.append(
                 Abandoned(
                     half_offset=row,

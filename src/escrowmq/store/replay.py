@@ -213,8 +213,10 @@ def show(store: Store, decisions: Rows, at_ms: Rows) -> None:
             visible_at_ms=array("q", at_ms[here].tobytes()),
         )
         queue, first = int(queues[start]), int(decisions["queue_offset"][start])
-        store.queues[queue].extend(first, columns)
-        store.core.queue_ends[queue] = first + end - start
+        # None of a queue that is deleted in the state that the log is replayed on.
+        if queue in store.queues:
+            store.queues[queue].extend(first, columns)
+            store.core.queue_ends[queue] = first + end - start
 
 
 def publish_all(store: Store) -> None:

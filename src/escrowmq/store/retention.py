@@ -57,7 +57,7 @@ def retain(store: Store, now_ms: int) -> Removed:
             removed.carried += len(decision.copies)
         store.sync()
     cut_at_ms = next(s.first_at_ms for s in store.log.segments if s.start == below)
-    for queue in store.queues:
+    for queue in store.queues.values():
         queue.forget_below(queue.first_after(below, cut_at_ms + store.copy_after_max_ms))
     store.core.batches.forget_below(below)
     store.core.names.origins.forget_below(below)
@@ -69,6 +69,6 @@ def retain(store: Store, now_ms: int) -> Removed:
     store.checkpoint()
     store.checkpoint()
     removed.segments = len(store.log.remove_below(below))
-    for queue in store.queues:
+    for queue in store.queues.values():
         queue.remove_files()
     return removed

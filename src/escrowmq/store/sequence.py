@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.store.report import Gap
 from escrowmq.transaction.records import (
+    NOWHERE,
     PLAIN,
     Asked,
     BatchDecided,
@@ -59,12 +60,16 @@ class Sequence:
 
     def __init__(self, log_start: int, checkpoint: Checkpoint | None) -> None:
         self._log_start = log_start
-        self._starts: list[int] = []
+        self._starts: dict[int, int] = {}
+        #: Numbers below this that have no start are of deleted queues.
+        self._starts_end = 0
         names = origins = 0
         if log_start and checkpoint is not None:
             # What the deleted prefix said is known from there.
-            self._starts = [start for start, _ in checkpoint.queue_bounds]
-            names, origins = len(checkpoint.queues), checkpoint.origins_end
+            bounds = zip(checkpoint.queues, checkpoint.queue_bounds, strict=True)
+            self._starts = {named.id: start for named, (start, _) in bounds}
+            self._starts_end = names = checkpoint.next_queue
+            origins = checkpoint.origins_end
         self._halves = _Counter(HALF, -1, None if log_start else 0, log_start)
         self._queue_names = _Counter(QUEUE_NAME, -1, names, log_start)
         self._origins = _Counter(ORIGIN, -1, origins, log_start)
@@ -104,11 +109,11 @@ class Sequence:
     def meet(self, checkpoint: Checkpoint) -> None:
         """The log has reached a checkpoint's end: what that has counted must be given by now."""
         at = checkpoint.log_end
-        self._step(self._queue_names, len(checkpoint.queues), 0, at)
+        self._step(self._queue_names, checkpoint.next_queue, 0, at)
         self._step(self._origins, checkpoint.origins_end, 0, at)
         self._step(self._halves, checkpoint.rows_end, 0, at)
-        for queue, (_, end) in enumerate(checkpoint.queue_bounds):
-            self._step(self._queue(queue), end, 0, at)
+        for named, (_, end) in zip(checkpoint.queues, checkpoint.queue_bounds, strict=True):
+            self._step(self._queue(named.id), end, 0, at)
 
     def _name_queue(self, record: NamedQueue, log_offset: int) -> None:
         self._name(self._queue_names, record.id, log_offset)
@@ -138,7 +143,8 @@ class Sequence:
     def _release(self, record: Released, log_offset: int) -> None:
         self._use(self._halves, max(record.rows), log_offset)
         for queue, first in zip(record.queues, record.queue_offsets, strict=True):
-            self._give(queue, first, 1, log_offset)
+            if first != NOWHERE:
+                self._give(queue, first, 1, log_offset)
 
     def _carry(self, record: Moved, log_offset: int) -> None:
         for queue in record.placed.queues:
@@ -155,7 +161,7 @@ class Sequence:
     def _queue(self, queue: int) -> _Counter:
         counter = self._queues.get(queue)
         if counter is None:
-            start = self._starts[queue] if queue < len(self._starts) else 0
+            start = self._starts.get(queue, None if queue < self._starts_end else 0)
             counter = self._queues[queue] = _Counter(QUEUE, queue, start, self._log_start)
         return counter
 

@@ -20,10 +20,11 @@ from escrowmq.store.id_filter import IdFilter
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
+from escrowmq.store.undecided import held_in
 from escrowmq.store.unfiled_ops import UnfiledOps
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import STATES, State
-from escrowmq.transaction.table import FIRST, Half, HalfColumns, NewRows, first_row
+from escrowmq.transaction.table import FIRST, Half, HalfColumns, HeldRows, NewRows, first_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -202,6 +203,10 @@ class StateTable:
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
         return sum(half.size for half in self._halves(first, count))
+
+    def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
+        """What is undecided or waits in these queues; names so many undecided rows at most."""
+        return held_in(self, queues, rows_max)
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""

@@ -25,6 +25,7 @@ from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
 from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Appended,
     Carry,
@@ -34,6 +35,8 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.records import (
+    CATALOG_RECORDS,
+    CatalogRecord,
     Lost,
     Moved,
     NamedQueue,
@@ -41,6 +44,7 @@ from escrowmq.transaction.records import (
     Prepared,
     Scheduled,
     Stored,
+    TopicRemoved,
 )
 
 if TYPE_CHECKING:
@@ -98,8 +102,17 @@ class Store:
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         self.space = Space(disk, config.free_bytes_min)
-        #: By queue number.
-        self.queues: list[ConsumeQueue] = []
+        #: By queue number, those that are there.
+        self.queues: dict[int, ConsumeQueue] = {}
+        #: The same by topic and queue id, as far as it is durable.
+        self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
+        #: Topics, groups and settings, as far as they are durable; the core is ahead of it.
+        self.catalog = Catalog()
+        self._unshown: list[tuple[Record, Where]] = []
+        #: Directories of queues that are gone, and the log offset of the frame that said so.
+        self.garbage: dict[str, int] = {}
+        #: Whether files may be there that no checkpoint has named.
+        self.is_recovered = False
         self._is_fsync = config.durability == "fsync"
         self.parkings = Parkings()
         #: Below this everything may be shown: it is as durable as was asked for.
@@ -167,9 +180,13 @@ class Store:
             if type(record) is Lost:
                 self._lose(record, where)
             self.core.apply(record, where)
-            if type(record) is NamedQueue:
-                self._name_queue(record)
-            elif type(record) is Parked:
+            kind = type(record)
+            if kind is NamedQueue:
+                self._name_queue(record)  # type: ignore[arg-type]
+                self._unshown.append((record, where))
+            elif kind in CATALOG_RECORDS:
+                self._unshown.append((record, where))
+            elif isinstance(record, Parked):
                 ranges = self.core.ranges_of(record.head)
                 self.parkings.add(where.frame, sum(count for _, count in ranges))
             else:
@@ -179,13 +196,49 @@ class Store:
         self.lost.add(where.frame, where.frame + record.length)
         self.table.skip_to(record.rows_end, where)
         for queue, end in record.queue_ends:
-            self.dispatcher.skip(queue, self.core.queue_ends[queue], end, where)
+            known = self.core.queue_ends.get(queue)
+            if known is not None:
+                self.dispatcher.skip(queue, known, end, where)
 
     def _name_queue(self, record: NamedQueue) -> None:
-        if record.id == len(self.queues):
-            self.queues.append(
-                ConsumeQueue(self.disk, self.open_files, record.topic, record.queue_id)
+        # One that is deleted later on in a log that is replayed is not there.
+        if record.id in self.core.names.queues and record.id not in self.queues:
+            self.queues[record.id] = queue = ConsumeQueue(
+                self.disk, self.open_files, record.topic, record.queue_id, record.incarnation
             )
+            queue.may_have_files = not self.is_recovered
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if anything was ever sent to it."""
+        return self._queues_of.get(topic, {}).get(queue_id)
+
+    def _show_names(self) -> None:
+        """Let everybody see topics and queues that are durable now."""
+        shown, self._unshown = self._unshown, []
+        for record, where in shown:
+            if isinstance(record, NamedQueue):
+                queue = self.queues.get(record.id)
+                if queue is not None:
+                    self._queues_of.setdefault(record.topic, {})[record.queue_id] = queue
+                continue
+            assert isinstance(record, CatalogRecord)
+            self.catalog.apply(record, where.frame)
+            if isinstance(record, TopicRemoved):
+                for number in record.queues:
+                    self._remove_queue(number, where.frame)
+
+    def _remove_queue(self, number: int, removed_at: int) -> None:
+        queue = self.queues.pop(number, None)
+        if queue is None:
+            return
+        of_topic = self._queues_of.get(queue.topic, {})
+        if of_topic.get(queue.queue_id) is queue:
+            del of_topic[queue.queue_id]
+            if not of_topic:
+                del self._queues_of[queue.topic]
+        self.open_files.forget_under(queue.directory)
+        if queue.may_have_files:
+            self.garbage[queue.directory] = removed_at
 
     def _frame_of_one(
         self, decision: Decision, record: Prepared, place: tuple[int, int, int]
@@ -266,13 +319,19 @@ class Store:
             # A batch is on its way, and what waits may be part of it.
             return grown
         self.settled_rows = self.table.end
+        if self._unshown:
+            self._show_names()
         queues = self.queues
-        for queue, first, entries in self.dispatcher.take():
+        for number, first, entries in self.dispatcher.take():
+            queue = queues.get(number)
+            if queue is None:
+                # Its topic was deleted meanwhile.
+                continue
             if isinstance(entries, Entry):
-                queues[queue].append(first, entries)
+                queue.append(first, entries)
             else:
-                queues[queue].extend(first, entries)
-            grown.add(queue)
+                queue.extend(first, entries)
+            grown.add(number)
         return grown
 
     def sync(self) -> None:
@@ -334,6 +393,8 @@ class Store:
         named = [one for one in (checkpoint, self.previous) if one is not None]
         self.table.files.collect({name for one in named for name in one.state_files()})
         self.keys.collect({name for one in named for name in one.key_runs})
+        for directory in job.removed:
+            self.garbage.pop(directory, None)
         self.previous = checkpoint
         self.checkpointed = checkpoint.log_end
 

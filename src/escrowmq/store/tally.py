@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.store.report import Counts
 from escrowmq.transaction.records import (
+    NOWHERE,
     BatchDecided,
     Decided,
     DecidedMany,
@@ -141,7 +142,8 @@ class Tally:
         self._counts.visible += sum(span.count for span in given)
 
     def _release(self, record: Released) -> None:
-        self._counts.visible += len(record.rows)
+        # Those of deleted topics are nowhere.
+        self._counts.visible += sum(offset != NOWHERE for offset in record.queue_offsets)
 
     def _park(self, record: Parked) -> None:
         self._mark(record.head, _PARKED)

@@ -10,13 +10,17 @@ import numpy as np
 
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
+from escrowmq.transaction.table import HeldRows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from escrowmq.store.chunk import Chunk
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
 
 _PREPARED = int(State.PREPARED)
+_PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
 
 
@@ -60,6 +64,33 @@ def held_back(table: StateTable) -> HeldBack:
             is_timed = (state == _COMMITTED) & (chunk.view("next_at_ms") != NEVER)
             _count(found.timed, chunk, is_timed)
     return found
+
+
+def held_in(table: StateTable, queues: Sequence[int], rows_max: int) -> HeldRows:
+    """What is undecided, parked or waiting in these queues."""
+    undecided: Counter[int] = Counter()
+    waiting: Counter[int] = Counter()
+    rows: list[int] = []
+    if not queues:
+        return HeldRows(undecided=undecided, waiting=waiting, rows=rows)
+    wanted = set(queues)
+    for half in table.kept():
+        if half.queue in wanted and half.is_needed:
+            if half.state is State.COMMITTED:
+                waiting[half.queue] += 1
+            else:
+                undecided[half.queue] += 1
+                rows.append(half.half_offset)
+    for chunk in table.chunks.values():
+        if chunk.needed:
+            state = chunk.view("state")
+            is_wanted = np.isin(chunk.view("queue"), queues) & (chunk.view("size") > 0)
+            is_undecided = is_wanted & ((state == _PREPARED) | (state == _PARKED))
+            _count(undecided, chunk, is_undecided)
+            rows += (chunk.base + np.flatnonzero(is_undecided)[:rows_max]).tolist()
+            is_timed = is_wanted & (state == _COMMITTED) & (chunk.view("next_at_ms") != NEVER)
+            _count(waiting, chunk, is_timed)
+    return HeldRows(undecided=undecided, waiting=waiting, rows=sorted(rows)[:rows_max])
 
 
 def _count(counts: Counter[int], chunk: Chunk, is_wanted: Rows) -> None:

@@ -25,6 +25,7 @@ from escrowmq.testing.journal import (
     Operation,
     PendingOperation,
     Remove,
+    RemoveDirectory,
     Rename,
     Truncate,
     Write,
@@ -115,7 +116,7 @@ class DiskState:
             path: bytes(changed[file]) if file in changed else self.inodes[file].durable()
             for path, file in names.items()
         }
-        return DiskImage(files, frozenset(self.directories))
+        return DiskImage.of(files, self.directories)
 
     def apply(self, operation: Operation) -> None:
         """Do it."""
@@ -137,6 +138,8 @@ class DiskState:
                 self._settle_names(operation.path)
             case MakeDirectory():
                 self.directories.update((operation.path, *parents_of(operation.path)))
+            case RemoveDirectory():
+                self.directories.discard(operation.path)
             case FlipBit():
                 self._flip(operation)
             case _:

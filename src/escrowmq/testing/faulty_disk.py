@@ -15,14 +15,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from escrowmq.store.disk import Bytes, File, checked_path
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
+from escrowmq.testing.faults import Fault, Kind
 from escrowmq.testing.journal import (
     Create,
     Extend,
@@ -35,37 +34,13 @@ from escrowmq.testing.journal import (
     Operation,
     PendingOperation,
     Remove,
+    RemoveDirectory,
     Rename,
     Truncate,
     Write,
     directory_of,
 )
 from escrowmq.testing.survivors import Survivors, nothing_survives
-
-
-class Kind(StrEnum):
-    """The calls that ``fail_after`` can make fail."""
-
-    READ = "read"
-    WRITE = "write"
-    TRUNCATE = "truncate"
-    FLUSH = "flush"
-    CREATE = "create"
-    RENAME = "rename"
-    REMOVE = "remove"
-    MAKE_DIRECTORY = "make_directory"
-    FLUSH_DIRECTORY = "flush_directory"
-
-
-@dataclass(slots=True, kw_only=True)
-class _Fault:
-    kind: Kind
-    successes_left: int
-    failures_left: int | None
-    errno: int
-    under: str
-    short_bytes: int
-    survivors: Survivors
 
 
 class FaultyFile:
@@ -127,7 +102,7 @@ class FaultyDisk:
         self.read_only = False
         #: Growing beyond it raises ENOSPC, after writing as much as fits.
         self.capacity_bytes: int | None = None
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._state = DiskState(image)
 
@@ -260,6 +235,13 @@ class FaultyDisk:
             self._refuse(Kind.REMOVE, path)
             self.perform(Remove(self._state.names[path], path))
 
+    def remove_directory(self, path: str) -> None:
+        """Remove a directory that is empty; no error if it is not, or is gone."""
+        path = checked_path(path)
+        if path in self._state.directories and not self.list(path):
+            self._refuse(Kind.REMOVE, path)
+            self.perform(RemoveDirectory(path))
+
     def flush_directory(self, path: str) -> None:
         """Make all names in it durable as they are, unless the disk lies."""
         path = checked_path(path)
@@ -322,7 +304,7 @@ class FaultyDisk:
         ``short_bytes``; of a failing flush, ``survivors`` reach the disk.
         """
         self._faults.append(
-            _Fault(
+            Fault(
                 kind=kind,
                 successes_left=count,
                 failures_left=times,
@@ -350,7 +332,7 @@ class FaultyDisk:
         if fault is not None:
             raise _error(fault.errno, path)
 
-    def _planned(self, kind: Kind, path: str) -> _Fault | None:
+    def _planned(self, kind: Kind, path: str) -> Fault | None:
         for fault in self._faults:
             if fault.kind is not kind or not path.startswith(fault.under):
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.records import NEVER, PLAIN, Op, Released, Stored
+from escrowmq.transaction.records import NEVER, NOWHERE, PLAIN, Op, Released, Stored
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 
@@ -57,6 +57,8 @@ class Witness:
         ends = self._core.queue_ends
         assert len(ends) == len(self._core.names.queues)
         for queue, end in self._ends.items():
+            if queue not in ends:
+                continue
             assert ends[queue] == end, f"queue {queue} ends at {ends[queue]}, gave {end}"
 
     def _check_half(self, half: Half) -> None:
@@ -109,7 +111,8 @@ def _given(record: Record) -> Iterator[tuple[int, int]]:
     if isinstance(record, Stored):
         yield from zip(record.placed.queues, record.queue_offsets, strict=True)
     elif isinstance(record, Released):
-        yield from zip(record.queues, record.queue_offsets, strict=True)
+        given = zip(record.queues, record.queue_offsets, strict=True)
+        yield from (one for one in given if one[1] != NOWHERE)
     elif isinstance(record, Op):
         for span in record.given:
             for offset in range(span.first, span.first + span.count):

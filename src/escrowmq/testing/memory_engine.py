@@ -18,6 +18,7 @@ from escrowmq.transaction.commands import Appended, Carry, Command, Decision, He
 from escrowmq.transaction.core import MOVED_MAX, Transactions
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import (
+    NOWHERE,
     BatchDecided,
     Decided,
     DecidedMany,
@@ -125,7 +126,8 @@ class MemoryEngine(Calls):
             for queue, message in zip(record.placed.queues, frame.messages, strict=True):
                 self.queues.setdefault(queue, []).append(message)
         elif isinstance(record, Released):
-            self._show_rows(record.rows)
+            pairs = zip(record.rows, record.queue_offsets, strict=True)
+            self._show_rows(row for row, place in pairs if place != NOWHERE)
         elif isinstance(record, DecidedMany):
             self._show_rows(unpack_rows(record.committed))
         elif isinstance(record, Decided | BatchDecided) and record.given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 from escrowmq.testing.memory_log import MemoryLog
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, Half, HalfColumns
+from escrowmq.transaction.table import FIRST, Half, HalfColumns, HeldRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,6 +105,17 @@ class MemoryTable:
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number, as they were prepared."""
         return self.log.identity(half.half_offset)
+
+    def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
+        """What is undecided or waits in these queues."""
+        halves = [half for half in self.rows.values() if half.queue in queues and half.is_needed]
+        undecided = [half for half in halves if half.state is not State.COMMITTED]
+        waiting = [half for half in halves if half.state is State.COMMITTED]
+        return HeldRows(
+            undecided=Counter(half.queue for half in undecided),
+            waiting=Counter(half.queue for half in waiting),
+            rows=[half.half_offset for half in undecided][:rows_max],
+        )
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from escrowmq.transaction.answers import refuse
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, Decision
 from escrowmq.transaction.copying import stale_requests
-from escrowmq.transaction.giving import give_ranges, waiting_rows
+from escrowmq.transaction.giving import give_ranges, is_deleted, waiting_rows
 from escrowmq.transaction.records import BatchDecided, Record
-from escrowmq.transaction.settling import settle
+from escrowmq.transaction.settling import TOPIC_DELETED, settle
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -106,8 +106,16 @@ def commit_attempts(
     ranges_by_head: dict[int, list[tuple[int, int]]],
     now_ms: int,
 ) -> Decision:
-    """The one record that commits these attempts and remembers the batch."""
+    """The one record that commits these attempts and remembers the batch; all or none."""
     ranges = [held for ranges in ranges_by_head.values() for held in ranges]
+    if is_deleted(core, ranges):
+        return refuse(
+            TOPIC_DELETED,
+            "a topic of the batch was deleted while it was written: write the batch again",
+            app_id=command.app_id,
+            query_id=command.query_id,
+            batch_id=command.batch_id,
+        )
     waiting = waiting_rows(core, ranges, now_ms)
     waits = {row for row, _ in waiting}
     record = BatchDecided(

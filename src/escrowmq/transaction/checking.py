@@ -18,7 +18,7 @@ from escrowmq.transaction.commands import (
 )
 from escrowmq.transaction.records import Asked, Parked, Resumed
 from escrowmq.transaction.rules import check_wait_ms
-from escrowmq.transaction.settling import end
+from escrowmq.transaction.settling import end, has_deleted, topic_deleted
 from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
             half_offset=command.half_offset,
             state=half.state.label,
         )
+    if has_deleted(core, half):
+        return topic_deleted(core, half)
     return Decision(records=(Resumed(core.head_of(half.first), now_ms, command.by),))
 
 
@@ -89,7 +91,8 @@ def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
 def outcome_of(decision: Decision) -> VerdictOutcome:
     """How a verdict ended; ``ASKED`` if a producer is to be asked now."""
     if decision.refused is not None:
-        return VerdictOutcome.REFUSED
+        # It came too late for its topic.
+        return VerdictOutcome.PARKED if decision.records else VerdictOutcome.REFUSED
     if decision.back_checks:
         return VerdictOutcome.ASKED
     if isinstance(decision.reply, Settled):

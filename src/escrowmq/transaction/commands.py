@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.message import Message
 from escrowmq.model.message_columns import MessageColumns
 from escrowmq.transaction.records import Record
@@ -181,6 +182,60 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     epoch: str
 
 
+class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a topic, or change it."""
+
+    topic: Topic
+    #: One that is there already stays as it is.
+    is_only_made: bool = False
+
+
+class RemoveTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove a topic with all that is in it."""
+
+    name: str
+    by: str
+    #: ``expired``: nobody uses it any more; then it must hold nothing back.
+    reason: Literal["deleted", "expired"] = "deleted"
+    #: Even if half messages in it are undecided.
+    is_forced: bool = False
+
+
+class PutGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Make a consumer group, or change it."""
+
+    group: Group
+    #: One that is there already stays as it is.
+    is_only_made: bool = False
+
+
+class RemoveGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Forget a consumer group, and how far it was."""
+
+    name: str
+    by: str
+    reason: Literal["deleted", "expired"] = "deleted"
+
+
+class PutSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """Set a value."""
+
+    setting: Setting
+
+
+class RemoveSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """Forget a value."""
+
+    name: str
+
+
+class MarkCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """Note something about all topics and groups."""
+
+    mark: Literal["kept", "offsets_lost"]
+    detail: str = ""
+
+
 class ExpireOrigins(msgspec.Struct, frozen=True, kw_only=True):
     """Let those of these origins go that nobody uses."""
 
@@ -207,6 +262,13 @@ Command = (
     | Carry
     | Abandon
     | Begin
+    | PutTopic
+    | RemoveTopic
+    | PutGroup
+    | RemoveGroup
+    | PutSetting
+    | RemoveSetting
+    | MarkCatalog
     | ExpireOrigins
     | ExpireQueries
 )
@@ -266,11 +328,25 @@ class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
     contradicted: list[int]
 
 
-Reply = Settled | Held | Appended | BatchReply | Obeyed
+class Cataloged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change of topics, groups or settings did."""
+
+    #: False if it was so before.
+    is_changed: bool
+    #: Half messages in a removed topic that can only be rolled back now, and messages in it that
+    #: wait for their time and will never be visible.
+    undecided: int = 0
+    waiting: int = 0
+
+
+Reply = Settled | Held | Appended | BatchReply | Obeyed | Cataloged
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core answers to a command."""
+    """What the core answers to a command.
+
+    A refusal may have records: a commit that comes too late for its topic parks the transaction.
+    """
 
     records: tuple[Record, ...] = ()
     reply: Reply | None = None

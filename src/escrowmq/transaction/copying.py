@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.transaction.commands import Carry, Decision, Release
 from escrowmq.transaction.giving import give_each
-from escrowmq.transaction.records import UNNUMBERED, Moved, MovedRow, Placed, Released
+from escrowmq.transaction.records import NOWHERE, UNNUMBERED, Moved, MovedRow, Placed, Released
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST, SPAN_MAX, Half
 
@@ -54,8 +54,12 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
         for half in map(core.table.get, range(command.first, command.first + count))
         if half is not None and half.first == command.first and half.is_needed
     ]
+    dropped = deleted_rows(core, halves)
+    if dropped:
+        gone = set(dropped.rows)
+        halves = [half for half in halves if half.half_offset not in gone]
     if not halves:
-        return Decision()
+        return Decision(records=(dropped,) if dropped else ())
     moved = Moved(
         rows=[moved_row(core, half) for half in halves],
         placed=Placed(
@@ -65,7 +69,26 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
             tags=[half.tags for half in halves],
         ),
     )
-    return Decision(records=(moved,), copies=tuple(half.half_offset for half in halves))
+    records = (dropped, moved) if dropped else (moved,)
+    return Decision(records=records, copies=tuple(half.half_offset for half in halves))
+
+
+def deleted_rows(core: Transactions, halves: Iterable[Half]) -> Released | None:
+    """Those that wait for their time in a topic that was deleted: they will never be visible."""
+    if not core.names.lacks_queues:
+        return None
+    gone = [
+        half
+        for half in halves
+        if half.state is State.COMMITTED and half.queue not in core.queue_ends
+    ]
+    if not gone:
+        return None
+    return Released(
+        rows=[half.half_offset for half in gone],
+        queues=[half.queue for half in gone],
+        queue_offsets=[NOWHERE] * len(gone),
+    )
 
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:
@@ -96,8 +119,11 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
         for half in map(core.table.get, dict.fromkeys(command.half_offsets))
         if half is not None and half.state is State.COMMITTED and half.next_at_ms <= now_ms
     ]
+    dropped = deleted_rows(core, halves)
+    if dropped:
+        halves = [half for half in halves if half.queue in core.queue_ends]
     if not halves:
-        return Decision()
+        return Decision(records=(dropped,) if dropped else ())
     # In the order of their times, so that a queue shows them as they were meant.
     halves.sort(key=lambda half: (half.next_at_ms, half.half_offset))
     queues = [half.queue for half in halves]
@@ -107,4 +133,5 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
         queue_offsets=give_each(core, queues),
     )
     stale = dict.fromkeys(half.first for half in halves if is_stale(core, half, now_ms))
-    return Decision(records=(released,), carries=tuple(stale))
+    records = (dropped, released) if dropped else (released,)
+    return Decision(records=records, carries=tuple(stale))

@@ -15,15 +15,19 @@ import numpy as np
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
 from escrowmq.transaction.records import (
+    CATALOG_RECORDS,
     NEVER,
+    NOWHERE,
     PLAIN,
     Answered,
     Asked,
     BatchDecided,
     Began,
+    CatalogRecord,
     Decided,
     DecidedMany,
     Lost,
@@ -40,6 +44,7 @@ from escrowmq.transaction.records import (
     Scheduled,
     Span,
     Stored,
+    TopicRemoved,
 )
 from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
@@ -82,16 +87,18 @@ class Transactions:
         copy_after_ms: int,
         moved_max: int = MOVED_MAX,
         store_id: str = "",
+        limits: LimitsConfig | None = None,
     ) -> None:
         self.table = table
         self.policy = policy
         self.copy_after_ms = copy_after_ms
-        self.limits = LimitsConfig()
+        self.limits = limits or LimitsConfig()
         self.names = Names()
+        self.catalog = Catalog()
         self.batches = Batches()
         self.lineage = new_lineage(store_id)
-        #: By queue number: the next queue offset to give.
-        self.queue_ends: list[int] = []
+        #: By queue number: the next queue offset to give, in queues that were not deleted.
+        self.queue_ends: dict[int, int] = {}
         #: By head: transactions of several requests, while they are undecided.
         self.parts: dict[int, Parts] = {}
         #: First row of a later request -> head of its transaction.
@@ -120,6 +127,8 @@ class Transactions:
             Lost: self._apply_lost,
             DecidedMany: self._apply_decided_many,
             Began: self._apply_began,
+            **dict.fromkeys(CATALOG_RECORDS, self._apply_cataloged),
+            TopicRemoved: self._apply_topic_removed,
             OriginsExpired: self._apply_origins_expired,
             QueriesExpired: self._apply_queries_expired,
         }
@@ -173,8 +182,9 @@ class Transactions:
 
     def _apply_named_queue(self, record: NamedQueue, _where: Where) -> None:
         self.names.apply(record)
-        if len(self.queue_ends) < len(self.names.queues):
-            self.queue_ends.append(0)
+        if record.id in self.names.queues:
+            self.queue_ends.setdefault(record.id, 0)
+            self.catalog.skip_incarnation(record.incarnation)
 
     def _apply_named_origin(self, record: NamedOrigin, where: Where) -> None:
         self.names.origins.apply(record, where)
@@ -182,7 +192,8 @@ class Transactions:
     def _apply_stored(self, record: Stored, _where: Where) -> None:
         ends = self.queue_ends
         for queue, offset in zip(record.placed.queues, record.queue_offsets, strict=True):
-            ends[queue] = offset + 1
+            if queue in ends:
+                ends[queue] = offset + 1
 
     def _apply_scheduled(self, record: Scheduled, where: Where) -> None:
         self.table.insert(
@@ -283,7 +294,9 @@ class Transactions:
 
     def _give(self, given: list[Span]) -> None:
         for span in given:
-            self.queue_ends[span.queue] = span.first + span.count
+            # A log that is replayed on a later state gives places in queues that are deleted there.
+            if span.queue in self.queue_ends:
+                self.queue_ends[span.queue] = span.first + span.count
 
     def _forget_transaction(self, head: int) -> None:
         if self.parts:
@@ -314,7 +327,8 @@ class Transactions:
             record.rows, record.queues, record.queue_offsets, strict=True
         ):
             self.table.schedule(row, NEVER)
-            self.queue_ends[queue] = offset + 1
+            if offset != NOWHERE and queue in self.queue_ends:
+                self.queue_ends[queue] = offset + 1
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
@@ -331,7 +345,8 @@ class Transactions:
 
     def _apply_lost(self, record: Lost, where: Where) -> None:
         for queue, end in record.queue_ends:
-            self.queue_ends[queue] = end
+            if queue in self.queue_ends:
+                self.queue_ends[queue] = end
         # Decisions may be lost with it: this history differs from the one before the repair.
         self.lineage = self.lineage.with_epoch(
             repaired(where.frame + record.length, self.table.end)
@@ -340,6 +355,16 @@ class Transactions:
     def _apply_began(self, record: Began, where: Where) -> None:
         epoch = Epoch(record.epoch, where.frame, self.table.end, where.at_ms)
         self.lineage = self.lineage.with_epoch(epoch)
+
+    def _apply_cataloged(self, record: CatalogRecord, where: Where) -> None:
+        self.catalog.apply(record, where.frame)
+
+    def _apply_topic_removed(self, record: TopicRemoved, where: Where) -> None:
+        self.catalog.apply(record, where.frame)
+        held = set(record.held)
+        for queue in record.queues:
+            self.names.remove(queue, is_held=queue in held)
+            self.queue_ends.pop(queue, None)
 
     def _apply_origins_expired(self, record: OriginsExpired, _where: Where) -> None:
         self.names.origins.expire(record.numbers)

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 def give_each(core: Transactions, queues: list[int]) -> list[int]:
     """The next offset in its queue for each message."""
     ends: dict[int, int] = {}
-    known = len(core.queue_ends)
     offsets = []
     for queue in queues:
         offset = ends.get(queue, -1)
         if offset < 0:
-            offset = core.queue_ends[queue] if queue < known else 0
+            offset = core.queue_ends.get(queue, 0)
         ends[queue] = offset + 1
         offsets.append(offset)
     return offsets
@@ -51,3 +50,11 @@ def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[
         else:
             counts.update(queues)
     return [Span(queue, core.queue_ends[queue], count) for queue, count in counts.items()]
+
+
+def is_deleted(core: Transactions, ranges: list[tuple[int, int]]) -> bool:
+    """Whether the topic of any of these rows was deleted since it was held."""
+    if not core.names.lacks_queues:
+        return False
+    ends = core.queue_ends.keys()
+    return any(not ends >= set(core.table.queues(first, count)) for first, count in ranges)

@@ -99,6 +99,8 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         records.append(origin)
         origin = origin.id
     queues = number_queues(core, command.content, records)
+    if isinstance(queues, Decision):
+        return queues
     delays = delays_of(command.content)
     if not any(delays):
         delays = []
@@ -270,8 +272,10 @@ def delays_of(messages: Messages) -> list[int]:
     return messages.deliver_after_ms
 
 
-def number_queues(core: Transactions, messages: Messages, records: list[Record]) -> list[int]:
-    """The queue number of each message; names new queues in ``records``."""
+def number_queues(
+    core: Transactions, messages: Messages, records: list[Record]
+) -> list[int] | Decision:
+    """The queue number of each message; names new queues in ``records``, or refuses them."""
     if not isinstance(messages, tuple):
         return number_few_queues(core, messages, records)
     topic = messages[0].topic
@@ -282,20 +286,45 @@ def number_queues(core: Transactions, messages: Messages, records: list[Record])
     queues = [known.get(message.queue_id, -1) for message in messages if message.topic == topic]
     if len(queues) == len(messages) and -1 not in queues:
         return queues
-    new: dict[tuple[str, int], NamedQueue] = {}
-    queues = [core.names.queue_of(m.topic, m.queue_id, new) for m in messages]
-    records.extend(new.values())
-    return queues
+    return name_queues(core, [(m.topic, m.queue_id) for m in messages], records)
 
 
 def number_few_queues(
     core: Transactions, messages: MessageColumns, records: list[Record]
-) -> list[int]:
+) -> list[int] | Decision:
     """The same for very many messages of few queues."""
-    new: dict[tuple[str, int], NamedQueue] = {}
-    numbers = [core.names.queue_of(one.topic, one.queue_id, new) for one in messages.queues]
-    records.extend(new.values())
+    numbers = name_queues(core, [(one.topic, one.queue_id) for one in messages.queues], records)
+    if isinstance(numbers, Decision):
+        return numbers
     return [numbers[queue] for queue in messages.queue_of.tolist()]
+
+
+def name_queues(
+    core: Transactions, queues: list[tuple[str, int]], records: list[Record]
+) -> list[int] | Decision:
+    """Their numbers; a queue without one gets it if its topic is there and has such a queue."""
+    catalog = core.catalog
+    new: dict[tuple[str, int], NamedQueue] = {}
+    numbers = []
+    for topic, queue_id in queues:
+        incarnation = 0
+        if catalog.is_kept and core.names.number_of(topic, queue_id) is None:
+            kept = catalog.topics.get(topic)
+            # Its sender found it, but it was deleted, or made anew, before it could be written.
+            if kept is None:
+                return refuse("topic_unknown", "create the topic first", topic=topic)
+            if queue_id >= kept.topic.queue_count:
+                return refuse(
+                    "queue_id_illegal",
+                    f"the topic has {kept.topic.queue_count} queues",
+                    topic=topic,
+                    queue_id=queue_id,
+                    max=kept.topic.queue_count - 1,
+                )
+            incarnation = kept.incarnation
+        numbers.append(core.names.queue_of(topic, queue_id, new, incarnation))
+    records.extend(new.values())
+    return numbers
 
 
 def exceeds(messages: Messages, bytes_max: int) -> bool:
@@ -328,6 +357,8 @@ def append(core: Transactions, command: Append, now_ms: int) -> Decision:
             count=count,
         )
     queues = number_queues(core, command.messages, records)
+    if isinstance(queues, Decision):
+        return queues
     if is_later[0]:
         records.append(Scheduled(first=core.table.end, deliver_at_ms=later, placed=Placed(queues)))
         offsets = [-1] * count

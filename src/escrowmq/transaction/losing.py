@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.transaction.answers import no_such_half
 from escrowmq.transaction.commands import Abandon, Decision, Settled
-from escrowmq.transaction.records import NEVER, Decided, Released
+from escrowmq.transaction.records import NEVER, NOWHERE, Decided, Released
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import FIRST
 
@@ -39,9 +39,9 @@ def abandon(core: Transactions, command: Abandon, now_ms: int) -> Decision:
     if half is None:
         return no_such_half(command.half_offset)
     if half.state is State.COMMITTED and half.next_at_ms != NEVER:
-        return Decision(
-            records=(Released([half.half_offset], [half.queue], [core.queue_ends[half.queue]]),)
-        )
+        # None in a queue whose topic was deleted.
+        place = core.queue_ends.get(half.queue, NOWHERE)
+        return Decision(records=(Released([half.half_offset], [half.queue], [place]),))
     if half.state in (State.COMMITTED, State.ROLLED_BACK):
         return Decision()
     head = core.head_of(half.first)

@@ -37,6 +37,10 @@ def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
         is_simple &= ~is_among(rows, known)
     # The batch that it is of must be remembered.
     is_simple &= ~np.isin(held.origin, core.names.origins.parts)
+    if core.names.lacks_queues:
+        # Of a topic that was deleted.
+        gone = set(np.unique(held.queue).tolist()) - core.queue_ends.keys()
+        is_simple &= ~np.isin(held.queue, list(gone))
     is_undecided = (held.state == State.PREPARED) | (held.state == State.PARKED)
     # It would have to be copied forward.
     is_late = commits & (now_ms - held.stored_at_ms >= core.copy_after_ms)

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import msgspec
 
+from escrowmq.model.catalog import Group, Setting, Topic
+
 NEVER = 2**63 - 1
 """The next check of a half message that nobody needs to look at again."""
 
 PLAIN = 2**32 - 1
 """The origin of a row that is no half message: an ordinary one waiting for its time."""
+
+NOWHERE = -1
+"""The queue offset of a message whose topic was deleted before its time came."""
 
 UNNUMBERED = -1
 """The part number of a stock client's half message."""
@@ -33,6 +38,8 @@ class NamedQueue(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     id: int
     topic: str
     queue_id: int
+    #: Of the topic; 0 in a log that does not keep topics.
+    incarnation: int = 0
 
 
 class NamedOrigin(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -163,7 +170,10 @@ class Resumed(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Messages whose time has come: ``rows[i]`` is now at ``queue_offsets[i]`` of its queue."""
+    """Messages whose time has come: ``rows[i]`` is now at ``queue_offsets[i]`` of its queue.
+
+    At ``NOWHERE`` if its topic was deleted while it waited: it will never be visible.
+    """
 
     rows: list[int]
     queues: list[int]
@@ -238,6 +248,59 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     epoch: str
 
 
+class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """The topic is made, or changed if it is there in this incarnation."""
+
+    topic: Topic
+    #: Numbers are never used twice; 0 is what was there before the log kept topics.
+    incarnation: int
+    #: A topic of this name was deleted before, and its consumers may still come.
+    is_remade: bool = False
+
+
+class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """The topic is gone, with everything in these queues; nobody sees their messages again."""
+
+    name: str
+    incarnation: int
+    queues: list[int]
+    #: ``deleted`` or ``expired``.
+    reason: str
+    by: str
+    #: Those of the queues that have messages which are not visible yet: they keep their names.
+    held: list[int] = []
+
+
+class GroupPut(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """The consumer group is made, or changed."""
+
+    group: Group
+
+
+class GroupRemoved(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """The consumer group is gone, and how far it was."""
+
+    name: str
+    reason: str
+    by: str
+
+
+class SettingPut(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """A value is set, or forgotten."""
+
+    setting: Setting
+    is_removed: bool = False
+
+
+class CatalogMarked(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+    """Something about all topics and groups: ``kept`` or ``offsets_lost``."""
+
+    #: ``kept``: from here on the log has every topic and group.  ``offsets_lost``: how far
+    #: consumers were is not known any more, at least of some.
+    mark: str
+    detail: str = ""
+
+
 class OriginsExpired(msgspec.Struct, frozen=True, array_like=True, tag=24):
     """These origins are no longer used, and none of their half messages is undecided."""
 
@@ -272,8 +335,21 @@ Record = (
     | Lost
     | DecidedMany
     | Began
+    | TopicPut
+    | TopicRemoved
+    | GroupPut
+    | GroupRemoved
+    | SettingPut
+    | CatalogMarked
     | OriginsExpired
     | QueriesExpired
+)
+
+CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked
+"""Records of the catalog."""
+
+CATALOG_RECORDS = frozenset(
+    (TopicPut, TopicRemoved, GroupPut, GroupRemoved, SettingPut, CatalogMarked)
 )
 
 Op = Decided | BatchDecided | DecidedMany

@@ -8,14 +8,17 @@ from escrowmq.model.sink_attempt import GROUP_PREFIX, parse_attempt, parse_part
 from escrowmq.transaction.answers import no_such_half, refuse
 from escrowmq.transaction.commands import Decision, End, Settled
 from escrowmq.transaction.copying import stale_requests
-from escrowmq.transaction.giving import give_ranges, waiting_rows
-from escrowmq.transaction.records import Answered, BatchDecided, Decided, Span
+from escrowmq.transaction.giving import give_ranges, is_deleted, waiting_rows
+from escrowmq.transaction.records import Answered, BatchDecided, Decided, Parked, Span
 from escrowmq.transaction.states import SETTLES, Resolution, State
 from escrowmq.transaction.table import ALONE
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
+
+TOPIC_DELETED = "topic_deleted"
+"""Why a transaction is parked that came to commit too late."""
 
 REMARK_CHARS_MAX = 1_024
 """What the log keeps of a producer's words."""
@@ -34,7 +37,33 @@ def end(core: Transactions, command: End, now_ms: int) -> Decision:
     settled = SETTLES.get((half.state, command.resolution))
     if settled is None or settled is half.state:
         return answer_again(core, half, repeated=settled is half.state)
+    if settled is State.COMMITTED and core.names.lacks_queues and has_deleted(core, half):
+        return park_deleted(core, half)
     return settle(core, half, settled, command.by, now_ms, is_forced=command.is_forced)
+
+
+def has_deleted(core: Transactions, half: Half) -> bool:
+    """Whether a topic of its transaction was deleted since it was held."""
+    return is_deleted(core, core.ranges_of(core.head_of(half.first)))
+
+
+def park_deleted(core: Transactions, half: Half) -> Decision:
+    """Refuse to deliver to a topic that was deleted meanwhile: only a rollback ends it."""
+    refused = topic_deleted(core, half)
+    if half.state is State.PARKED:
+        return refused
+    parked = Parked(core.head_of(half.first), TOPIC_DELETED)
+    return Decision(records=(parked,), refused=refused.refused)
+
+
+def topic_deleted(core: Transactions, half: Half) -> Decision:
+    """Answer that a transaction has messages for a topic that was deleted since."""
+    return refuse(
+        TOPIC_DELETED,
+        "a topic of the transaction was deleted while it was undecided: roll it back",
+        half_offset=half.half_offset,
+        topic=core.names.named(half.queue).topic,
+    )
 
 
 def disagreement(core: Transactions, half: Half, command: End) -> Decision | None:

@@ -105,6 +105,16 @@ class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
     checks_sent: Numbers
 
 
+class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of some queues that nobody sees yet."""
+
+    #: By queue: half messages that are undecided or parked, and messages that wait for their time.
+    undecided: dict[int, int]
+    waiting: dict[int, int]
+    #: The first of the undecided ones.
+    rows: list[int]
+
+
 class HalfTable(Protocol):
     """What the core asks of its rows.  Questions change nothing."""
 
@@ -143,6 +153,10 @@ class HalfTable(Protocol):
 
     def sizes(self, first: int, count: int) -> int:
         """Stored bytes of these rows together."""
+        ...
+
+    def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
+        """What is undecided or waits in these queues; names so many undecided rows at most."""
         ...
 
     def origins_needed(self, origins: set[int]) -> set[int]:

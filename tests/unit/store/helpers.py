@@ -248,7 +248,7 @@ class Driver:
         """All that a restart must bring back."""
         core = self.store.core
         queues = {}
-        for queue in self.store.queues:
+        for queue in self.store.queues.values():
             key = (queue.topic, queue.queue_id)
             queues[key] = (queue.start, queue.end, self.messages(*key))
         rows = {}
@@ -260,9 +260,10 @@ class Driver:
             "rows": rows,
             "needed": self.store.table.needed,
             "rows_end": self.store.table.end,
-            "names": (core.names.queues, core.names.origins.named),
+            "names": (core.names.queues, core.names.origins.named, core.names.deleted),
             "origins": core.names.origins.saved(),
-            "queue_ends": list(core.queue_ends),
+            "catalog": core.catalog.saved(),
+            "queue_ends": dict(core.queue_ends),
             "parts": core.parts,
             "heads": core.heads,
             "delays": core.delays,

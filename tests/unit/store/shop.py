@@ -151,10 +151,12 @@ class Shop:
     def confirm(self) -> None:
         """Let later frames confirm all before them: that it is flushed, and every queue's end."""
         self.store.sync()
-        ends = [queue.end for queue in self.store.queues]
+        ends = [queue.end for queue in self.store.queues.values()]
         self.append()
         self.append()
-        while not all(queue.end > end for queue, end in zip(self.store.queues, ends, strict=False)):
+        while not all(
+            queue.end > end for queue, end in zip(self.store.queues.values(), ends, strict=False)
+        ):
             self.append()
 
     @property
@@ -266,7 +268,7 @@ def truth_of(store: Store) -> Truth:
         if half is not None:
             truth.states[row] = half.state
     reader = Reader(store)
-    for queue in store.queues:
+    for queue in store.queues.values():
         name = (queue.topic, queue.queue_id)
         truth.starts[name], truth.ends[name] = queue.start, queue.end
         for offset in range(queue.start, queue.end):

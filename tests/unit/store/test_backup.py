@@ -90,7 +90,7 @@ def truth(store: Any) -> Any:  # noqa: ANN401 - whatever can be compared
         for at in range(store.table.end)
         if (half := store.table.get(at)) is not None
     ]
-    return rows, [(queue.start, queue.end) for queue in store.queues]
+    return rows, [(queue.start, queue.end) for queue in store.queues.values()]
 
 
 def reopened(place: Path) -> Any:  # noqa: ANN401 - as above

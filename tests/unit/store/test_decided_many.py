@@ -139,11 +139,11 @@ def test_damaged_decisions_are_found_and_their_transactions_do_not_come_twice() 
     decided_at = shop.store.log.end
     shop.obey(heads)
     shop.confirm()
-    ends = {(queue.topic, queue.queue_id): queue.end for queue in shop.store.queues}
+    ends = {(queue.topic, queue.queue_id): queue.end for queue in shop.store.queues.values()}
     frame = next(one for one in frames_of(shop.store) if one.start == decided_at)
     store, _, done = repaired(damaged(shop, frame))
     assert len(done.filled) == 1
-    assert {(queue.topic, queue.queue_id): queue.end for queue in store.queues} == ends
+    assert {(queue.topic, queue.queue_id): queue.end for queue in store.queues.values()} == ends
 
 
 def test_a_tally_counts_each_of_them() -> None:

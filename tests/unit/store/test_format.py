@@ -72,7 +72,10 @@ def test_our_own_directory_may_be_there_if_it_is_empty() -> None:
 
 def test_a_store_of_an_unknown_version_is_refused() -> None:
     """Even if the rest of the file is nothing that this version knows."""
-    for disk in (stated(version=3, seed=1, chunk_rows=8), stated(version=7, shape="round")):
+    for disk in (
+        stated(version=VERSION + 1, seed=1, chunk_rows=8),
+        stated(version=7, shape="round"),
+    ):
         with pytest.raises(StoreUnusable) as refused:
             read_or_make(disk, 8)
         assert refused.value.code == "store_version_unknown"

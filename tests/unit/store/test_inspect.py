@@ -11,6 +11,7 @@ import pytest
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.disk import OsDisk
+from escrowmq.store.format import VERSION
 from escrowmq.store.inspect import check
 from escrowmq.store.report import Kind
 from escrowmq.testing.disk_image import DiskImage
@@ -26,7 +27,7 @@ from tests.unit.store.shop import Shop, frames_of, opened
 def test_an_intact_store_is_described(shop: Shop, disk: FaultyDisk) -> None:
     report = check(disk)
     assert not report.is_damaged
-    assert (report.version, report.log_start, report.log_end) == (2, 0, shop.store.log.end)
+    assert (report.version, report.log_start, report.log_end) == (VERSION, 0, shop.store.log.end)
     assert [found.path for found in report.checkpoints] == ["checkpoint", "checkpoint.old"]
     assert all(found.is_whole for found in report.checkpoints)
     assert [found.path for found in report.segments] == segments(disk)
@@ -36,7 +37,7 @@ def test_an_intact_store_is_described(shop: Shop, disk: FaultyDisk) -> None:
     frames = frames_of(shop.store)
     assert report.counts.frames == len(frames)
     assert report.counts.queues == len(shop.store.queues)
-    assert report.counts.visible == sum(queue.end for queue in shop.store.queues)
+    assert report.counts.visible == sum(queue.end for queue in shop.store.queues.values())
 
 
 def test_transactions_are_counted_by_their_states() -> None:

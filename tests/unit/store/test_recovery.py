@@ -267,7 +267,7 @@ def test_the_size_of_segments_may_change(driver: Driver) -> None:
 
 def test_a_store_of_a_newer_version_is_left_as_it_is(driver: Driver) -> None:
     disk = faulty(driver)
-    disk.open("format").write_at(0, b'{"version":3')
+    disk.open("format").write_at(0, b'{"version":9')
     before = disk.snapshot()
     with pytest.raises(StoreUnusable) as refused:
         driver.opened_again()

@@ -85,7 +85,7 @@ def test_a_lost_half_message_is_unknown_and_its_number_is_not_given_again() -> N
 
 def test_a_lost_place_in_a_queue_is_passed_over_and_not_given_again() -> None:
     shop = Shop()
-    while len(shop.store.queues) < 4 or min(queue.end for queue in shop.store.queues) < 4:
+    while len(shop.store.queues) < 4 or min(queue.end for queue in shop.store.queues.values()) < 4:
         shop.append()
     queue = shop.store.queues[0]
     number = next(
@@ -106,7 +106,7 @@ def test_the_time_of_a_lost_place_keeps_the_queue_in_order() -> None:
         shop.now_ms += 100
         shop.append()
     store, _, _ = repaired(damaged(shop, *frames_of(shop.store)[5:30:4]))
-    for queue in store.queues:
+    for queue in store.queues.values():
         times = [entry.visible_at_ms for entry in queue.entries(0, queue.end)]
         assert times == sorted(times)
 
@@ -184,8 +184,10 @@ def test_names_that_were_lost_are_learned_from_the_messages(row: int) -> None:
         shop.prepare()
     shop.store.sync()
     store, _, _ = repaired(damaged(shop, frames_of(shop.store)[row]))
-    known = {(queue.topic, queue.queue_id) for queue in shop.store.queues}
-    assert {(queue.topic, queue.queue_id) for queue in store.queues} <= known | {("lost.0", 0)}
+    known = {(queue.topic, queue.queue_id) for queue in shop.store.queues.values()}
+    assert {(queue.topic, queue.queue_id) for queue in store.queues.values()} <= known | {
+        ("lost.0", 0)
+    }
     truth = truth_of(shop.store)
     hit = frames_of(shop.store)[row]
     kept = {place: truth.visible[place] for place in truth.visible if place not in hit.places}
@@ -204,7 +206,7 @@ def test_a_queue_of_which_nothing_is_left_has_a_name_that_no_topic_can_have() ->
         only = (shop.store.queues[0].topic, shop.store.queues[0].queue_id)
     store, _, _ = repaired(damaged(shop, frames_of(shop.store)[0]))
     assert store.queues[0].topic == "lost.0"
-    assert only not in {(queue.topic, queue.queue_id) for queue in store.queues}
+    assert only not in {(queue.topic, queue.queue_id) for queue in store.queues.values()}
 
 
 def test_a_missing_segment_is_filled_and_takes_no_space() -> None:

@@ -61,7 +61,7 @@ def test_a_message_that_waits_for_its_time_and_is_lost_gets_an_empty_place() -> 
     (ended,) = settle_lost(store, shop.now_ms)
     assert (ended.state, ended.producer_group) == (State.COMMITTED, "")
     assert store.table.needed == 0
-    assert sum(queue.end for queue in store.queues) == 1
+    assert sum(queue.end for queue in store.queues.values()) == 1
     assert truth_of(store).visible == {}
 
 

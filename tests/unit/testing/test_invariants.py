@@ -69,7 +69,7 @@ def test_a_sound_core_is_not_accused() -> None:
         lambda engine: engine.core.parts.clear(),
         lambda engine: engine.core.parts.update({4: Parts([(4, 1)], 1, 0)}),
         # A queue that ends where nothing was given.
-        lambda engine: engine.core.queue_ends.append(0),
+        lambda engine: engine.core.queue_ends.__setitem__(9, 0),
         lambda engine: engine.core.queue_ends.__setitem__(0, 7),
     ],
 )

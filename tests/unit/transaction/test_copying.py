@@ -169,7 +169,7 @@ def test_a_row_named_twice_is_released_once() -> None:
     engine.clock.advance(ms=1)
     engine.submit(Release(half_offsets=(0, 0)))
     assert bodies(engine) == [b"a"]
-    assert engine.core.queue_ends == [1]
+    assert engine.core.queue_ends == {0: 1}
 
 
 def test_messages_are_released_in_the_order_of_their_times() -> None:

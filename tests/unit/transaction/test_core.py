@@ -27,7 +27,7 @@ def test_every_record_can_be_applied_and_has_a_tag_of_its_own() -> None:
     core = Transactions(MemoryTable(), CheckPolicy(), copy_after_ms=0)
     assert set(core._appliers) == set(kinds)
     tags = [kind.__struct_config__.tag for kind in kinds]
-    assert tags == sorted(set(tags))
+    assert sorted(set(tags)) == tags
 
 
 def test_what_a_row_says_of_its_request() -> None:
@@ -115,7 +115,7 @@ def test_a_log_gives_the_same_state_again() -> None:
     engine = applied(frames)
     states = [engine.state(row) for row in range(7)]
     assert states == [State.COMMITTED] * 5 + [State.PARKED, State.COMMITTED]
-    assert engine.core.queue_ends == [6, 1]
+    assert engine.core.queue_ends == {0: 6, 1: 1}
     assert not engine.core.parts
     assert engine.core.heads == engine.core.delays == {}
     # Records do not name the messages: only who wrote them shows them.

@@ -1,0 +1,158 @@
+"""Which topics, consumer groups and settings there are, as the log says.
+
+Like the transactions it only changes by ``apply``.  There are two of it: the core's, which decides
+what comes next, and the one that is durable, which everybody else sees.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from escrowmq.model.catalog import Group, Setting, Topic
+from escrowmq.transaction.records import (
+    CatalogMarked,
+    CatalogRecord,
+    GroupPut,
+    GroupRemoved,
+    SettingPut,
+    TopicPut,
+    TopicRemoved,
+)
+
+KEPT = "kept"
+OFFSETS_LOST = "offsets_lost"
+REMOVED_MAX = 1_000
+"""Names of deleted topics that are remembered: of those made again, consumers may still come."""
+
+
+class KeptTopic(msgspec.Struct, frozen=True):
+    """A topic, and when in the log it began."""
+
+    topic: Topic
+    incarnation: int
+    #: The log offset of the frame that made it; 0 if that was before the log kept topics.
+    born: int
+    is_remade: bool = False
+
+
+class KeptGroup(msgspec.Struct, frozen=True):
+    """A consumer group, and when in the log it began."""
+
+    group: Group
+    born: int
+
+
+class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it, for a checkpoint."""
+
+    is_kept: bool = False
+    incarnations_end: int = 1
+    offsets_lost_at: int = -1
+    topics: list[KeptTopic] = []
+    groups: list[KeptGroup] = []
+    settings: list[Setting] = []
+    removed: list[str] = []
+
+
+class Catalog:
+    """Topics, consumer groups and settings by their names."""
+
+    def __init__(self) -> None:
+        #: Whether the log has them all; a store without a broker has none.
+        self.is_kept = False
+        #: The next number for a topic that is made.
+        self.incarnations_end = 1
+        #: Groups that are older than this log offset may have lost how far they were; -1: none.
+        self.offsets_lost_at = -1
+        self.topics: dict[str, KeptTopic] = {}
+        self.groups: dict[str, KeptGroup] = {}
+        self.settings: dict[str, Setting] = {}
+        #: Topics that were deleted and are not there, the last ones last.
+        self.removed: dict[str, None] = {}
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic, if it is there."""
+        kept = self.topics.get(name)
+        return None if kept is None else kept.topic
+
+    def group(self, name: str) -> Group | None:
+        """The consumer group, if it is there."""
+        kept = self.groups.get(name)
+        return None if kept is None else kept.group
+
+    def has_lost_offsets(self, group: str) -> bool:
+        """Whether this group may have been further than anybody knows."""
+        kept = self.groups.get(group)
+        return kept is not None and kept.born < self.offsets_lost_at
+
+    def apply(self, record: CatalogRecord, frame: int) -> None:
+        """Make a record so.  Applying it again changes nothing more."""
+        match record:
+            case TopicPut():
+                self._put_topic(record, frame)
+            case TopicRemoved():
+                self._remove_topic(record)
+            case GroupPut():
+                known = self.groups.get(record.group.name)
+                born = frame if known is None else known.born
+                self.groups[record.group.name] = KeptGroup(record.group, born)
+            case GroupRemoved():
+                self.groups.pop(record.name, None)
+            case SettingPut():
+                if record.is_removed:
+                    self.settings.pop(record.setting.name, None)
+                else:
+                    self.settings[record.setting.name] = record.setting
+            case CatalogMarked():
+                if record.mark == KEPT:
+                    self.is_kept = True
+                else:
+                    self.offsets_lost_at = frame
+
+    def _put_topic(self, record: TopicPut, frame: int) -> None:
+        name = record.topic.name
+        known = self.topics.get(name)
+        if known is not None and known.incarnation > record.incarnation:
+            return
+        born = frame if record.incarnation else 0
+        if known is not None and known.incarnation == record.incarnation:
+            born = known.born
+        self.topics[name] = KeptTopic(record.topic, record.incarnation, born, record.is_remade)
+        self.skip_incarnation(record.incarnation)
+        self.removed.pop(name, None)
+
+    def skip_incarnation(self, incarnation: int) -> None:
+        """This number is used, also if damage has taken the record that used it first."""
+        self.incarnations_end = max(self.incarnations_end, incarnation + 1)
+
+    def _remove_topic(self, record: TopicRemoved) -> None:
+        known = self.topics.get(record.name)
+        if known is not None and known.incarnation > record.incarnation:
+            return
+        self.topics.pop(record.name, None)
+        self.removed.pop(record.name, None)
+        if len(self.removed) >= REMOVED_MAX:
+            del self.removed[next(iter(self.removed))]
+        self.removed[record.name] = None
+
+    def saved(self) -> SavedCatalog:
+        """All of it, frozen."""
+        return SavedCatalog(
+            is_kept=self.is_kept,
+            incarnations_end=self.incarnations_end,
+            offsets_lost_at=self.offsets_lost_at,
+            topics=list(self.topics.values()),
+            groups=list(self.groups.values()),
+            settings=list(self.settings.values()),
+            removed=list(self.removed),
+        )
+
+    def load(self, saved: SavedCatalog) -> None:
+        """Be as it was."""
+        self.is_kept = saved.is_kept
+        self.incarnations_end = saved.incarnations_end
+        self.offsets_lost_at = saved.offsets_lost_at
+        self.topics = {kept.topic.name: kept for kept in saved.topics}
+        self.groups = {kept.group.name: kept for kept in saved.groups}
+        self.settings = {setting.name: setting for setting in saved.settings}
+        self.removed = dict.fromkeys(saved.removed)

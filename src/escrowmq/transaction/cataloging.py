@@ -1,0 +1,173 @@
+"""Making, changing and removing topics, consumer groups and settings.
+
+Every function here reads the core and answers with a ``Decision``; none changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from escrowmq.model.catalog import DOCUMENT_BYTES_MAX, Document, Setting
+from escrowmq.model.errors import RequestRefused
+from escrowmq.transaction.answers import refuse
+from escrowmq.transaction.commands import (
+    Cataloged,
+    Decision,
+    MarkCatalog,
+    PutGroup,
+    PutSetting,
+    PutTopic,
+    RemoveGroup,
+    RemoveSetting,
+    RemoveTopic,
+)
+from escrowmq.transaction.records import (
+    CatalogMarked,
+    GroupPut,
+    GroupRemoved,
+    SettingPut,
+    TopicPut,
+    TopicRemoved,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from escrowmq.transaction.core import Transactions
+
+DocumentT = TypeVar("DocumentT", bound=Document)
+
+LISTED_MAX = 20
+"""Undecided half messages that a refusal to delete their topic names."""
+
+EXPIRED = "expired"
+
+
+def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
+    """Make the topic, as a new incarnation, or change it."""
+    catalog, name = core.catalog, command.topic.name
+    known = catalog.topics.get(name)
+    if known is not None and command.is_only_made:
+        return Decision(reply=Cataloged(is_changed=False))
+    try:
+        topic = checked(command.topic, catalog.topics, core.limits.topics_max, "topics")
+    except RequestRefused as refused:
+        return Decision(refused=refused)
+    if known is not None:
+        if known.topic == topic:
+            return Decision(reply=Cataloged(is_changed=False))
+        record = TopicPut(topic, known.incarnation, known.is_remade)
+    else:
+        # Before the log kept topics nobody counted.
+        incarnation = catalog.incarnations_end if catalog.is_kept else 0
+        record = TopicPut(topic, incarnation, name in catalog.removed)
+    return Decision(records=(record,), reply=Cataloged(is_changed=True))
+
+
+def remove_topic(core: Transactions, command: RemoveTopic, _now_ms: int) -> Decision:
+    """Remove the topic and its queues; refused while something is undecided, unless by force.
+
+    One that is only not used any more must have nothing that waits either.
+    """
+    known = core.catalog.topics.get(command.name)
+    queues = sorted(core.names.queues_of.get(command.name, {}).values())
+    if known is None and not queues:
+        return Decision(reply=Cataloged(is_changed=False))
+    held = core.table.held_in(queues, LISTED_MAX)
+    undecided, waiting = sum(held.undecided.values()), sum(held.waiting.values())
+    may_go = command.is_forced or not undecided
+    if command.reason == EXPIRED:
+        may_go = not (undecided or waiting)
+    if not may_go:
+        return refuse(
+            "topic_undecided",
+            "settle its transactions first, or delete it by force: what is undecided then can "
+            "only be rolled back",
+            topic=command.name,
+            undecided=undecided,
+            waiting=waiting,
+            half_offsets=held.rows,
+        )
+    record = TopicRemoved(
+        name=command.name,
+        incarnation=0 if known is None else known.incarnation,
+        queues=queues,
+        reason=command.reason,
+        by=command.by,
+        held=sorted(held.undecided.keys() | held.waiting.keys()),
+    )
+    return Decision(
+        records=(record,), reply=Cataloged(is_changed=True, undecided=undecided, waiting=waiting)
+    )
+
+
+def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
+    """Make the consumer group, or change it."""
+    known = core.catalog.groups.get(command.group.name)
+    if known is not None and command.is_only_made:
+        return Decision(reply=Cataloged(is_changed=False))
+    try:
+        group = checked(command.group, core.catalog.groups, core.limits.groups_max, "groups")
+    except RequestRefused as refused:
+        return Decision(refused=refused)
+    if known is not None and known.group == group:
+        return Decision(reply=Cataloged(is_changed=False))
+    return Decision(records=(GroupPut(group),), reply=Cataloged(is_changed=True))
+
+
+def remove_group(core: Transactions, command: RemoveGroup, _now_ms: int) -> Decision:
+    """Forget the consumer group, and how far it was."""
+    if command.name not in core.catalog.groups:
+        return Decision(reply=Cataloged(is_changed=False))
+    record = GroupRemoved(command.name, command.reason, command.by)
+    return Decision(records=(record,), reply=Cataloged(is_changed=True))
+
+
+def put_setting(core: Transactions, command: PutSetting, _now_ms: int) -> Decision:
+    """Set a value."""
+    settings = core.catalog.settings
+    try:
+        setting = checked(command.setting, settings, core.limits.settings_max, "settings")
+    except RequestRefused as refused:
+        return Decision(refused=refused)
+    if settings.get(setting.name) == setting:
+        return Decision(reply=Cataloged(is_changed=False))
+    return Decision(records=(SettingPut(setting),), reply=Cataloged(is_changed=True))
+
+
+def remove_setting(core: Transactions, command: RemoveSetting, _now_ms: int) -> Decision:
+    """Forget a value."""
+    if command.name not in core.catalog.settings:
+        return Decision(reply=Cataloged(is_changed=False))
+    forgotten = SettingPut(Setting(name=command.name, value=None), is_removed=True)
+    return Decision(records=(forgotten,), reply=Cataloged(is_changed=True))
+
+
+def mark_catalog(_core: Transactions, command: MarkCatalog, _now_ms: int) -> Decision:
+    """Note something about all topics and groups."""
+    record = CatalogMarked(command.mark, command.detail)
+    return Decision(records=(record,), reply=Cataloged(is_changed=True))
+
+
+def checked(
+    document: DocumentT, known: Mapping[str, object], known_max: int, table: str
+) -> DocumentT:
+    """The document as it will be read again; RequestRefused if it breaks a limit."""
+    kind = type(document)
+    name, what = document.name, kind.__name__.lower()
+    if name not in known and len(known) >= known_max:
+        raise RequestRefused(f"{table}_limit", name=name, rows_max=known_max)
+    try:
+        encoded = msgspec.json.encode(document)
+        # Back through the decoder, which checks the limits of each field; and what is kept is
+        # what the next start will read, not something the caller can still change.
+        found = msgspec.json.decode(encoded, type=kind)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise RequestRefused(f"bad_{what}", str(error), name=name) from error
+    if len(encoded) > DOCUMENT_BYTES_MAX:
+        raise RequestRefused(
+            f"{what}_too_large", name=name, bytes=len(encoded), bytes_max=DOCUMENT_BYTES_MAX
+        )
+    return found
