@@ -23,7 +23,7 @@ async def test_a_group_comes_to_be_with_its_first_heartbeat_or_pull(tmp_path: Pa
         await beat(peer, "beats")
         await peer.ask(SEND, sending(), b"x")
         assert (await peer.ask(PULL, pulling(consumer_group="pulls"))).code == ResponseCode.SUCCESS
-        assert {"beats", "pulls"} <= server.broker.meta.groups.keys()
+        assert {"beats", "pulls"} <= server.broker.catalog.groups.keys()
         assert server.broker.topics.named("%RETRY%beats").read_queue_count == 1
 
 
@@ -51,7 +51,7 @@ async def test_a_group_has_a_sound_name(tmp_path: Path, name: str) -> None:
         assert (await beat(peer, name)).code == ResponseCode.SUCCESS
         answer = await peer.ask(PULL, pulling(consumer_group=name))
         assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        assert name not in server.broker.meta.groups
+        assert name not in server.broker.catalog.groups
 
 
 async def test_an_owner_may_stop_a_group(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.broker.status import OUR_RELEASE
 from escrowmq.broker.topics import DEFAULT_TOPIC, SYSTEM_TOPICS
+from escrowmq.model.catalog import MessageType, Setting, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.admin_headers import (
     MESSAGE_TYPE,
@@ -30,7 +31,7 @@ from escrowmq.protocol.cluster_bodies import (
 )
 from escrowmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from escrowmq.protocol.limits import BODY_BYTES_MAX
-from escrowmq.store.meta import MessageType, Setting, Topic
+from escrowmq.transaction.commands import PutSetting, RemoveSetting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,7 @@ class Administering:
             raise RequestRefused(
                 "message_type_unknown", f"one of {', '.join(MessageType)}", message_type=kind
             )
-        self._broker.topics.put(
+        command = self._broker.topics.put(
             Topic(
                 name=header.topic,
                 read_queue_count=header.read_queue_count,
@@ -120,12 +121,13 @@ class Administering:
                 created_at_ms=known.created_at_ms if known else self._broker.clock.now_ms(),
             )
         )
-        request.answer()
+        self._broker.submit(request, command, lambda _: request.answer())
 
     def remove_topic(self, request: Request) -> None:
-        """Remove a topic."""
-        self._broker.topics.remove(request.header(TopicHeader).topic)
-        request.answer()
+        """Remove a topic; refused while half messages in it are undecided."""
+        topic = request.header(TopicHeader).topic
+        command = self._broker.topics.remove(topic, by=request.connection.peer)
+        self._broker.submit(request, command, lambda _: request.answer())
 
     def remove_route(self, request: Request) -> None:
         """The name server's part of it: routes are made of the topics that there are."""
@@ -176,13 +178,13 @@ class Administering:
         """Keep a value."""
         header = request.header(KeyValueHeader)
         name = kept_name(header.namespace, header.key)
-        self._broker.meta.put_setting(Setting(name=name, value=header.value))
-        request.answer()
+        command = PutSetting(setting=Setting(name=name, value=header.value))
+        self._broker.submit(request, command, lambda _: request.answer())
 
     def value(self, request: Request) -> None:
         """A value that was kept."""
         header = request.header(KeyValueHeader)
-        kept = self._broker.meta.settings.get(kept_name(header.namespace, header.key))
+        kept = self._broker.catalog.settings.get(kept_name(header.namespace, header.key))
         if kept is None:
             request.answer(ResponseCode.QUERY_NOT_FOUND, remark="no such value")
             return
@@ -191,8 +193,8 @@ class Administering:
     def remove_value(self, request: Request) -> None:
         """Forget a value."""
         header = request.header(KeyValueHeader)
-        self._broker.meta.remove_setting(kept_name(header.namespace, header.key))
-        request.answer()
+        command = RemoveSetting(name=kept_name(header.namespace, header.key))
+        self._broker.submit(request, command, lambda _: request.answer())
 
     # The broker.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from escrowmq.broker.administering import Administering
 from escrowmq.broker.awaiting import Awaiting
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.capacity import Capacities
+from escrowmq.broker.cataloging import Cataloging
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
@@ -20,6 +22,7 @@ from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
 from escrowmq.broker.messages import Messages
+from escrowmq.broker.meta_writing import MetaWriting
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.own_admin import OwnAdmin
 from escrowmq.broker.own_attempts import OwnAttempts
@@ -38,7 +41,8 @@ from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
-from escrowmq.model.errors import RequestRefused
+from escrowmq.broker.wanting import Wanted
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
 from escrowmq.store.reader import Reader
@@ -47,6 +51,7 @@ from escrowmq.transaction.commands import Decision
 if TYPE_CHECKING:
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
+    from escrowmq.broker.inbox import Waiting
     from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
     from escrowmq.model.clock import Clock
@@ -54,6 +59,9 @@ if TYPE_CHECKING:
     from escrowmq.store.meta import Meta
     from escrowmq.store.store import Store
     from escrowmq.transaction.commands import Command
+
+MADE_MAX = 1_024
+"""Topics and groups that one request can make."""
 
 Decided = Callable[[Decision], None]
 Refused = Callable[[Request, RequestRefused], None]
@@ -77,15 +85,18 @@ class Broker:
         self.store = store
         self.writer = writer
         self.meta = meta
+        #: Topics, groups and settings, as far as they are durable.
+        self.catalog = store.catalog
+        self.meta_writing = MetaWriting(meta, store)
         self.clock = clock
         self.config = config
         self.vitals = vitals
         self.counts = Counts(store)
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
-        self.reach = Reach(store, meta)
-        self.topics = Topics(meta, topics)
-        self.groups = Groups(meta, topics)
+        self.reach = Reach(store, meta, self._broadcasts)
+        self.topics = Topics(self.catalog, topics)
+        self.groups = Groups(self.catalog, topics)
         self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
         #: What clients are told to connect to, and what stored messages name.
@@ -128,7 +139,8 @@ class Broker:
             self._handlers.update(part.handlers())
         self.counts.rpcs.codes = self._handlers
         writer.on_visible = self.pulling.grown
-        writer.on_durable = self.counts.durable
+        self._cataloging = Cataloging(self)
+        writer.on_durable = self._durable
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""
@@ -143,10 +155,48 @@ class Broker:
                 remark=f"request code {frame.code} is not known here",
             )
             return
+        self.attempt(request, partial(handler, request))
+
+    def attempt(self, request: Request, handle: Callable[[], None], made: int = 0) -> None:
+        """Handle a request; what it wants to be made is made first, then it is handled again."""
         try:
-            handler(request)
+            handle()
+        except Wanted as wanted:
+            self._make(request, wanted, handle, made)
         except Exception as error:  # noqa: BLE001 - one bad request must not end the others
             request.decline(error)
+
+    def _make(
+        self, request: Request, wanted: Wanted, handle: Callable[[], None], made: int
+    ) -> None:
+        def tell(end: Decision | BaseException) -> None:
+            request.connection.settle()
+            if not isinstance(end, Decision):
+                request.decline(end)
+            elif end.refused is not None:
+                request.decline(end.refused)
+            else:
+                self.attempt(request, handle, made + 1)
+
+        if made >= MADE_MAX:
+            request.decline(
+                RequestRefused("too_many_topics", "send to fewer new topics at a time", made=made)
+            )
+            return
+        try:
+            self.writer.put(wanted.command, tell, request.connection)
+        except EscrowError as error:
+            request.decline(error)
+            return
+        request.connection.owe()
+
+    def _durable(self, batch: list[Waiting], decisions: list[Decision]) -> None:
+        self.counts.durable(batch, decisions)
+        self._cataloging.durable(decisions)
+
+    def _broadcasts(self, group: str) -> bool:
+        online = self.clients.consumers(group)
+        return online is not None and online.said.is_broadcast
 
     def submit(
         self,

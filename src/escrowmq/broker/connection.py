@@ -57,8 +57,8 @@ class Connection(asyncio.Protocol):
         self._limits = limits
         self._unanswered_max = limits.config.unanswered_max
         self._owner = owner
-        #: Offsets that it was told, by topic and queue.
-        self.told: dict[tuple[str, int], int] = {}
+        #: Offsets that it was told, by topic, queue and where the topic began.
+        self.told: dict[tuple[str, int, int], int] = {}
         self._splitter = FrameSplitter(frame_bytes_max=limits.config.frame_bytes_max)
         #: Until it is closed or cut.
         self._transport: asyncio.Transport | None = None
@@ -95,6 +95,11 @@ class Connection(asyncio.Protocol):
         self.heard_at = 0.0
         #: As its heartbeats name it.
         self.client_id = ""
+
+    @property
+    def peer(self) -> str:
+        """Who it is, for the record."""
+        return self.client_id or self.address
 
     # What the loop calls.
 

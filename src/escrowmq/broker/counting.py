@@ -35,7 +35,7 @@ from escrowmq.transaction.records import (
 from escrowmq.transaction.states import Resolution, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from escrowmq.broker.inbox import Waiting
     from escrowmq.model.message import Message
@@ -231,6 +231,14 @@ class Counts:
                 key = (OTHERS, OTHERS)
             out = self.out.setdefault(key, Out())
         return out
+
+    def forget(self, topic: str, queues: Iterable[int]) -> None:
+        """A topic is gone, and with it what was counted for it."""
+        self.topics.pop(topic, None)
+        for queue in queues:
+            self._queues.pop(queue, None)
+        for key in [key for key in self.out if key[1] == topic]:
+            del self.out[key]
 
     def durable(self, batch: Sequence[Waiting], decisions: Sequence[Decision]) -> None:
         """Count a batch that is on disk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.requests import Handlers, Request
+from escrowmq.model.catalog import Group
 from escrowmq.protocol.admin_headers import (
     ConsumeStatsHeader,
     DeleteGroupHeader,
@@ -40,7 +41,7 @@ from escrowmq.protocol.cluster_bodies import (
 )
 from escrowmq.protocol.codes import LANGUAGES, UNKNOWN_LANGUAGE, RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import ConsumerGroupHeader
-from escrowmq.store.meta import Group
+from escrowmq.transaction.commands import RemoveGroup
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
@@ -76,7 +77,7 @@ class GroupTools:
     def put_group(self, request: Request) -> None:
         """Make a consumer group, or change it."""
         config = read_body(GroupConfig, request.frame.body)
-        self._broker.groups.put(
+        command = self._broker.groups.put(
             Group(
                 name=config.name,
                 retry_max=max(config.retries_max, 0),
@@ -86,12 +87,13 @@ class GroupTools:
                 is_change_notified=config.is_change_notified,
             )
         )
-        request.answer()
+        self._broker.submit(request, command, lambda _: request.answer())
 
     def remove_group(self, request: Request) -> None:
         """Forget a consumer group and its offsets."""
-        self._broker.meta.remove_group(request.header(DeleteGroupHeader).consumer_group)
-        request.answer()
+        group = request.header(DeleteGroupHeader).consumer_group
+        command = RemoveGroup(name=group, by=request.connection.peer)
+        self._broker.submit(request, command, lambda _: request.answer())
 
     def group(self, request: Request) -> None:
         """How a consumer group is set up."""
@@ -100,7 +102,8 @@ class GroupTools:
 
     def groups(self, request: Request) -> None:
         """How all consumer groups are set up."""
-        found = {name: _config(group) for name, group in self._broker.meta.groups.items()}
+        kept = self._broker.catalog.groups
+        found = {name: _config(one.group) for name, one in kept.items()}
         request.answer(body=encode_body(GroupConfigs(version=DataVersion(), groups=found)))
 
     def consume_stats(self, request: Request) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.topics import RETRY_PREFIX, retry_topic
+from escrowmq.broker.wanting import Wanted
+from escrowmq.model.catalog import Group
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import GROUP_TOPIC_CHARS_MAX, validate_topic
-from escrowmq.store.meta import Group
+from escrowmq.transaction.commands import PutGroup
 
 if TYPE_CHECKING:
     from escrowmq.broker.config import TopicsConfig
-    from escrowmq.store.meta import Meta
+    from escrowmq.transaction.catalog import Catalog
 
 NAME_CHARS_MAX = GROUP_TOPIC_CHARS_MAX - len(RETRY_PREFIX)
 _OF_TOOLS = frozenset(
@@ -34,15 +36,15 @@ _OF_TOOLS_PREFIX = "CID_RMQ_SYS_"
 class Groups:
     """The owner's consumer groups."""
 
-    def __init__(self, meta: Meta, config: TopicsConfig) -> None:
-        self._meta = meta
+    def __init__(self, catalog: Catalog, config: TopicsConfig) -> None:
+        self._catalog = catalog
         self._config = config
 
     def welcome(self, name: str) -> Group | None:
-        """The group, made if it may be; None if it is not there and may not be made."""
-        group = self._meta.groups.get(name)
+        """The group; ``Wanted`` first if it may be made, None if it may not."""
+        group = self._catalog.group(name)
         if group is None and self._may_make(name):
-            group = self.put(Group(name=name))
+            raise Wanted(PutGroup(group=Group(name=name), is_only_made=True))
         return group
 
     def _may_make(self, name: str) -> bool:
@@ -70,16 +72,15 @@ class Groups:
 
     def named(self, name: str) -> Group:
         """The group; refused if it is not there."""
-        group = self._meta.groups.get(name)
+        group = self._catalog.group(name)
         if group is None:
             raise _unknown(name)
         return group
 
-    def put(self, group: Group) -> Group:
-        """Make the group, or change it."""
+    def put(self, group: Group) -> PutGroup:
+        """The command that makes the group, or changes it."""
         check_name(group.name)
-        self._meta.put_group(group)
-        return group
+        return PutGroup(group=group)
 
 
 def check_name(name: str) -> None:

@@ -123,7 +123,7 @@ class Heartbeats:
     def tell_changed(self, groups: Iterable[str]) -> None:
         """Let the members of these groups share out their queues at once."""
         for name in groups:
-            known = self._broker.meta.groups.get(name)
+            known = self._broker.catalog.group(name)
             if known is not None and not known.is_change_notified:
                 continue
             group = self._broker.clients.consumers(name)

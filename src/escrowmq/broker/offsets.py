@@ -71,6 +71,10 @@ class Offsets:
         known = self._broker.meta.offsets.get(key)
         if known is None and header.zero_if_none and self._is_recent(header.topic, header.queue_id):
             known = 0
+        if known is None and self._broker.catalog.has_lost_offsets(header.consumer_group):
+            # It may have read the queue.  A client that is told of no offset begins at the end.
+            queue = self._broker.queues.get(header.topic, header.queue_id)
+            known = 0 if queue is None else queue.start
         if known is None:
             request.answer(
                 ResponseCode.QUERY_NOT_FOUND, remark="the group has never read this queue"
@@ -149,6 +153,7 @@ class Offsets:
         header = request.header(ResetOffsetHeader)
         broker = self._broker
         topic = broker.topics.named(header.topic)
+        broker.groups.made(header.consumer_group)
         queue_ids = range(topic.read_queue_count)
         if header.queue_id >= 0:
             broker.topics.to_read(header.topic, header.queue_id)
@@ -159,9 +164,23 @@ class Offsets:
             broker.meta.set_offset(header.consumer_group, topic.name, queue_id, offset, reset=True)
             name = Queue(broker_name=broker.config.name, queue_id=queue_id, topic=topic.name)
             offsets[name] = offset
-        # Somebody waits for this to have happened: it must not be lost with a crash.
-        broker.meta.flush_offsets()
         body = encode_offsets(offsets)
+
+        def written() -> None:
+            request.connection.settle()
+            self._tell_reset(header, body)
+            request.answer(body=body)
+
+        def failed(error: BaseException) -> None:
+            request.connection.settle()
+            request.decline(error)
+
+        # Somebody waits for this to have happened: it must not be lost with a crash.
+        request.connection.owe()
+        broker.meta_writing.soon(broker.meta_writing.write(), written, failed)
+
+    def _tell_reset(self, header: ResetOffsetHeader, body: bytes) -> None:
+        broker = self._broker
         group = broker.clients.consumers(header.consumer_group)
         for member in group.members.values() if group is not None else ():
             member.connection.send(
@@ -173,7 +192,6 @@ class Offsets:
                     is_one_way=True,
                 )
             )
-        request.answer(body=body)
 
     def _reset_to(self, header: ResetOffsetHeader, queue_id: int) -> int:
         queue = self._broker.queues.get(header.topic, queue_id)

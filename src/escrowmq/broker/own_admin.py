@@ -53,7 +53,7 @@ class OwnAdmin:
         """Every topic."""
         topics = {topic.name: topic for topic in self._broker.topics.all()}
         names, cursor = key_cursor(keys_after(topics, call.header.cursor, str), call.limit())
-        mine = self._broker.meta.topics
+        mine = self._broker.catalog.topics
         call.answer_rows(
             (
                 (
@@ -77,7 +77,7 @@ class OwnAdmin:
         for name in clients.producer_groups():
             for client in clients.producers(name):
                 members[name, PRODUCER, client.client_id] = client
-        for name in {*self._broker.meta.groups, *clients.consumer_groups()}:
+        for name in {*self._broker.catalog.groups, *clients.consumer_groups()}:
             group = clients.consumers(name)
             if group is None:
                 members[name, CONSUMER, ""] = None
@@ -110,9 +110,20 @@ class OwnAdmin:
 
     def copy_meta(self, call: Call[OwnHeader]) -> None:
         """Copy the small tables, for a backup."""
-        broker = self._broker
-        path = broker.meta.copy().absolute()
-        call.answer(data_dir=str(path.parent), path=str(path), log_end=broker.store.settled)
+        writing, request = self._broker.meta_writing, call.request
+
+        async def copy() -> None:
+            path, log_end = await writing.copy()
+            path = path.absolute()
+            request.connection.settle()
+            call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
+
+        def failed(error: BaseException) -> None:
+            request.connection.settle()
+            request.decline(error)
+
+        request.connection.owe()
+        writing.soon(copy(), lambda: None, failed)
 
     # By hand.
 

@@ -67,8 +67,7 @@ class Call(Generic[HeaderT]):
     @property
     def by(self) -> str:
         """Who asks, for the record."""
-        connection = self.request.connection
-        return connection.client_id or connection.address
+        return self.request.connection.peer
 
     def rows(self, kind: type[RowT]) -> list[RowT]:
         """The rows that it brings."""
@@ -178,9 +177,10 @@ def _handle(broker: Broker, handler: CallHandler, request: Request) -> None:
         connection.settle()
         try:
             loading.result()
-            handler(call)
         except Exception as error:  # noqa: BLE001 - as for any other request
             request.decline(error)
+        else:
+            broker.attempt(request, partial(handler, call))
 
     asyncio.get_running_loop().run_in_executor(None, load_arrow).add_done_callback(loaded)
 

@@ -78,9 +78,9 @@ class OwnReading:
         broker, header = self._broker, call.header
         topics = set(header.topic.split(",")) - {""}
         named = {(queue.topic, queue.queue_id) for queue in broker.store.queues.values()}
-        for one in broker.meta.topics.values():
-            count = max(one.read_queue_count, one.write_queue_count)
-            named.update((one.name, queue_id) for queue_id in range(count))
+        for kept in broker.catalog.topics.values():
+            one = kept.topic
+            named.update((one.name, queue_id) for queue_id in range(one.queue_count))
         wanted = (key for key in named if not topics or key[0] in topics)
         is_by_time = max(header.from_ms, header.until_ms, header.until_log) >= 0
         keys, cursor = key_cursor(

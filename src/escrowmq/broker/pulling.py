@@ -224,6 +224,15 @@ class Pulling:
         for waiting in list(self._by_connection.get(connection, ())):
             self._remove(waiting)
 
+    def forget(self, topic: str) -> None:
+        """A topic is gone: answer those who wait for its queues."""
+        for queue in [queue for queue in self._by_queue if queue[0] == topic]:
+            for waiting in list(self._by_queue[queue]):
+                self._remove(waiting)
+                waiting.request.decline(
+                    RequestRefused("topic_unknown", "it was deleted", topic=topic)
+                )
+
     def grown(self, numbers: Iterable[int]) -> None:
         """These queues have new messages."""
         was_idle = not self._to_try

@@ -46,7 +46,7 @@ class Routes:
         header = request.header(RouteHeader)
         topic = self._broker.topics.named(header.topic)
         config = self._broker.config
-        order = self._broker.meta.settings.get(kept_name(_ORDERS, topic.name))
+        order = self._broker.catalog.settings.get(kept_name(_ORDERS, topic.name))
         route = TopicRoute(
             brokers=(self._itself(),),
             order=UNSET if order is None else str(order.value),

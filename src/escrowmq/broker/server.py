@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.background import Background
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.catalog_opening import open_catalog
 from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
 from escrowmq.broker.http import Answer, HttpConnections, json, text
 from escrowmq.broker.limits import Limits
 from escrowmq.broker.metrics import MetricsPage
 from escrowmq.broker.status import Vitals, status
+from escrowmq.broker.topics import Topics
 from escrowmq.broker.writer import Writer
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
-from escrowmq.store.meta import Meta, MetaLimits
 from escrowmq.store.recovery import start_store
 from escrowmq.store.retention import removable_below, retain
 from escrowmq.transaction.commands import Release
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
     from escrowmq.store.config import StoreConfig
+    from escrowmq.store.meta import Meta
     from escrowmq.transaction.policy import CheckPolicy
 
 STORE = "store"
@@ -187,15 +189,11 @@ class Server:
         store.core.limits = self._limits_config
         self._writer = Writer(store, self._clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
-        limits = self._limits_config
-        self._meta = Meta(
-            self._data / META,
-            MetaLimits(
-                topics_max=limits.topics_max,
-                groups_max=limits.groups_max,
-                offsets_max=limits.offsets_max,
-            ),
+        topics = Topics(store.catalog, self._topics_config)
+        meta, catalog_found = await asyncio.to_thread(
+            open_catalog, store, self._data / META, topics.system, self._clock.now_ms()
         )
+        self._meta = meta
         vitals = Vitals(
             started_at_ms=self._clock.now_ms(),
             background=self._background,
@@ -205,11 +203,12 @@ class Server:
             limits=self.limits,
             recovery_s=recovery_s,
             found=found,
+            catalog=catalog_found,
         )
         broker = Broker(
             store,
             self._writer,
-            self._meta,
+            meta,
             self._clock,
             self._config,
             self._topics_config,
@@ -217,7 +216,7 @@ class Server:
             store_host,
             vitals,
         )
-        self._meta.clamp_offsets(broker.queues.bounds())
+        meta.clamp_offsets(broker.queues.bounds())
         return broker
 
     async def stop(self) -> None:
@@ -232,9 +231,11 @@ class Server:
         if self._writer is not None:
             await self._writer.close()
         await self._hang_up()
-        if self._meta is not None:
+        if self._broker is not None:
             with self._offsets_may_wait():
-                self._meta.close()
+                await self._broker.meta_writing.close()
+        elif self._meta is not None:
+            self._meta.close_file()
         if self._lock is not None:
             self._lock.close()
 
@@ -321,7 +322,7 @@ class Server:
 
     async def _flush_offsets(self) -> None:
         with self._offsets_may_wait():
-            self.broker.meta.flush_offsets()
+            await self.broker.meta_writing.write()
 
     @contextmanager
     def _offsets_may_wait(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from escrowmq.store.standing import standing
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.broker.catalog_opening import CatalogFound
     from escrowmq.broker.limits import Limits
     from escrowmq.store.recovery import Found
 
@@ -42,6 +43,8 @@ class Vitals:
     #: How long the store took to recover, and what it found.
     recovery_s: float
     found: Found
+    #: What was made anew of topics, groups and offsets.
+    catalog: CatalogFound
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

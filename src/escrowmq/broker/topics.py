@@ -1,7 +1,7 @@
 """Which topics there are, who may send to them, and how one comes to be.
 
-The owner's topics are in ``meta.db``.  Some are always there, as in RocketMQ: the one that lends
-its settings to topics made by sending, and those of the system, which nobody may send to.
+The owner's topics are in the store's catalog.  Some are always there, as in RocketMQ: the one that
+lends its settings to topics made by sending, and those of the system, which nobody may send to.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from escrowmq.broker.wanting import Wanted
+from escrowmq.model.catalog import MessageType, Topic
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.protocol.delay_levels import DelayLevels
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.message_views import HALF_TOPIC, OP_TOPIC, PARKED_TOPIC
-from escrowmq.store.meta import MessageType, Topic
+from escrowmq.transaction.commands import PutTopic, RemoveTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from escrowmq.broker.config import TopicsConfig
-    from escrowmq.store.meta import Meta
+    from escrowmq.transaction.catalog import Catalog
 
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -65,8 +67,8 @@ def _system_topic(name: str, queue_count: int = 1, perm: int = READ_WRITE) -> To
 class Topics:
     """The owner's topics and the system's."""
 
-    def __init__(self, meta: Meta, config: TopicsConfig) -> None:
-        self._meta = meta
+    def __init__(self, catalog: Catalog, config: TopicsConfig) -> None:
+        self._catalog = catalog
         self._config = config
         self._system = {name: _system_topic(name) for name in sorted(SYSTEM_TOPICS)}
         self.delay_levels = DelayLevels.parse(config.delay_levels)
@@ -78,12 +80,12 @@ class Topics:
 
     def get(self, name: str) -> Topic | None:
         """The topic, if it is there."""
-        return self._meta.topics.get(name) or self._system.get(name)
+        return self._catalog.topic(name) or self._system.get(name)
 
     def all(self) -> Iterator[Topic]:
         """Every topic, the system's first."""
         yield from self._system.values()
-        yield from self._meta.topics.values()
+        yield from (kept.topic for kept in self._catalog.topics.values())
 
     def named(self, name: str) -> Topic:
         """The topic; refused if it is not there."""
@@ -103,12 +105,15 @@ class Topics:
     def to_send(
         self, name: str, queue_id: int, *, template: str, queue_count: int, now_ms: int
     ) -> Topic:
-        """The topic of a queue that somebody sends to; made of the template if that is allowed."""
+        """The topic of a queue that somebody sends to.
+
+        If it is to be made of the template, and that is allowed, it is ``Wanted`` first.
+        """
         if name in SYSTEM_TOPICS:
             raise RequestRefused("topic_of_system", "send to a topic of your own", topic=name)
         topic = self.get(name)
         if topic is None:
-            topic = self._make(name, template, queue_count, now_ms)
+            raise self._making(name, template, queue_count, now_ms)
         if not topic.perm & WRITE:
             raise RequestRefused("topic_not_writable", "its owner forbids it", topic=name)
         # Below 0: the sender leaves the choice to us.
@@ -116,48 +121,53 @@ class Topics:
         _refuse_queue(topic, max(queue_id, 0), queue_count)
         return topic
 
-    def _make(self, name: str, template: str, queue_count: int, now_ms: int) -> Topic:
+    def _making(self, name: str, template: str, queue_count: int, now_ms: int) -> Wanted:
         validate_queue(name, 0)
         like = self.get(template) if self._config.auto_create else None
         if like is None or not like.perm & INHERIT:
             raise RequestRefused("topic_unknown", "create the topic first", topic=name)
         count = max(1, min(queue_count, like.write_queue_count))
-        return self.put(
-            Topic(
-                name=name,
-                read_queue_count=count,
-                write_queue_count=count,
-                perm=like.perm & ~INHERIT,
-                created_at_ms=now_ms,
-            )
+        topic = Topic(
+            name=name,
+            read_queue_count=count,
+            write_queue_count=count,
+            perm=like.perm & ~INHERIT,
+            created_at_ms=now_ms,
         )
+        return Wanted(self.put(topic, is_only_made=True))
 
     def for_group(self, name: str, queue_count: int, now_ms: int) -> Topic:
-        """The topic that the broker keeps for a consumer group: retries or dead letters."""
+        """The topic that the broker keeps for a consumer group: retries or dead letters.
+
+        ``Wanted`` first if it is not there, or has too few queues.
+        """
         known = self.get(name)
         if known is not None and known.read_queue_count >= queue_count:
             return known
-        return self.put(
-            msgspec.structs.replace(
-                known or Topic(name=name, created_at_ms=now_ms),
-                read_queue_count=queue_count,
-                write_queue_count=queue_count,
-            )
+        topic = msgspec.structs.replace(
+            known or Topic(name=name, created_at_ms=now_ms),
+            read_queue_count=queue_count,
+            write_queue_count=queue_count,
         )
+        raise Wanted(self.put(topic))
 
-    def put(self, topic: Topic) -> Topic:
-        """Make the topic, or change it."""
+    def put(self, topic: Topic, *, is_only_made: bool = False) -> PutTopic:
+        """The command that makes the topic, or changes it."""
         validate_queue(topic.name, 0)
         if topic.name in self._system:
             raise RequestRefused("topic_of_system", "choose another name", topic=topic.name)
-        self._meta.put_topic(topic)
-        return topic
+        return PutTopic(topic=topic, is_only_made=is_only_made)
 
-    def remove(self, name: str) -> None:
-        """Forget the topic and its consumers' offsets; what it held goes with retention."""
+    def remove(self, name: str, *, by: str, is_forced: bool = False) -> RemoveTopic:
+        """The command that removes the topic with all that it holds."""
         if name in self._system:
             raise RequestRefused("topic_of_system", "it cannot be removed", topic=name)
-        self._meta.remove_topic(name)
+        return RemoveTopic(name=name, by=by, is_forced=is_forced)
+
+    @property
+    def system(self) -> Collection[str]:
+        """Names of the topics that are always there."""
+        return self._system.keys()
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
         """Refuse a message that is not of its topic's type, if that is asked for."""

@@ -81,6 +81,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     catalog: SavedCatalog = SavedCatalog()
     #: Directories of deleted queues whose files may still be there, and since which log offset.
     garbage: dict[str, int] = {}
+    #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
+    meta_at: int = -1
     #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
     #: a release whose origins never expired.
     origin_uses: SavedOrigins | None = None

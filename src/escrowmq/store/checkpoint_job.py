@@ -52,6 +52,7 @@ class CheckpointJob:
             deleted_queues=list(core.names.deleted.values()),
             catalog=core.catalog.saved(),
             garbage=dict(store.garbage),
+            meta_at=store.meta_at,
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
             parts={

@@ -1,112 +1,51 @@
-"""``meta.db``: topics, consumer groups, users, settings and consumer offsets, in one SQLite file.
+"""``meta.db``: how far consumers are, and a projection of topics, groups and settings.
 
-What is here is small, read all the time and written rarely: every read is a dict lookup, the file
-is read once, when it is opened.  Messages and transactions are not here; their log decides.
+Consumer offsets are here and nowhere else, and they are disposable: ``set_offset`` changes memory,
+and what has changed is written every few seconds, in one transaction.  Offsets lost in a crash mean
+redelivery, never loss.
 
-* **Topics, groups, users and settings are written through**: durable when the call returns, and in
-  memory only after that.
-* **Consumer offsets are lazy**: ``set_offset`` changes memory, ``flush_offsets`` writes what has
-  changed in one transaction.  Offsets lost in a crash mean redelivery, never loss.  Two things may
-  not wait, because a stale offset that comes back would skip messages: clamping after a crash, and
-  dropping the offsets of a topic or group that is removed.
+Topics, groups and settings are log records (``transaction/catalog.py``).  The file follows them,
+for people with an SQLite shell, and to tell which incarnation of a topic its offsets are of: an
+offset counts only if its topic and its group began where the log says that they did.  So neither a
+file that was not written before a crash, nor an old copy, nor one of another history can bring back
+an offset that would skip messages.
 
-One thread owns a ``Meta``; no clock is read here.
+One thread owns a ``Meta``; another one may ``write`` what it has taken, one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from escrowmq.model.catalog import NUMBER_MAX, Group, MessageType, Name, Setting, Topic
 from escrowmq.model.errors import RequestRefused
-from escrowmq.store.meta_file import MetaFile, row_checksum
+from escrowmq.store.meta_changes import Changes, OffsetKey, write_changes
+from escrowmq.store.meta_file import MetaFile
 
-DOCUMENT_BYTES_MAX = 65_536
-OFFSET_MAX = 2**63 - 1
+if TYPE_CHECKING:
+    from escrowmq.transaction.catalog import Catalog
 
-# RocketMQ allows 127 characters in a topic's name and 255 where it puts %RETRY% or %DLQ% before it;
-# which characters is the protocol's business, as long as people can read them.
-Name = Annotated[
-    str,
-    msgspec.Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z"),
-]
-QueueCount = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
-OffsetKey = tuple[str, str, int]
-"""Consumer group, topic, queue id."""
+__all__ = ["Group", "MessageType", "Meta", "MetaLimits", "OffsetKey", "Setting", "Topic"]
 
+OFFSET_MAX = NUMBER_MAX
+WRITTEN_MAX = 10_000
+"""Rows that are written at a time."""
 
-class MessageType(StrEnum):
-    """What kind of message a topic is for."""
-
-    NORMAL = "NORMAL"
-    FIFO = "FIFO"
-    DELAY = "DELAY"
-    TRANSACTION = "TRANSACTION"
-    MIXED = "MIXED"
-    UNSPECIFIED = "UNSPECIFIED"
-
-
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as its owner set it up."""
-
-    name: Name
-    read_queue_count: QueueCount = 8
-    write_queue_count: QueueCount = 8
-    #: RocketMQ's bits: 8 priority, 4 read, 2 write, 1 inherit.
-    perm: Annotated[int, msgspec.Meta(ge=0, le=15)] = 6
-    message_type: MessageType = MessageType.NORMAL
-    attributes: Mapping[str, object] = {}
-    created_at_ms: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer group."""
-
-    name: Name
-    #: Deliveries after the first one, before a message goes to the dead letters.
-    retry_max: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 16
-    #: Without one, what a consumer gives back is not delivered again.
-    retry_queue_count: QueueCount = 1
-    may_consume: bool = True
-    may_broadcast: bool = True
-    #: Members are told at once when one comes or goes.
-    is_change_notified: bool = True
-    attributes: Mapping[str, object] = {}
-
-
-class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may log in.  The secret itself is not kept."""
-
-    name: Name
-    secret_hash: str
-    attributes: Mapping[str, object] = {}
-
-    def __repr__(self) -> str:
-        # What ends up in a log line must not help to guess the secret.
-        return f"User(name={self.name!r})"
-
-
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that was set while the broker ran; anything that JSON can say."""
-
-    name: Name
-    value: object
+TOPICS = "topics"
+GROUPS = "groups"
+SETTINGS = "settings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaLimits:
     """How much may be kept; reaching one is a refusal of whatever would be new."""
 
-    topics_max: int = 20_000
-    groups_max: int = 20_000
-    users_max: int = 10_000
-    settings_max: int = 10_000
     offsets_max: int = 1_000_000
     #: Of 4 KiB each: the file never grows beyond 1 GiB.
     pages_max: int = 262_144
@@ -122,146 +61,189 @@ class _Offset(msgspec.Struct, frozen=True, array_like=True):
     queue_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
 
 
-Document = TypeVar("Document", Topic, Group, User, Setting)
+class StatedTopic(Topic, frozen=True, kw_only=True):
+    """A topic as the file states it."""
+
+    #: The log offset at which it began; 0 in files of version 1.
+    born: int = 0
+
+    def plain(self) -> Topic:
+        """The topic alone."""
+        return Topic(**{name: getattr(self, name) for name in Topic.__struct_fields__})
 
 
-class _Documents(Generic[Document]):
-    """A table of named JSON documents and its mirror in memory."""
+class StatedGroup(Group, frozen=True, kw_only=True):
+    """A consumer group as the file states it."""
 
-    def __init__(self, file: MetaFile, table: str, kind: type[Document], rows_max: int) -> None:
-        self._file = file
-        self._table = table
-        self._kind: type[Document] = kind
-        self._rows_max = rows_max
-        # The names of tables are constants of this module.
-        self._insert = f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)"  # noqa: S608
-        self._delete = f"DELETE FROM {table} WHERE name = ?"  # noqa: S608
-        self.rows: dict[str, Document] = {}
-        for name, document in file.rows(table, ("name", "document")):
-            try:
-                value = msgspec.json.decode(str(document), type=kind)
-            except msgspec.DecodeError as error:
-                raise file.damaged(str(error), table=table, key=name) from error
-            self.rows[value.name] = value
+    born: int = 0
 
-    def put(self, value: Document) -> None:
-        if value.name not in self.rows and len(self.rows) >= self._rows_max:
-            raise RequestRefused(f"{self._table}_limit", name=value.name, rows_max=self._rows_max)
-        try:
-            document = msgspec.json.encode(value)
-            # Back through the decoder, which checks the limits of each field; and what is kept is
-            # what the next start will read, not something the caller can still change.
-            value = msgspec.json.decode(document, type=self._kind)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise RequestRefused(
-                f"bad_{self._kind.__name__.lower()}", str(error), name=value.name
-            ) from error
-        if len(document) > DOCUMENT_BYTES_MAX:
-            raise RequestRefused(
-                f"{self._kind.__name__.lower()}_too_large",
-                name=value.name,
-                bytes=len(document),
-                bytes_max=DOCUMENT_BYTES_MAX,
-            )
-        row: tuple[str, str] = (value.name, document.decode())
-        with self._file.transaction() as connection:
-            connection.execute(self._insert, (*row, row_checksum(row)))
-        self.rows[value.name] = value
+    def plain(self) -> Group:
+        """The group alone."""
+        return Group(**{name: getattr(self, name) for name in Group.__struct_fields__})
 
-    def remove(self, name: str, *more: tuple[str, tuple[str, ...]]) -> bool:
-        """Whether it was there; ``more`` are statements that belong to the same transaction."""
-        if name not in self.rows:
-            return False
-        with self._file.transaction() as connection:
-            connection.execute(self._delete, (name,))
-            for statement, values in more:
-                connection.execute(statement, values)
-        del self.rows[name]
-        return True
+
+Stated = TypeVar("Stated", StatedTopic, StatedGroup, Setting)
 
 
 class Meta:
-    """The broker's small tables.
+    """How far consumers are.
 
-    ``topics``, ``groups``, ``users`` and ``settings`` map a name to its value, ``offsets`` maps
-    (consumer group, topic, queue id) to the offset of the next message; all are for reading.
-    Opening raises StoreUnusable if the file cannot be used as it is, StoreCorrupt if it is damaged.
+    ``offsets`` maps (consumer group, topic, queue id) to the offset of the next message and is for
+    reading.  Opening raises StoreUnusable if the file cannot be used as it is, StoreCorrupt if it
+    is damaged as a whole; single rows that make no sense are left out and counted.
     A write raises Unavailable("meta_full") if there is no room; nothing has changed then.
     """
 
     def __init__(self, path: str | Path, limits: MetaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
+        #: Rows that were left out because they were damaged.
+        self.bad_rows = 0
+        #: What the file said when it was opened; a file of version 1 is the only place that knows.
+        self.stated_topics: dict[str, StatedTopic] = {}
+        self.stated_groups: dict[str, StatedGroup] = {}
+        self.stated_settings: dict[str, Setting] = {}
+        #: The log offset that the file stood at; -1 if it is new, or of version 1.
+        self.standing = -1
+        self._offsets: dict[OffsetKey, int] = {}
+        self._unwritten: set[OffsetKey] = set()
+        self._forgotten_topics: dict[str, None] = {}
+        self._forgotten_groups: dict[str, None] = {}
+        self._changed: dict[str, dict[str, None]] = {TOPICS: {}, GROUPS: {}, SETTINGS: {}}
+        #: Whether all rows are to be written anew, to be rid of the damaged ones.
+        self._is_anew = False
+        #: Where the log's words are; ``follow`` sets it.
+        self._catalog: Catalog | None = None
         self._file = MetaFile(str(path), limits.pages_max)
         try:
             self._load()
         except BaseException:
             self._file.close()
             raise
-
-    def _load(self) -> None:
-        file, limits = self._file, self._limits
-        self._topics = _Documents(file, "topics", Topic, limits.topics_max)
-        self._groups = _Documents(file, "groups", Group, limits.groups_max)
-        self._users = _Documents(file, "users", User, limits.users_max)
-        self._settings = _Documents(file, "settings", Setting, limits.settings_max)
-        self._offsets: dict[OffsetKey, int] = {}
-        self._unwritten: set[OffsetKey] = set()
-        for row in file.rows("offsets", _Offset.__struct_fields__):
-            try:
-                offset = msgspec.convert(row, _Offset)
-            except msgspec.ValidationError as error:
-                raise file.damaged(str(error), table="offsets", key=row[0]) from error
-            self._offsets[offset.consumer_group, offset.topic, offset.queue_id] = (
-                offset.queue_offset
-            )
-        self.topics: Mapping[str, Topic] = MappingProxyType(self._topics.rows)
-        self.groups: Mapping[str, Group] = MappingProxyType(self._groups.rows)
-        self.users: Mapping[str, User] = MappingProxyType(self._users.rows)
-        self.settings: Mapping[str, Setting] = MappingProxyType(self._settings.rows)
         self.offsets: Mapping[OffsetKey, int] = MappingProxyType(self._offsets)
 
-    def put_topic(self, topic: Topic) -> None:
-        """Make the topic, or change it."""
-        self._topics.put(topic)
+    def _load(self) -> None:
+        self.stated_topics = {one.name: one for one in self._stated(TOPICS, StatedTopic)}
+        self.stated_groups = {one.name: one for one in self._stated(GROUPS, StatedGroup)}
+        self.stated_settings = {one.name: one for one in self._stated(SETTINGS, Setting)}
+        for row in self._file.rows("standing", ("log_offset",)):
+            if row is None or not isinstance(row[0], int):
+                self.bad_rows += 1
+            else:
+                self.standing = row[0]
+        for row in self._file.rows("offsets", _Offset.__struct_fields__):
+            try:
+                offset = msgspec.convert(row, _Offset)
+            except msgspec.ValidationError:
+                # It means redelivery, and is no reason not to start.
+                self.bad_rows += 1
+                continue
+            key = (offset.consumer_group, offset.topic, offset.queue_id)
+            self._offsets[key] = offset.queue_offset
 
-    def remove_topic(self, name: str) -> bool:
-        """Forget the topic and every consumer's offsets in it; whether it was there.
+    def _stated(self, table: str, kind: type[Stated]) -> Iterator[Stated]:
+        for row in self._file.rows(table, ("name", "document")):
+            try:
+                yield msgspec.json.decode(str(row and row[1]), type=kind)
+            except msgspec.DecodeError:
+                self.bad_rows += 1
 
-        A topic made later under the same name counts from 0 again, and an old offset would skip
-        its first messages.
+    # Topics, groups and settings.
+
+    def follow(
+        self, catalog: Catalog, always: Iterable[str] = (), *, is_ahead: bool = False
+    ) -> int:
+        """Go by what the log says; how many offsets were of what is not there any more.
+
+        Topics that are ``always`` there are nobody's.  A file that is ahead of the log is of a
+        history that is gone, in which groups may have begun elsewhere.  From here on whoever
+        changes the catalog tells what has changed.
         """
-        removed = self._topics.remove(name, ("DELETE FROM offsets WHERE topic = ?", (name,)))
-        if removed:
-            self._forget_offsets(key for key in self._offsets if key[1] == name)
-        return removed
+        self._catalog = catalog
+        topics = {
+            name
+            for name, kept in catalog.topics.items()
+            if name in self.stated_topics and self.stated_topics[name].born == kept.born
+        }
+        topics.update(always)
+        groups = {
+            name
+            for name, kept in catalog.groups.items()
+            if name in self.stated_groups
+            and (is_ahead or self.stated_groups[name].born == kept.born)
+        }
+        stale = [key for key in self._offsets if key[0] not in groups or key[1] not in topics]
+        self._forgotten_topics = dict.fromkeys({key[1] for key in stale} - topics)
+        self._forgotten_groups = dict.fromkeys({key[0] for key in stale} - groups)
+        self._drop(stale)
+        stated: tuple[tuple[str, Mapping[str, object]], ...] = (
+            (TOPICS, self.stated_topics),
+            (GROUPS, self.stated_groups),
+            (SETTINGS, self.stated_settings),
+        )
+        for table, was in stated:
+            names = {*was, *self._names(table)}
+            self._changed[table] = {
+                name: None
+                for name in names
+                if (document := self._document(table, name)) is None
+                or name not in was
+                or document != msgspec.json.encode(was[name])
+            }
+        if self.bad_rows:
+            self._is_anew = True
+            self._unwritten = set(self._offsets)
+            self._changed = {table: dict.fromkeys(self._names(table)) for table in self._changed}
+        return len(stale)
 
-    def put_group(self, group: Group) -> None:
-        """Make the consumer group, or change it."""
-        self._groups.put(group)
+    def _names(self, table: str) -> Iterable[str]:
+        catalog = self._catalog
+        assert catalog is not None
+        tables: dict[str, Iterable[str]] = {
+            TOPICS: catalog.topics,
+            GROUPS: catalog.groups,
+            SETTINGS: catalog.settings,
+        }
+        return tables[table]
 
-    def remove_group(self, name: str) -> bool:
-        """Forget the consumer group and its offsets; whether it was there."""
-        statement = "DELETE FROM offsets WHERE consumer_group = ?"
-        removed = self._groups.remove(name, (statement, (name,)))
-        if removed:
-            self._forget_offsets(key for key in self._offsets if key[0] == name)
-        return removed
+    def _document(self, table: str, name: str) -> bytes | None:
+        """What the file must say of it; None if it is not there."""
+        catalog = self._catalog
+        assert catalog is not None
+        document: object = None
+        if table == TOPICS:
+            topic = catalog.topics.get(name)
+            if topic is not None:
+                document = StatedTopic(**_fields(topic.topic), born=topic.born)
+        elif table == GROUPS:
+            group = catalog.groups.get(name)
+            if group is not None:
+                document = StatedGroup(**_fields(group.group), born=group.born)
+        else:
+            document = catalog.settings.get(name)
+        return None if document is None else msgspec.json.encode(document)
 
-    def put_user(self, user: User) -> None:
-        """Make the user, or change it."""
-        self._users.put(user)
+    def changed(self, table: str, name: str) -> None:
+        """A topic, group or setting is not what it was."""
+        self._changed[table][name] = None
 
-    def remove_user(self, name: str) -> bool:
-        """Forget the user; whether it was there."""
-        return self._users.remove(name)
+    def forget_topic(self, name: str) -> None:
+        """Forget how far everybody was in a topic that is gone."""
+        self.changed(TOPICS, name)
+        self._forgotten_topics[name] = None
+        self._drop([key for key in self._offsets if key[1] == name])
 
-    def put_setting(self, setting: Setting) -> None:
-        """Set a value."""
-        self._settings.put(setting)
+    def forget_group(self, name: str) -> None:
+        """Forget how far a group was that is gone."""
+        self.changed(GROUPS, name)
+        self._forgotten_groups[name] = None
+        self._drop([key for key in self._offsets if key[0] == name])
 
-    def remove_setting(self, name: str) -> bool:
-        """Forget a value; whether it was there."""
-        return self._settings.remove(name)
+    def _drop(self, keys: Iterable[OffsetKey]) -> None:
+        for key in keys:
+            del self._offsets[key]
+            self._unwritten.discard(key)
+
+    # Offsets.
 
     def set_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, reset: bool = False
@@ -269,7 +251,7 @@ class Meta:
         """Note how far a group has come, and answer how far that is now.
 
         Acknowledgements may arrive out of order, so an offset only moves forward unless it is a
-        ``reset``.  Nothing is written before ``flush_offsets``; who resets by hand should call it.
+        ``reset``.  Nothing is written before ``flush``; who resets by hand should wait for it.
         Whether topic and group exist is for the caller to check.
         """
         key = (group, topic, queue_id)
@@ -292,20 +274,6 @@ class Meta:
         except msgspec.ValidationError as error:
             raise RequestRefused("bad_offset", str(error), key=key, offset=offset) from error
 
-    def flush_offsets(self) -> int:
-        """Write the offsets that changed since the last time, all or none; how many."""
-        # In the order of the table, so that neighbours share a page while it is at hand.
-        rows = [(*key, self._offsets[key]) for key in sorted(self._unwritten)]
-        if not rows:
-            return 0
-        with self._file.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO offsets VALUES (?, ?, ?, ?, ?)",
-                ((*row, row_checksum(row)) for row in rows),
-            )
-        self._unwritten.clear()
-        return len(rows)
-
     def clamp_offsets(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> int:
         """Move every offset into its queue's [start, end], durably; how many moved.
 
@@ -321,29 +289,101 @@ class Meta:
                 self._offsets[key] = clamped
                 self._unwritten.add(key)
                 moved += 1
-        self.flush_offsets()
+        self.flush()
         return moved
 
-    def copy(self) -> Path:
+    # Writing.
+
+    def take(self, standing: int = -1, rows_max: int = WRITTEN_MAX) -> Changes:
+        """What has changed, some of it; the log is told of up to ``standing``."""
+        changes = Changes(
+            forgotten_topics=list(self._forgotten_topics),
+            forgotten_groups=list(self._forgotten_groups),
+            is_anew=self._is_anew,
+        )
+        self._forgotten_topics, self._forgotten_groups = {}, {}
+        self._is_anew = False
+        for table, names in self._changed.items():
+            taken = list(names)[: max(rows_max - changes.count, 0)]
+            changes.documents[table] = {name: self._document(table, name) for name in taken}
+            for name in taken:
+                del names[name]
+        is_told = not any(self._changed.values())
+        keys = self._unwritten
+        if len(keys) > rows_max - changes.count:
+            # In the order of the table, so that neighbors share a page while it is at hand.
+            keys = set(list(keys)[: max(rows_max - changes.count, 0)])
+        changes.offsets = {key: self._offsets[key] for key in sorted(keys)}
+        self._unwritten = self._unwritten - keys
+        if changes.count and is_told:
+            changes.standing = max(standing, self.standing)
+        return changes
+
+    def write(self, changes: Changes) -> None:
+        """Make it durable, all or none; in whichever thread, one at a time."""
+        if changes.count:
+            write_changes(self._file, changes)
+
+    def written(self, changes: Changes) -> None:
+        """It is durable."""
+        self.standing = max(self.standing, changes.standing)
+
+    def put_back(self, changes: Changes) -> None:
+        """It could not be written: it is to be written with the next."""
+        self._forgotten_topics = dict.fromkeys([*changes.forgotten_topics, *self._forgotten_topics])
+        self._forgotten_groups = dict.fromkeys([*changes.forgotten_groups, *self._forgotten_groups])
+        for table, documents in changes.documents.items():
+            self._changed[table] |= dict.fromkeys(documents)
+        self._unwritten |= changes.offsets.keys() & self._offsets.keys()
+        self._is_anew = self._is_anew or changes.is_anew
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something to be written."""
+        forgotten = self._forgotten_topics or self._forgotten_groups
+        return bool(self._unwritten or forgotten or any(self._changed.values()) or self._is_anew)
+
+    def flush(self, standing: int = -1) -> int:
+        """Write all that has changed, now and here; how many rows."""
+        count = 0
+        while self.is_behind:
+            changes = self.take(standing)
+            try:
+                self.write(changes)
+            except BaseException:
+                self.put_back(changes)
+                raise
+            self.written(changes)
+            count += changes.count
+        return count
+
+    def copy(self, standing: int = -1) -> Path:
         """Write everything, and a copy of it beside the file, for a backup; where that is.
 
         Nobody else can read the file itself, which is locked.  Who has an older copy open keeps it.
         """
-        self.flush_offsets()
+        self.flush(standing)
         path = Path(self._file.path)
         copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
         unfinished.unlink(missing_ok=True)
-        self._file.copy_to(str(unfinished))
+        self.copy_to(unfinished)
         return unfinished.rename(copy)
 
-    def close(self) -> None:
-        """Write the offsets and give the file back."""
-        try:
-            self.flush_offsets()
-        finally:
-            self._file.close()
+    def copy_to(self, path: Path) -> None:
+        """Copy the file as it is, damaged rows too."""
+        self._file.copy_to(str(path))
 
-    def _forget_offsets(self, keys: Iterable[OffsetKey]) -> None:
-        for key in list(keys):
-            del self._offsets[key]
-            self._unwritten.discard(key)
+    def close(self, standing: int = -1) -> None:
+        """Write what has changed and give the file back."""
+        try:
+            self.flush(standing)
+        finally:
+            self.close_file()
+
+    def close_file(self) -> None:
+        """Give the file back as it is."""
+        self._file.close()
+
+
+def _fields(document: Topic | Group) -> dict[str, Any]:
+    return {name: getattr(document, name) for name in document.__struct_fields__}

@@ -1,11 +1,13 @@
 """The SQLite file behind ``Meta``: opened, identified, checked, locked; its errors in our words.
 
-How it lies on the disk (format version 1):
+How it lies on the disk (format version 2; in version 1, which is read, there was no standing, and
+topics, groups and settings were kept here and nowhere else):
 
     application_id   0x454D514D, "EMQM"
     user_version     the format version
-    topics, groups, users, settings
+    topics, groups, settings
                      name TEXT PRIMARY KEY, document TEXT (JSON), checksum INTEGER
+    standing         one row: up to which log offset this is what the log says, checksum INTEGER
     offsets          consumer_group, topic, queue_id PRIMARY KEY, queue_offset, checksum INTEGER
 
 ``checksum`` is the CRC-32 of the row's other columns, as UTF-8 text with a zero byte between two:
@@ -28,18 +30,22 @@ from contextlib import contextmanager
 from escrowmq.model.errors import EscrowError, StoreCorrupt, StoreUnusable, Unavailable
 
 APPLICATION_ID = 0x454D514D
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE = (1, 2)
 
 _DOCUMENT_TABLE = """CREATE TABLE {} (
     name TEXT PRIMARY KEY, document TEXT NOT NULL, checksum INTEGER NOT NULL
 ) WITHOUT ROWID"""
 _SCHEMA = (
-    *(_DOCUMENT_TABLE.format(table) for table in ("topics", "groups", "users", "settings")),
+    *(_DOCUMENT_TABLE.format(table) for table in ("topics", "groups", "settings")),
     """CREATE TABLE offsets (
         consumer_group TEXT, topic TEXT, queue_id INTEGER, queue_offset INTEGER NOT NULL,
         checksum INTEGER NOT NULL, PRIMARY KEY (consumer_group, topic, queue_id)
     ) WITHOUT ROWID""",
 )
+
+#: What version 2 added.
+_STANDING = "CREATE TABLE standing (log_offset INTEGER NOT NULL, checksum INTEGER NOT NULL)"
 
 _DAMAGED = (StoreCorrupt, "meta_damaged", "restore the file from a backup")
 _ERRORS: Mapping[int, tuple[type[EscrowError], str, str]] = {
@@ -52,7 +58,7 @@ _ERRORS: Mapping[int, tuple[type[EscrowError], str, str]] = {
     ),
     sqlite3.SQLITE_BUSY: (StoreUnusable, "meta_locked", "another process has it open"),
     sqlite3.SQLITE_IOERR: (StoreUnusable, "meta_io_failed", "the disk failed; look at its log"),
-    sqlite3.SQLITE_NOTADB: (StoreUnusable, "meta_foreign", "this is not an SQLite file"),
+    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "meta_damaged", "this is not an SQLite file"),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
     # What we ask for is constant, so a missing table or column is the only general error.
     sqlite3.SQLITE_ERROR: _DAMAGED,
@@ -65,25 +71,28 @@ class MetaFile:
     def __init__(self, path: str, pages_max: int) -> None:
         self.path = path
         with self._errors():
-            self._connection = sqlite3.connect(path, isolation_level=None, timeout=1.0)
+            # Writes are made in a thread of their own, one at a time.
+            self._connection = sqlite3.connect(
+                path, isolation_level=None, timeout=1.0, check_same_thread=False
+            )
+        # What is no text is found by its checksum, like all other damage.
+        self._connection.text_factory = lambda data: data.decode(errors="replace")
         try:
             with self._errors():
-                is_new = self._identify()
+                version = self._identify()
                 self._check()
-                self._prepare(pages_max, is_new=is_new)
+                self._prepare(pages_max, version)
         except BaseException:
             self._connection.close()
             raise
 
-    def rows(self, table: str, columns: Iterable[str]) -> Iterator[tuple[object, ...]]:
-        """All rows, without their checksum, which is verified."""
+    def rows(self, table: str, columns: Iterable[str]) -> Iterator[tuple[object, ...] | None]:
+        """All rows, without their checksum; None for one whose checksum is wrong."""
         with self._errors():
             # Both are constants of the caller.
             query = f"SELECT {', '.join(columns)}, checksum FROM {table}"  # noqa: S608
             for *row, checksum in self._connection.execute(query):
-                if checksum != row_checksum(row):
-                    raise self.damaged("a checksum is wrong", table=table, key=row[0])
-                yield tuple(row)
+                yield tuple(row) if checksum == row_checksum(row) else None
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -101,21 +110,17 @@ class MetaFile:
             finally:
                 target.close()
 
-    def damaged(self, message: str, **fields: object) -> StoreCorrupt:
-        """The error to raise when what was read makes no sense."""
-        return StoreCorrupt("meta_damaged", message, path=self.path, **fields)
-
     def close(self) -> None:
         """Give the file back."""
         self._connection.close()
 
-    def _identify(self) -> bool:
-        """Whether the file is new; nothing is written before it is known to be ours."""
+    def _identify(self) -> int:
+        """Its version, 0 if it is new; nothing is written before it is known to be ours."""
         application_id = self._ask("PRAGMA application_id")
         version = self._ask("PRAGMA user_version")
         tables = self._ask("SELECT count(*) FROM sqlite_master")
         if (application_id, version, tables) == (0, 0, 0):
-            return True
+            return 0
         if application_id != APPLICATION_ID:
             raise StoreUnusable(
                 "meta_foreign",
@@ -123,7 +128,7 @@ class MetaFile:
                 path=self.path,
                 application_id=application_id,
             )
-        if version != FORMAT_VERSION:
+        if version not in READABLE:
             raise StoreUnusable(
                 "meta_version_unknown",
                 "use the release that wrote it, or a later one",
@@ -131,14 +136,15 @@ class MetaFile:
                 version=version,
                 version_known=FORMAT_VERSION,
             )
-        return False
+        assert isinstance(version, int)
+        return version
 
     def _check(self) -> None:
         finding = self._ask("PRAGMA quick_check(1)")
         if finding != "ok":
-            raise self.damaged(str(finding))
+            raise StoreCorrupt("meta_damaged", str(finding), path=self.path)
 
-    def _prepare(self, pages_max: int, *, is_new: bool) -> None:
+    def _prepare(self, pages_max: int, version: int) -> None:
         self._ask("PRAGMA locking_mode = EXCLUSIVE")
         self._ask("PRAGMA journal_mode = TRUNCATE")
         self._ask(f"PRAGMA max_page_count = {pages_max}")
@@ -147,8 +153,10 @@ class MetaFile:
         # found now and not by the first user who makes a topic.
         with self._connection:
             self._connection.execute("BEGIN EXCLUSIVE")
-            for statement in _SCHEMA if is_new else ():
+            for statement in () if version else _SCHEMA:
                 self._connection.execute(statement)
+            if version < FORMAT_VERSION:
+                self._connection.execute(_STANDING)
             self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 

@@ -124,6 +124,7 @@ def _open(
         start_over(store, checkpoint)
     replay(store, found, checkpoint)
     store.is_recovered = True
+    store.dropped = 0
     log.info("store_recovered", extra=msgspec.structs.asdict(found))
     return store, found
 
@@ -180,7 +181,8 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
     core.catalog.load(checkpoint.catalog)
     store.catalog.load(checkpoint.catalog)
-    store.garbage = dict(checkpoint.garbage)
+    store.garbage.update(checkpoint.garbage)
+    store.meta_at = checkpoint.meta_at
     core.batches.load(
         checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
     )

@@ -23,6 +23,7 @@ from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
+from escrowmq.store.shown import Shown
 from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
 from escrowmq.transaction.catalog import Catalog
@@ -36,15 +37,15 @@ from escrowmq.transaction.commands import (
 from escrowmq.transaction.core import Transactions, Where
 from escrowmq.transaction.records import (
     CATALOG_RECORDS,
-    CatalogRecord,
+    NOWHERE,
     Lost,
     Moved,
     NamedQueue,
     Parked,
     Prepared,
+    Released,
     Scheduled,
     Stored,
-    TopicRemoved,
 )
 
 if TYPE_CHECKING:
@@ -104,13 +105,15 @@ class Store:
         self.space = Space(disk, config.free_bytes_min)
         #: By queue number, those that are there.
         self.queues: dict[int, ConsumeQueue] = {}
-        #: The same by topic and queue id, as far as it is durable.
-        self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
         #: Topics, groups and settings, as far as they are durable; the core is ahead of it.
         self.catalog = Catalog()
-        self._unshown: list[tuple[Record, Where]] = []
+        self._shown = Shown(self.catalog, self.queues, self.open_files)
         #: Directories of queues that are gone, and the log offset of the frame that said so.
-        self.garbage: dict[str, int] = {}
+        self.garbage = self._shown.garbage
+        #: Up to which log offset meta.db has been written.
+        self.meta_at = -1
+        #: Messages of deleted topics that were dropped when their time came, since the start.
+        self.dropped = 0
         #: Whether files may be there that no checkpoint has named.
         self.is_recovered = False
         self._is_fsync = config.durability == "fsync"
@@ -183,13 +186,15 @@ class Store:
             kind = type(record)
             if kind is NamedQueue:
                 self._name_queue(record)  # type: ignore[arg-type]
-                self._unshown.append((record, where))
+                self._shown.later(record, where)
             elif kind in CATALOG_RECORDS:
-                self._unshown.append((record, where))
+                self._shown.later(record, where)
             elif isinstance(record, Parked):
                 ranges = self.core.ranges_of(record.head)
                 self.parkings.add(where.frame, sum(count for _, count in ranges))
             else:
+                if kind is Released:
+                    self.dropped += record.queue_offsets.count(NOWHERE)  # type: ignore[union-attr]
                 self.dispatcher.dispatch(record, where)
 
     def _lose(self, record: Lost, where: Where) -> None:
@@ -210,35 +215,7 @@ class Store:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
-        return self._queues_of.get(topic, {}).get(queue_id)
-
-    def _show_names(self) -> None:
-        """Let everybody see topics and queues that are durable now."""
-        shown, self._unshown = self._unshown, []
-        for record, where in shown:
-            if isinstance(record, NamedQueue):
-                queue = self.queues.get(record.id)
-                if queue is not None:
-                    self._queues_of.setdefault(record.topic, {})[record.queue_id] = queue
-                continue
-            assert isinstance(record, CatalogRecord)
-            self.catalog.apply(record, where.frame)
-            if isinstance(record, TopicRemoved):
-                for number in record.queues:
-                    self._remove_queue(number, where.frame)
-
-    def _remove_queue(self, number: int, removed_at: int) -> None:
-        queue = self.queues.pop(number, None)
-        if queue is None:
-            return
-        of_topic = self._queues_of.get(queue.topic, {})
-        if of_topic.get(queue.queue_id) is queue:
-            del of_topic[queue.queue_id]
-            if not of_topic:
-                del self._queues_of[queue.topic]
-        self.open_files.forget_under(queue.directory)
-        if queue.may_have_files:
-            self.garbage[queue.directory] = removed_at
+        return self._shown.queue(topic, queue_id)
 
     def _frame_of_one(
         self, decision: Decision, record: Prepared, place: tuple[int, int, int]
@@ -319,8 +296,7 @@ class Store:
             # A batch is on its way, and what waits may be part of it.
             return grown
         self.settled_rows = self.table.end
-        if self._unshown:
-            self._show_names()
+        self._shown.show()
         queues = self.queues
         for number, first, entries in self.dispatcher.take():
             queue = queues.get(number)

@@ -27,9 +27,10 @@ from escrowmq.client.background import Background
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.ledger_marks import MAYBE_SWEPT
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.meta import Topic
+from escrowmq.testing.calls import accepted
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.settler import Round, Settler, Undecided
 from escrowmq.testing.settler_process import BrokerPort
@@ -211,7 +212,8 @@ class InProcessBroker:
             write_queue_count=queues,
             created_at_ms=self.clock.now_ms(),
         )
-        self._run(_called(self._running.broker.topics.put, topic))
+        broker = self._running.broker
+        accepted(self._run(broker.writer.submit(broker.topics.put(topic))))
 
     # Inside.
 

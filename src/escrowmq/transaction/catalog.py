@@ -39,6 +39,7 @@ class KeptGroup(msgspec.Struct, frozen=True):
     """A consumer group, and when in the log it began."""
 
     group: Group
+    #: As of a topic.
     born: int
 
 
@@ -94,7 +95,9 @@ class Catalog:
                 self._remove_topic(record)
             case GroupPut():
                 known = self.groups.get(record.group.name)
-                born = frame if known is None else known.born
+                born = frame if self.is_kept else 0
+                if known is not None:
+                    born = known.born
                 self.groups[record.group.name] = KeptGroup(record.group, born)
             case GroupRemoved():
                 self.groups.pop(record.name, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.model.catalog import Group
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
@@ -14,8 +15,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
 from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import GroupRow, OffsetRow
-from escrowmq.store.meta import Group
-from escrowmq.transaction.commands import Park
+from escrowmq.transaction.commands import Park, PutGroup
 from escrowmq.transaction.states import State
 from tests.unit.broker.own_peer import all_rows, ask, hold, sent
 from tests.unit.broker.wire import T0, Peer, serving, visible
@@ -30,7 +30,8 @@ async def test_groups_are_listed_with_who_is_online_of_them(tmp_path: Path) -> N
             consumers=(ConsumerMembership(group="ship"),),
         )
         await peer.ask(RequestCode.HEART_BEAT, body=encode_body(said))
-        server.broker.meta.put_group(Group(name="away"))
+        command = PutGroup(group=Group(name="away"))
+        await server.broker.writer.submit(command)
         rows = await all_rows(peer, OwnCode.LIST_GROUPS, PagedHeader(limit=1))
         assert [(row.group, row.role, row.client_id) for row in rows] == [
             ("away", "consumer", None),

@@ -79,7 +79,7 @@ async def test_members_of_a_group_are_told_when_it_changes(tmp_path: Path) -> No
         members = await first.ask(LIST, ConsumerGroupHeader(consumer_group="shop"))
         assert msgspec.json.decode(members.body) == {"consumerIdList": ["a", "b"]}
         assert server.broker.topics.get("%RETRY%shop") is not None
-        assert "shop" in server.broker.meta.groups
+        assert "shop" in server.broker.catalog.groups
         second.close()
         assert (await first.until(lambda frame: not frame.is_response)).is_one_way
         left = await first.ask(

@@ -124,10 +124,10 @@ async def test_groups_are_shown_with_their_members_and_progress(tmp_path: Path) 
         assert (await peer.ask(connections, stranger)).code == ResponseCode.CONSUMER_NOT_ONLINE
         body = encode_body(GroupConfig(name="shop", retries_max=3))
         await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
-        assert server.broker.meta.groups["shop"].retry_max == 3
+        assert server.broker.catalog.groups["shop"].group.retry_max == 3
         removed = DeleteGroupHeader(consumer_group="shop")
         await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, removed)
-        assert "shop" not in server.broker.meta.groups
+        assert "shop" not in server.broker.catalog.groups
         assert not server.broker.meta.offsets
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
+from escrowmq.model.catalog import Topic
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header, read_fields
@@ -22,12 +23,20 @@ from escrowmq.protocol.send_headers import EndTransactionHeader, SendHeader
 from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.reader import Status
+from escrowmq.testing.calls import accepted
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.policy import CheckPolicy
 
 DEADLINE_S = 20
 T0 = 1_700_000_000_000
 LOOPBACK = BrokerConfig(port=0, name_port=0)
+
+
+async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) -> None:
+    """Make a topic, or change it."""
+    broker = server.broker
+    topic = Topic(name=name, **{"read_queue_count": queues, "write_queue_count": queues} | fields)
+    accepted(await broker.writer.submit(broker.topics.put(topic)))
 
 
 #: Those that no test has hung up.

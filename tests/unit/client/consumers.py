@@ -9,16 +9,11 @@ from typing import Any
 
 from escrowmq.broker.server import Server
 from escrowmq.client.consumer import AsyncConsumer
-from escrowmq.store.meta import Topic
 from escrowmq.testing.clock import ManualClock
-from tests.unit.broker.wire import Peer, sending, serving
+from tests.unit.broker.wire import Peer, make_topic, sending, serving
 
 SEND = 310
 ORDERS = "orders"
-
-
-def make_topic(server: Server, queues: int = 1) -> None:
-    server.broker.topics.put(Topic(name=ORDERS, read_queue_count=queues, write_queue_count=queues))
 
 
 async def send(server: Server, *bodies: bytes, queue_id: int = 0, tag: str = "") -> None:
@@ -32,7 +27,7 @@ async def send(server: Server, *bodies: bytes, queue_id: int = 0, tag: str = "")
 @asynccontextmanager
 async def served(path: Path, queues: int = 1) -> AsyncIterator[Server]:
     async with serving(path) as server:
-        make_topic(server, queues)
+        await make_topic(server, ORDERS, queues)
         yield server
 
 

@@ -15,8 +15,7 @@ from escrowmq.client import network
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.producer import AsyncProducer
 from escrowmq.model.errors import Unavailable
-from escrowmq.store.meta import Topic
-from tests.unit.broker.wire import serving, visible
+from tests.unit.broker.wire import make_topic, serving, visible
 
 PAID = "order-paid"
 
@@ -103,7 +102,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await db.execute("CREATE TABLE orders (id integer)")
         await db.commit()
     async with serving(tmp_path / "broker") as server, fronted(server) as front:
-        server.broker.topics.put(Topic(name=PAID, read_queue_count=1, write_queue_count=1))
+        await make_topic(server, PAID)
         async with AsyncProducer(front.address, "shop", ledger=ledger, timeout_s=0.3) as producer:
             yield Scene(server, front, producer, path)
 

@@ -11,8 +11,7 @@ from escrowmq.broker.server import Server
 from escrowmq.client.network import Network, name_servers
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.codes import RequestCode
-from escrowmq.store.meta import Topic
-from tests.unit.broker.wire import serving
+from tests.unit.broker.wire import make_topic, serving
 
 
 @asynccontextmanager
@@ -24,13 +23,13 @@ async def network(server: Server, *before: str) -> AsyncIterator[Network]:
         await made.close()
 
 
-def topic(server: Server, name: str) -> None:
-    server.broker.topics.put(Topic(name=name, read_queue_count=2, write_queue_count=3))
+async def topic(server: Server, name: str) -> None:
+    await make_topic(server, name, read_queue_count=2, write_queue_count=3)
 
 
 async def test_a_route_names_the_queues_to_write_and_to_read(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, network(server) as net:
-        topic(server, "orders")
+        await topic(server, "orders")
         route = await net.route("orders")
         assert [place.queue_id for place in route.writable] == [0, 1, 2]
         assert [place.queue_id for place in route.readable] == [0, 1]
@@ -67,7 +66,7 @@ async def test_without_a_name_server_the_old_route_is_believed(
     monkeypatch.setattr("escrowmq.client.network.ROUTE_S", 0.0)
     async with serving(tmp_path) as server:
         net = Network(server.name_address, lambda *_: None)
-        topic(server, "orders")
+        await topic(server, "orders")
         known = await net.route("orders")
     assert await net.route("orders") is known
     with pytest.raises(Unavailable, match="name_server_unreachable"):

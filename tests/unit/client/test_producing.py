@@ -18,10 +18,9 @@ from escrowmq.client.outgoing import Held, Resolution
 from escrowmq.client.producing import Producing
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.remoting import Frame
-from escrowmq.store.meta import Topic
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
-from tests.unit.broker.wire import eventually, serving, visible
+from tests.unit.broker.wire import eventually, make_topic, serving, visible
 
 
 @asynccontextmanager
@@ -145,9 +144,7 @@ async def test_one_bad_transaction_does_not_spoil_those_that_share_its_request(
 ) -> None:
     async with serving(tmp_path) as server, producing(server) as producer:
         await producer.send(Message(topic="orders"))
-        server.broker.topics.put(
-            Topic(name="orders", read_queue_count=1, write_queue_count=1, perm=4)
-        )
+        await make_topic(server, "orders", perm=4)
         good = producer.hold(new_transaction_id(), [Message(topic="points", body=b"1")])
         bad = producer.hold(new_transaction_id(), [Message(topic="orders")])
         ends = await asyncio.gather(good, bad, return_exceptions=True)

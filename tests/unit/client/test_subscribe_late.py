@@ -12,8 +12,7 @@ from escrowmq.client import consuming
 from escrowmq.client.consumer import AsyncConsumer, Consumer
 from escrowmq.client.messages import Received
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
-from escrowmq.store.meta import Topic
-from tests.unit.broker.wire import Peer, eventually, sending
+from tests.unit.broker.wire import Peer, eventually, make_topic, sending
 from tests.unit.client.consumers import ORDERS, SEND, advance, consumer, send, served, stored
 
 STOCK = "stock"
@@ -110,7 +109,7 @@ async def test_a_handler_may_subscribe_to_another_topic(
     tmp_path: Path, *, is_plain: bool, is_async_handler: bool
 ) -> None:
     async with served(tmp_path) as server:
-        server.broker.topics.put(Topic(name=STOCK, read_queue_count=1, write_queue_count=1))
+        await make_topic(server, STOCK)
         peer = await Peer.to(server.broker_address)
         await peer.ask(SEND, sending(STOCK, {"UNIQ_KEY": "s"}, queue_id=0), b"stock")
         await send(server, b"1")

@@ -12,15 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
 from escrowmq.store import backup, checkpoint, inspect
 from escrowmq.store.backup import MANIFEST, Manifest
 from escrowmq.store.commit_log import DIRECTORY, segment_path
 from escrowmq.store.disk import File, OsDisk
-from escrowmq.store.meta import Meta, Topic
+from escrowmq.store.meta import Meta
 from escrowmq.store.recovery import open_store
 from escrowmq.store.retention import retain
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.policy import CheckPolicy
+from escrowmq.transaction.records import TopicPut
 from escrowmq.transaction.states import Resolution
 from tests.unit.store.shop import CONFIG, HOST, Shop
 
@@ -39,7 +42,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def meta(tmp_path: Path) -> Iterator[Meta]:
     (tmp_path / "data").mkdir(exist_ok=True)
     with closing(Meta(tmp_path / "data/meta.db")) as meta:
-        meta.put_topic(Topic(name="orders"))
+        catalog = Catalog()
+        catalog.apply(TopicPut(Topic(name="orders"), 1), 100)
+        meta.follow(catalog)
         yield meta
 
 
@@ -116,7 +121,7 @@ def test_a_backup_opens_to_what_was_there(tmp_path: Path, shop: Shop, meta: Meta
     assert told == truth(shop.store)
     assert found.rebuilt_because == backup.REBUILD
     with closing(Meta(place / "meta.db")) as tables:
-        assert list(tables.topics) == ["orders"]
+        assert list(tables.stated_topics) == ["orders"]
 
 
 def test_a_backup_after_retention_opens_too(tmp_path: Path, shop: Shop, meta: Meta) -> None:
@@ -347,8 +352,9 @@ def test_a_manifest_names_no_files_but_ours(tmp_path: Path, path: str) -> None:
 def test_a_copy_of_the_small_tables_replaces_the_one_before(tmp_path: Path, meta: Meta) -> None:
     meta.set_offset("g", "orders", 0, 7)
     assert meta.copy() == tmp_path / "data/meta.copy"
-    meta.put_topic(Topic(name="invoices"))
+    meta.set_offset("g", "orders", 1, 9)
     with closing(Meta(meta.copy())) as copied:
-        assert set(copied.topics) == {"orders", "invoices"}
+        assert set(copied.stated_topics) == {"orders"}
+        assert copied.offsets["g", "orders", 1] == 9
         # Lazy ones are in it, too.
         assert copied.offsets["g", "orders", 0] == 7

@@ -85,7 +85,7 @@ def test_a_real_directory_is_read_without_any_right_to_write(
 
 
 def test_a_report_can_be_written_as_json(disk: FaultyDisk) -> None:
-    assert json.loads(msgspec.json.encode(check(disk)))["version"] == 2
+    assert json.loads(msgspec.json.encode(check(disk)))["version"] == VERSION
 
 
 # What a crash leaves.
@@ -155,7 +155,7 @@ def test_a_file_that_is_not_ours_is_told(disk: FaultyDisk, path: str) -> None:
 
 def test_a_store_of_another_format_version_is_refused(disk: FaultyDisk) -> None:
     made = json.loads(disk.open("format").read_at(0, 1_000))
-    made["version"] = 3
+    made["version"] = VERSION + 1
     file = disk.open("format")
     file.truncate(0)
     file.write_at(0, json.dumps(made).encode())

@@ -22,17 +22,29 @@ from escrowmq.model.errors import (
     StoreUnusable,
     Unavailable,
 )
+from escrowmq.store import meta as metas
 from escrowmq.store.meta import (
-    DOCUMENT_BYTES_MAX,
+    GROUPS,
+    SETTINGS,
+    TOPICS,
     Group,
     MessageType,
     Meta,
     MetaLimits,
     Setting,
     Topic,
-    User,
 )
 from escrowmq.store.meta_file import row_checksum
+from escrowmq.store.meta_opening import open_meta
+from escrowmq.transaction.catalog import Catalog
+from escrowmq.transaction.records import (
+    CatalogMarked,
+    GroupPut,
+    GroupRemoved,
+    SettingPut,
+    TopicPut,
+    TopicRemoved,
+)
 
 NOBODY = 65_534
 
@@ -46,7 +58,6 @@ ORDERS = Topic(
     created_at_ms=1_700_000_000_000,
 )
 BILLING = Group(name="billing", retry_max=3, attributes={"ordered": True})
-ANNA = User(name="anna", secret_hash="scrypt$1$2", attributes={"admin": True})
 QUOTA = Setting(name="quota", value={"bytes": 10, "until": None})
 
 
@@ -74,161 +85,208 @@ def refusal(path: Path | str) -> EscrowError:
     return raised.value
 
 
-# Written through
+class Log:
+    """The log's word on topics and groups, one log offset after the other."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.end = 100
+        self._apply(CatalogMarked("kept"))
+
+    def _apply(self, record: object) -> None:
+        self.end += 100
+        self.catalog.apply(record, self.end)  # type: ignore[arg-type] # one of its records
+
+    def put_topic(self, meta: Meta, topic: Topic = ORDERS) -> None:
+        known = self.catalog.topics.get(topic.name)
+        number = known.incarnation if known else self.catalog.incarnations_end
+        self._apply(TopicPut(topic, number))
+        meta.changed(TOPICS, topic.name)
+
+    def remove_topic(self, meta: Meta, name: str) -> None:
+        self._apply(TopicRemoved(name, self.catalog.topics[name].incarnation, [], "deleted", "me"))
+        meta.forget_topic(name)
+
+    def put_group(self, meta: Meta, group: Group = BILLING) -> None:
+        self._apply(GroupPut(group))
+        meta.changed(GROUPS, group.name)
+
+    def remove_group(self, meta: Meta, name: str) -> None:
+        self._apply(GroupRemoved(name, "deleted", "me"))
+        meta.forget_group(name)
+
+    def set(self, meta: Meta, setting: Setting, *, is_removed: bool = False) -> None:
+        self._apply(SettingPut(setting, is_removed))
+        meta.changed(SETTINGS, setting.name)
 
 
-def test_topics_groups_users_and_settings_survive_a_crash(path: Path) -> None:
-    meta = Meta(path)
-    meta.put_topic(ORDERS)
-    meta.put_group(BILLING)
-    meta.put_user(ANNA)
-    meta.put_setting(QUOTA)
+def following(log: Log, path: Path | str, limits: MetaLimits = metas.DEFAULT_LIMITS) -> Meta:
+    meta = Meta(path, limits)
+    meta.follow(log.catalog)
+    return meta
+
+
+def filled(log: Log, meta: Meta) -> None:
+    log.put_topic(meta)
+    log.put_group(meta)
+    log.set(meta, QUOTA)
+
+
+# A projection of the log
+
+
+def test_it_states_what_the_log_says_and_up_to_where(path: Path) -> None:
+    log = Log()
+    meta = following(log, path)
+    filled(log, meta)
+    assert meta.is_behind
+    assert meta.flush(log.end) == 3
+    assert not meta.is_behind
     abandon(meta)
     with closing(Meta(path)) as meta:
-        assert meta.topics == {"orders": ORDERS}
-        assert meta.groups == {"billing": BILLING}
-        assert meta.users == {"anna": ANNA}
-        assert meta.settings == {"quota": QUOTA}
+        assert meta.standing == log.end
+        assert meta.stated_topics["orders"].plain() == ORDERS
+        assert meta.stated_groups["billing"].plain() == BILLING
+        assert meta.stated_settings == {"quota": QUOTA}
+        assert meta.stated_topics["orders"].born == log.catalog.topics["orders"].born
+
+
+def test_what_is_changed_or_gone_is_stated_so(path: Path) -> None:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        filled(log, meta)
+        meta.flush()
+        log.put_topic(meta, Topic(name="orders", read_queue_count=16))
+        log.remove_group(meta, "billing")
+        log.set(meta, QUOTA, is_removed=True)
+    with closing(Meta(path)) as meta:
+        assert meta.stated_topics["orders"].read_queue_count == 16
+        assert meta.stated_groups == {}
+        assert meta.stated_settings == {}
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_file_that_is_behind_the_log_or_lost_follows_it(path: Path, *, is_lost: bool) -> None:
+    log = Log()
+    meta = following(log, path)
+    log.put_topic(meta, Topic(name="gone"))
+    meta.flush()
+    log.remove_topic(meta, "gone")
+    filled(log, meta)
+    abandon(meta)
+    if is_lost:
+        path.unlink()
+    with closing(following(log, path)) as meta:
+        assert meta.flush() == (3 if is_lost else 4)
+    with closing(following(log, path)) as meta:
+        assert set(meta.stated_topics) == {"orders"}
+        assert set(meta.stated_groups) == {"billing"}
+        assert not meta.is_behind
+
+
+def test_offsets_of_a_deleted_incarnation_never_come_back(path: Path) -> None:
+    """Neither by a crash before they were dropped, nor by an old copy of the file."""
+    log = Log()
+    meta = following(log, path)
+    filled(log, meta)
+    log.put_topic(meta, Topic(name="other"))
+    meta.set_offset("billing", "orders", 0, 7)
+    meta.set_offset("billing", "other", 0, 3)
+    meta.set_offset("unknown", "other", 0, 3)
+    meta.set_offset("billing", "RMQ_SYS", 0, 2)
+    meta.flush()
+    log.remove_topic(meta, "orders")
+    log.put_topic(meta)
+    abandon(meta)
+    meta = Meta(path)
+    assert meta.follow(log.catalog, ["RMQ_SYS"]) == 2
+    assert set(meta.offsets) == {("billing", "other", 0), ("billing", "RMQ_SYS", 0)}
+    meta.close()
+    with sqlite(path) as connection:
+        assert connection.execute("SELECT count(*) FROM offsets").fetchone() == (2,)
+
+
+def test_offsets_of_a_group_that_was_made_again_do_not_come_back(path: Path) -> None:
+    log = Log()
+    meta = following(log, path)
+    filled(log, meta)
+    meta.set_offset("billing", "orders", 0, 7)
+    meta.flush()
+    log.remove_group(meta, "billing")
+    log.put_group(meta)
+    abandon(meta)
+    with closing(following(log, path)) as meta:
+        assert not meta.offsets
+    # A file of a later history that is gone is another matter: it knows how far its groups were.
+    meta = Meta(path)
+    meta.set_offset("billing", "orders", 0, 7)
+    meta.flush()
+    meta.close_file()
+    later = Log()
+    meta = Meta(":memory:")
+    later.put_group(meta, Group(name="first"))
+    filled(later, meta)
+    later.catalog.topics = log.catalog.topics
+    meta.close_file()
+    meta = Meta(path)
+    assert meta.follow(later.catalog, is_ahead=True) == 0
+    assert meta.offsets["billing", "orders", 0] == 7
+    meta.close()
+
+
+def test_very_much_is_written_in_steps(path: Path) -> None:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        for number in range(5):
+            log.put_topic(meta, Topic(name=f"t{number}"))
+            meta.set_offset("g", f"t{number}", 0, number)
+        first = meta.take(log.end, rows_max=3)
+        assert (first.count, first.standing) == (3, -1)
+        second = meta.take(log.end, rows_max=4)
+        # Only now the file says all that the log says.
+        assert (second.count, len(second.offsets), second.standing) == (4, 2, log.end)
+        meta.put_back(second)
+        meta.put_back(first)
+        assert meta.flush(log.end) == 10
+        assert meta.take(log.end).standing == -1
+
+
+def test_another_thread_may_write_what_was_taken(path: Path) -> None:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        filled(log, meta)
+        changes = meta.take(log.end)
+        thread = threading.Thread(target=meta.write, args=(changes,))
+        thread.start()
+        thread.join()
+        meta.written(changes)
+        assert meta.standing == log.end
+    with closing(Meta(path)) as meta:
+        assert meta.stated_topics["orders"].plain() == ORDERS
 
 
 def test_a_write_is_flushed_and_then_its_journal_is_truncated(path: Path) -> None:
     """That is what makes it durable; see the module's text."""
     with closing(Meta(path)) as meta:
-        meta.put_topic(ORDERS)
+        meta.set_offset("g", "t", 0, 1)
+        meta.flush()
         assert path.with_name("meta.db-journal").stat().st_size == 0
         with meta._file.transaction() as connection:
             full = 2
             assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
 
 
-def test_a_change_replaces_what_was_there(path: Path) -> None:
-    with closing(Meta(path)) as meta:
-        meta.put_topic(ORDERS)
-        meta.put_topic(Topic(name="orders", read_queue_count=16))
-        assert meta.topics["orders"].read_queue_count == 16
-    with closing(Meta(path)) as meta:
-        assert meta.topics == {"orders": Topic(name="orders", read_queue_count=16)}
-
-
-def test_what_is_removed_stays_removed(path: Path) -> None:
-    meta = Meta(path)
-    meta.put_topic(ORDERS)
-    meta.put_group(BILLING)
-    meta.put_user(ANNA)
-    meta.put_setting(QUOTA)
-    removals = (meta.remove_topic, meta.remove_group, meta.remove_user, meta.remove_setting)
-    names = ("orders", "billing", "anna", "quota")
-    assert [remove(name) for remove, name in zip(removals, names, strict=True)] == [True] * 4
-    assert [remove(name) for remove, name in zip(removals, names, strict=True)] == [False] * 4
-    abandon(meta)
-    with closing(Meta(path)) as meta:
-        assert [meta.topics, meta.groups, meta.users, meta.settings] == [{}] * 4
-
-
-def test_a_value_in_memory_is_what_the_next_start_will_read(path: Path) -> None:
-    """JSON has no tuples, and the caller keeps the dict it passed."""
-    attributes: dict[str, object] = {"pair": (1, 2)}
-    with closing(Meta(path)) as meta:
-        meta.put_topic(Topic(name="orders", attributes=attributes))
-        attributes["late"] = 1
-        kept = meta.topics["orders"]
-        assert kept.attributes == {"pair": [1, 2]}
-    with closing(Meta(path)) as meta:
-        assert meta.topics["orders"] == kept
-
-
-def test_it_works_in_memory_alone() -> None:
-    with closing(Meta(":memory:")) as meta:
-        meta.put_topic(ORDERS)
-        meta.set_offset("billing", "orders", 0, 5)
-        assert meta.flush_offsets() == 1
-        assert meta.topics["orders"] == ORDERS
-
-
 def test_nobody_writes_past_the_methods() -> None:
     with closing(Meta(":memory:")) as meta, pytest.raises(TypeError):
-        meta.topics["x"] = ORDERS  # type: ignore[index]
+        meta.offsets["g", "t", 0] = 1  # type: ignore[index]
 
 
-def test_a_users_secret_is_not_printed() -> None:
-    assert "scrypt" not in repr(ANNA)
+# Offsets
 
 
-def test_one_thread_owns_it() -> None:
-    raised: list[Exception] = []
-
-    def intrude(meta: Meta) -> None:
-        try:
-            meta.put_topic(ORDERS)
-        except sqlite3.ProgrammingError as error:
-            raised.append(error)
-
-    with closing(Meta(":memory:")) as meta:
-        thread = threading.Thread(target=intrude, args=(meta,))
-        thread.start()
-        thread.join()
-        assert raised
-        assert not meta.topics
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("topic", "reason"),
-    [
-        (Topic(name=""), "length >= 1"),
-        (Topic(name="x" * 256), "length <= 255"),
-        (Topic(name="a\0b"), "matching regex"),
-        (Topic(name="line\n"), "matching regex"),
-        (Topic(name="\ud800"), "surrogates not allowed"),
-        (Topic(name="a", read_queue_count=-1), "read_queue_count"),
-        (Topic(name="a", write_queue_count=65_537), "write_queue_count"),
-        (Topic(name="a", perm=16), "perm"),
-        (Topic(name="a", created_at_ms=-1), "created_at_ms"),
-        # Only what JSON can say can be kept.
-        (Topic(name="a", attributes={"x": object()}), "unsupported"),
-    ],
-)
-def test_a_bad_topic_is_refused_before_anything_is_written(topic: Topic, reason: str) -> None:
-    with closing(Meta(":memory:")) as meta:
-        with pytest.raises(RequestRefused, match=f"bad_topic.*{reason}"):
-            meta.put_topic(topic)
-        assert not meta.topics
-
-
-def test_attributes_that_contain_themselves_are_refused() -> None:
-    endless: dict[str, object] = {}
-    endless["self"] = endless
-    with closing(Meta(":memory:")) as meta, pytest.raises(RequestRefused, match="bad_group"):
-        meta.put_group(Group(name="a", attributes=endless))
-
-
-def test_a_document_has_a_greatest_size() -> None:
-    with closing(Meta(":memory:")) as meta:
-        frame = len(msgspec.json.encode(Setting(name="a", value="")))
-        meta.put_setting(Setting(name="a", value="x" * (DOCUMENT_BYTES_MAX - frame)))
-        with pytest.raises(RequestRefused, match="setting_too_large"):
-            meta.put_setting(Setting(name="a", value="x" * (DOCUMENT_BYTES_MAX - frame + 1)))
-
-
-def test_each_table_has_a_greatest_number_of_rows() -> None:
-    limits = MetaLimits(topics_max=1, groups_max=1, users_max=1, settings_max=1, offsets_max=1)
-    with closing(Meta(":memory:", limits)) as meta:
-        for _ in range(2):  # What is there may still be changed.
-            meta.put_topic(ORDERS)
-            meta.put_group(BILLING)
-            meta.put_user(ANNA)
-            meta.put_setting(QUOTA)
-            meta.set_offset("billing", "orders", 0, 1)
-        with pytest.raises(RequestRefused, match="topics_limit"):
-            meta.put_topic(Topic(name="b"))
-        with pytest.raises(RequestRefused, match="groups_limit"):
-            meta.put_group(Group(name="b"))
-        with pytest.raises(RequestRefused, match="users_limit"):
-            meta.put_user(User(name="b", secret_hash=""))
-        with pytest.raises(RequestRefused, match="settings_limit"):
-            meta.put_setting(Setting(name="b", value=0))
+def test_there_is_a_greatest_number_of_offsets() -> None:
+    with closing(Meta(":memory:", MetaLimits(offsets_max=1))) as meta:
+        meta.set_offset("billing", "orders", 0, 1)
         with pytest.raises(RequestRefused, match="offsets_limit"):
             meta.set_offset("billing", "orders", 1, 1)
         assert meta.set_offset("billing", "orders", 0, 2) == 2
@@ -261,9 +319,6 @@ def test_a_known_offset_is_not_moved_to_a_bad_one(offset: int) -> None:
         assert meta.offsets["g", "t", 0] == 7
 
 
-# Offsets
-
-
 def test_an_offset_goes_back_only_by_a_reset() -> None:
     with closing(Meta(":memory:")) as meta:
         assert meta.set_offset("g", "t", 0, 7) == 7
@@ -278,8 +333,8 @@ def test_an_offset_is_lost_in_a_crash_unless_it_was_flushed(path: Path) -> None:
     meta = Meta(path)
     meta.set_offset("g", "t", 0, 7)
     meta.set_offset("g", "t", 1, 9)
-    assert meta.flush_offsets() == 2
-    assert meta.flush_offsets() == 0
+    assert meta.flush() == 2
+    assert meta.flush() == 0
     meta.set_offset("g", "t", 0, 8)
     abandon(meta)
     with closing(Meta(path)) as meta:
@@ -309,7 +364,7 @@ def test_a_clamped_offset_does_not_come_back_after_a_second_crash(path: Path) ->
     """By then the queue may have grown past it, and the messages between would be skipped."""
     meta = Meta(path)
     meta.set_offset("g", "t", 0, 500)
-    meta.flush_offsets()
+    meta.flush()
     abandon(meta)
     meta = Meta(path)
     assert meta.clamp_offsets({("t", 0): (0, 300)}) == 1
@@ -321,19 +376,21 @@ def test_a_clamped_offset_does_not_come_back_after_a_second_crash(path: Path) ->
 
 def test_a_removed_topic_or_group_takes_its_offsets_along(path: Path) -> None:
     """A topic made again under that name counts from 0, and an old offset would skip messages."""
-    meta = Meta(path)
-    meta.put_topic(ORDERS)
-    meta.put_group(BILLING)
+    log = Log()
+    meta = following(log, path)
+    filled(log, meta)
+    log.put_topic(meta, Topic(name="other"))
+    log.put_group(meta, Group(name="audit"))
     for group, topic in (("billing", "orders"), ("billing", "other"), ("audit", "orders")):
         meta.set_offset(group, topic, 0, 7)
     meta.set_offset("audit", "other", 0, 7)
-    meta.flush_offsets()
+    meta.flush()
     meta.set_offset("billing", "orders", 1, 7)
-    meta.remove_topic("orders")
+    log.remove_topic(meta, "orders")
     assert set(meta.offsets) == {("billing", "other", 0), ("audit", "other", 0)}
-    meta.remove_group("billing")
+    log.remove_group(meta, "billing")
     assert set(meta.offsets) == {("audit", "other", 0)}
-    assert meta.flush_offsets() == 0
+    meta.flush()
     abandon(meta)
     with closing(Meta(path)) as meta:
         assert set(meta.offsets) == {("audit", "other", 0)}
@@ -342,12 +399,15 @@ def test_a_removed_topic_or_group_takes_its_offsets_along(path: Path) -> None:
 # Files that are not opened, and disks that do not take a write
 
 
-def test_a_file_that_is_not_sqlite_is_foreign(path: Path) -> None:
+def test_a_file_that_is_not_sqlite_is_damaged_and_kept(path: Path) -> None:
     path.write_text("these are my notes, keep them\n" * 100)
     error = refusal(path)
-    assert isinstance(error, StoreUnusable)
-    assert error.code == "meta_foreign"
-    assert path.read_text().startswith("these are my notes")
+    assert isinstance(error, StoreCorrupt)
+    assert error.code == "meta_damaged"
+    meta, found = open_meta(path)
+    meta.close()
+    assert Path(found.aside).read_text().startswith("these are my notes")
+    assert "meta_damaged" in found.loss
 
 
 @pytest.mark.parametrize(
@@ -369,11 +429,10 @@ def test_an_sqlite_file_of_another_application_is_foreign_and_untouched(
 def test_an_empty_file_is_a_new_one(path: Path) -> None:
     """SQLite leaves one behind if the process dies while it makes the tables."""
     path.touch()
-    with closing(Meta(path)) as meta:
-        meta.put_topic(ORDERS)
+    Meta(path).close()
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_a_version_that_we_do_not_know_is_not_opened(path: Path, version: int) -> None:
     Meta(path).close()
     with sqlite(path) as connection:
@@ -397,9 +456,12 @@ def test_a_damaged_page_is_found_at_the_start(path: Path) -> None:
 
 def test_damage_that_no_row_shows_is_found_too(path: Path) -> None:
     """The list of free pages, from which the next rows would get theirs."""
-    with closing(Meta(path)) as meta:
-        meta.put_setting(Setting(name="large", value="x" * 40_000))
-        meta.remove_setting("large")
+    log = Log()
+    with closing(following(log, path)) as meta:
+        large = Setting(name="large", value="x" * 40_000)
+        log.set(meta, large)
+        meta.flush()
+        log.set(meta, large, is_removed=True)
     content = bytearray(path.read_bytes())
     assert content[36:40] != bytes(4)
     content[39] += 1
@@ -414,28 +476,100 @@ def test_a_file_cut_short_is_damaged(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "lost"),
     [
-        "DROP TABLE users",
-        "UPDATE topics SET document = replace(document, '4', '5')",
-        "UPDATE topics SET name = 'other'",
-        "UPDATE topics SET document = CAST(x'ff' AS TEXT)",
-        "UPDATE offsets SET queue_offset = queue_offset + 1",
+        ("UPDATE topics SET document = replace(document, '4', '5')", TOPICS),
+        ("UPDATE topics SET name = 'other'", TOPICS),
+        ("UPDATE topics SET document = CAST(x'ff' AS TEXT)", TOPICS),
+        ("UPDATE groups SET document = CAST(x'ff' AS TEXT)", GROUPS),
+        ("UPDATE offsets SET queue_offset = queue_offset + 1 WHERE queue_id = 1", "offsets"),
+        ("UPDATE standing SET log_offset = log_offset + 1", "standing"),
         # Under a right checksum there may still be nonsense, from a program that is not ours.
-        f"INSERT INTO topics VALUES ('x', '[', {row_checksum(('x', '['))})",
-        f"INSERT INTO groups VALUES ('x', '{{}}', {row_checksum(('x', '{}'))})",
-        f"INSERT INTO offsets VALUES ('g', 't', -1, 0, {row_checksum(('g', 't', -1, 0))})",
+        (f"INSERT INTO topics VALUES ('x', '[', {row_checksum(('x', '['))})", ""),
+        (f"INSERT INTO groups VALUES ('x', '{{}}', {row_checksum(('x', '{}'))})", ""),
+        (f"INSERT INTO offsets VALUES ('g', 't', -1, 0, {row_checksum(('g', 't', -1, 0))})", ""),
+        (f"INSERT INTO standing VALUES ('x', {row_checksum(('x',))})", ""),
     ],
 )
-def test_a_row_that_makes_no_sense_is_damage(path: Path, damage: str) -> None:
-    with closing(Meta(path)) as meta:
-        meta.put_topic(ORDERS)
-        meta.set_offset("g", "t", 0, 7)
+def test_a_damaged_row_is_left_out_and_a_copy_of_the_file_kept(
+    path: Path, damage: str, lost: str
+) -> None:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        filled(log, meta)
+        meta.set_offset("billing", "orders", 0, 7)
+        meta.set_offset("billing", "orders", 1, 8)
+        meta.flush(log.end)
     with sqlite(path) as connection:
         connection.execute(damage)
-    error = refusal(path)
-    assert isinstance(error, StoreCorrupt)
-    assert error.code == "meta_damaged"
+    meta, found = open_meta(path)
+    assert meta.bad_rows == 1
+    assert found.loss == "1 rows are damaged"
+    assert Path(found.aside).name == "meta.db.damaged-1"
+    meta.follow(log.catalog)
+    # One offset costs only itself; without its topic or group nobody knows what it is of.
+    left = {"offsets": {0}, TOPICS: set(), GROUPS: set()}.get(lost, {0, 1})
+    assert {key[2] for key in meta.offsets} == left
+    meta.close(log.end)
+    meta, found = open_meta(path)
+    assert (meta.bad_rows, found.loss, meta.standing) == (0, "", log.end)
+    assert set(meta.stated_topics) == {"orders"}
+    meta.close()
+    with closing(Meta(path.with_name("meta.db.damaged-1"))) as kept:
+        assert kept.bad_rows == 1
+
+
+def test_rows_that_could_not_be_written_anew_are_written_later(path: Path) -> None:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        filled(log, meta)
+    with sqlite(path) as connection:
+        connection.execute("UPDATE topics SET name = 'other'")
+    meta, _ = open_meta(path)
+    meta.follow(log.catalog)
+    meta.put_back(meta.take())
+    assert meta.take().is_anew
+    meta.close_file()
+
+
+def test_a_damaged_file_is_moved_aside_with_its_journal_and_never_deleted(path: Path) -> None:
+    for number in (1, 2):
+        Meta(path).close()
+        with sqlite(path) as connection:
+            connection.execute("DROP TABLE offsets")
+        path.with_name("meta.db-journal").write_bytes(b"half")
+        meta, found = open_meta(path)
+        meta.set_offset("g", "t", 0, 1)
+        meta.close()
+        assert Path(found.aside).name == f"meta.db.damaged-{number}"
+        assert path.with_name(f"meta.db.damaged-{number}-journal").exists()
+        assert found.damage
+    meta, found = open_meta(path)
+    meta.close()
+    assert found.loss == ""
+
+
+def test_a_missing_file_is_told(path: Path) -> None:
+    meta, found = open_meta(path)
+    meta.close()
+    assert found.is_new
+    assert found.loss == "meta.db was missing"
+
+
+def test_a_file_of_version_1_is_read_and_made_one_of_version_2(path: Path) -> None:
+    """Its topics began before the log kept them."""
+    Meta(path).close()
+    document = msgspec.json.encode(ORDERS).decode()
+    row = ("orders", document)
+    with sqlite(path) as connection:
+        connection.execute("DROP TABLE standing")
+        connection.execute("CREATE TABLE users (name TEXT)")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("INSERT INTO topics VALUES (?, ?, ?)", (*row, row_checksum(row)))
+    for _ in range(2):
+        with closing(Meta(path)) as meta:
+            assert (meta.standing, meta.stated_topics["orders"].born) == (-1, 0)
+            assert meta.stated_topics["orders"].plain() == ORDERS
 
 
 def test_a_second_owner_is_turned_away(path: Path) -> None:
@@ -498,33 +632,33 @@ def test_a_read_only_directory_is_found_at_the_start(
 
 
 def test_a_full_disk_refuses_the_write_and_changes_nothing(path: Path) -> None:
-    with closing(Meta(path, MetaLimits(pages_max=8))) as meta:
-        meta.put_topic(ORDERS)
-        for offset in range(1_000):
-            meta.set_offset("g", f"topic-{offset}", 0, offset)
-        with pytest.raises(Unavailable, match="meta_full"):
-            meta.flush_offsets()
-        with pytest.raises(Unavailable, match="meta_full"):
-            meta.put_setting(Setting(name="large", value="x" * 40_000))
-        assert not meta.settings
-        meta.put_group(BILLING)  # What is small still fits.
-        abandon(meta)
-        meta._unwritten.clear()
+    log = Log()
+    meta = following(log, path, MetaLimits(pages_max=8))
+    filled(log, meta)
+    meta.flush()
+    for offset in range(1_000):
+        meta.set_offset("g", f"topic-{offset}", 0, offset)
+    with pytest.raises(Unavailable, match="meta_full"):
+        meta.flush()
+    assert meta.is_behind
+    abandon(meta)
     with closing(Meta(path)) as meta:
-        assert meta.topics == {"orders": ORDERS}
-        assert meta.groups == {"billing": BILLING}
+        assert set(meta.stated_topics) == {"orders"}
         assert not meta.offsets
 
 
 def test_offsets_that_found_no_room_are_written_once_there_is_some(path: Path) -> None:
-    with closing(Meta(path, MetaLimits(pages_max=20))) as meta:
-        meta.put_setting(Setting(name="large", value="x" * 40_000))
+    log = Log()
+    with closing(following(log, path, MetaLimits(pages_max=20))) as meta:
+        large = Setting(name="large", value="x" * 40_000)
+        log.set(meta, large)
+        meta.flush()
         for queue_id in range(1_000):
             meta.set_offset("g", "t", queue_id, 1)
         with pytest.raises(Unavailable, match="meta_full"):
-            meta.flush_offsets()
-        meta.remove_setting("large")
-        assert meta.flush_offsets() == 1_000
+            meta.flush()
+        log.set(meta, large, is_removed=True)
+        assert meta.flush() == 1_001
 
 
 def test_a_close_that_finds_no_room_says_so_and_gives_the_file_back(path: Path) -> None:
@@ -544,22 +678,22 @@ def test_no_room_for_the_tables_is_an_error_of_the_start(path: Path) -> None:
 
 def test_a_write_that_fails_below_sqlite_stops_the_store(path: Path) -> None:
     """The kernel refuses to let files grow, which SQLite can only call an I/O error."""
-    with closing(Meta(path)) as meta:
+    log = Log()
+    with closing(following(log, path)) as meta:
+        log.set(meta, Setting(name="large", value="x" * 60_000))
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, before[1]))
         try:
             with pytest.raises(StoreUnusable, match="meta_io_failed"):
-                meta.put_setting(Setting(name="large", value="x" * 60_000))
+                meta.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert not meta.settings
 
 
 def test_an_error_without_a_rule_of_its_own_still_has_a_code(path: Path) -> None:
-    with closing(Meta(path)) as meta:
-        with (
-            pytest.raises(StoreUnusable, match="meta_failed"),
-            meta._file.transaction() as connection,
-        ):
-            connection.execute("INSERT INTO topics VALUES ('a', NULL, 0)")
-        meta.put_topic(ORDERS)
+    with (
+        closing(Meta(path)) as meta,
+        pytest.raises(StoreUnusable, match="meta_failed"),
+        meta._file.transaction() as connection,
+    ):
+        connection.execute("INSERT INTO topics VALUES ('a', NULL, 0)")

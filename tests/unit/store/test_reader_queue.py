@@ -107,11 +107,11 @@ def test_with_durability_os_it_is_seen_once_the_system_has_it() -> None:
     assert driver.store.log.flushed == 0
 
 
-def test_a_new_queue_is_empty_until_its_first_message_is_flushed(driver: Driver) -> None:
+def test_a_new_queue_is_not_there_until_its_first_message_is_flushed(driver: Driver) -> None:
     command = Append(messages=(message("new", topic="fresh"),))
     driver.store.execute(command, driver.clock.now_ms())
     pulled = driver.reader.pull("fresh", 0, 0, count_max=1, bytes_max=1)
-    assert pulled.status is Status.NOTHING_NEW
+    assert pulled.status is Status.NO_SUCH_QUEUE
     driver.store.sync()
     assert driver.bodies("fresh") == ["new"]
 

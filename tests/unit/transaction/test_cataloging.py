@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import pytest
 
@@ -48,17 +48,23 @@ from escrowmq.transaction.states import Resolution, State
 HOUR_MS = 3_600_000
 
 
-def engine_of(*topics: str, **config: Any) -> MemoryEngine:
+def engine_of(*topics: str) -> MemoryEngine:
     """An engine whose log keeps topics, with these."""
-    engine = MemoryEngine(**config)
+    engine = MemoryEngine()
     engine.submit(MarkCatalog(mark="kept"))
     for name in topics:
         engine.submit(PutTopic(topic=Topic(name=name)))
     return engine
 
 
-def remove(engine: MemoryEngine, name: str = "orders", **more: Any) -> Decision:
-    return engine.submit(RemoveTopic(name=name, by="admin", **more))
+def remove(
+    engine: MemoryEngine,
+    name: str = "orders",
+    *,
+    reason: Literal["deleted", "expired"] = "deleted",
+    is_forced: bool = False,
+) -> Decision:
+    return engine.submit(RemoveTopic(name=name, by="admin", reason=reason, is_forced=is_forced))
 
 
 def code(decision: Decision) -> str:

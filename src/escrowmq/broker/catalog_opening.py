@@ -1,0 +1,135 @@
+"""From the log and ``meta.db`` to the catalog that a broker starts with.
+
+The log decides.  A store of a version before 3 has no topics in its log: those of meta.db become
+records, once.  Whatever is missing or damaged is made anew and told; nothing of it refuses a start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.catalog import Topic
+from escrowmq.store.meta_opening import open_meta
+from escrowmq.transaction.commands import (
+    Command,
+    MarkCatalog,
+    PutGroup,
+    PutSetting,
+    PutTopic,
+    RemoveTopic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from escrowmq.store.meta import Meta
+    from escrowmq.store.meta_opening import MetaFound
+    from escrowmq.store.store import Store
+
+log = logging.getLogger(__name__)
+
+BY = "broker start"
+
+
+class CatalogFound(msgspec.Struct, kw_only=True):
+    """What was made anew, for the log and for people."""
+
+    #: Why consumer offsets may be lost; empty if they are not.
+    offsets_lost: str = ""
+    #: Where a damaged meta.db is now.
+    aside: str = ""
+    #: Topics that only their queues tell of.
+    topics_found: list[str] = []
+    #: Whether topics and groups have just become log records.
+    is_migrated: bool = False
+
+
+def open_catalog(
+    store: Store, path: Path, system_topics: Collection[str], now_ms: int
+) -> tuple[Meta, CatalogFound]:
+    """Bring the catalog and meta.db together; before anybody is served."""
+    meta, found = open_meta(path)
+    told = CatalogFound(aside=found.aside)
+    try:
+        if store.core.catalog.is_kept:
+            _note_lost_offsets(store, meta, found, told, now_ms)
+        else:
+            _migrate(store, meta, found, told, now_ms)
+        _find_topics(store, told, now_ms)
+        # After a restore the file may be newer than the log: it was copied after it.
+        is_ahead = meta.standing > store.core.lineage.epochs[-1].log_offset
+        if is_ahead:
+            _take_groups(store, meta, now_ms)
+        store.sync()
+        meta.follow(store.catalog, system_topics, is_ahead=is_ahead)
+    except BaseException:
+        meta.close_file()
+        raise
+    return meta, told
+
+
+def _do(store: Store, command: Command, now_ms: int) -> None:
+    refused = store.execute(command, now_ms).refused
+    if refused is not None:
+        raise refused
+
+
+def _note_lost_offsets(
+    store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now_ms: int
+) -> None:
+    why = found.loss
+    if not why and meta.standing < store.meta_at:
+        why = f"meta.db is a copy of log offset {meta.standing}, it was at {store.meta_at}"
+    if not why:
+        return
+    told.offsets_lost = why
+    log.error("meta_rebuilt", extra={"why": why, "aside": found.aside})
+    _do(store, MarkCatalog(mark="offsets_lost", detail=why), now_ms)
+
+
+def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now_ms: int) -> None:
+    """What meta.db keeps becomes records; a crash meanwhile means doing it again."""
+    core = store.core
+    if found.loss and core.names.queues_of:
+        told.offsets_lost = found.loss
+        log.error("meta_rebuilt", extra={"why": found.loss, "aside": found.aside})
+        _find_topics(store, told, now_ms)
+    for topic in meta.stated_topics.values():
+        _do(store, PutTopic(topic=topic.plain()), now_ms)
+    for group in meta.stated_groups.values():
+        _do(store, PutGroup(group=group.plain()), now_ms)
+    for setting in meta.stated_settings.values():
+        _do(store, PutSetting(setting=setting), now_ms)
+    # Queues without a topic are left of topics that were deleted: they must not come back.
+    for name in core.names.queues_of.keys() - core.catalog.topics.keys():
+        _do(store, RemoveTopic(name=name, by=BY, is_forced=True), now_ms)
+    _do(store, MarkCatalog(mark="kept"), now_ms)
+    told.is_migrated = bool(meta.stated_topics or meta.stated_groups or meta.stated_settings)
+    if told.is_migrated:
+        log.info(
+            "catalog_migrated",
+            extra={"topics": len(meta.stated_topics), "groups": len(meta.stated_groups)},
+        )
+
+
+def _take_groups(store: Store, meta: Meta, now_ms: int) -> None:
+    """Make groups that only a later history has: how far they were still counts, up to the fork."""
+    for group in meta.stated_groups.values():
+        _do(store, PutGroup(group=group.plain(), is_only_made=True), now_ms)
+
+
+def _find_topics(store: Store, told: CatalogFound, now_ms: int) -> None:
+    """Make topics that have queues and no record: that one was lost with damaged bytes."""
+    core = store.core
+    for name in sorted(core.names.queues_of.keys() - core.catalog.topics.keys()):
+        count = max(core.names.queues_of[name]) + 1
+        topic = Topic(
+            name=name, read_queue_count=count, write_queue_count=count, created_at_ms=now_ms
+        )
+        log.error("topic_found", extra={"topic": name, "queues": count})
+        told.topics_found.append(name)
+        _do(store, PutTopic(topic=topic), now_ms)

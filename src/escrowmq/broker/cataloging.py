@@ -1,0 +1,80 @@
+"""What a broker does once a change of its topics and groups is durable."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from escrowmq.store.meta import GROUPS, SETTINGS, TOPICS
+from escrowmq.transaction.records import (
+    NOWHERE,
+    GroupPut,
+    GroupRemoved,
+    Released,
+    SettingPut,
+    TopicPut,
+    TopicRemoved,
+)
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.transaction.commands import Decision
+    from escrowmq.transaction.records import Record
+
+log = logging.getLogger(__name__)
+
+
+class Cataloging:
+    """Tells everybody who remembers something of a topic or a group."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def durable(self, decisions: list[Decision]) -> None:
+        """These decisions are on the disk."""
+        for decision in decisions:
+            # A frame without messages, and few of those.
+            if decision.records and not decision.messages:
+                for record in decision.records:
+                    self._tell(record)
+
+    def _tell(self, record: Record) -> None:
+        broker, meta = self._broker, self._broker.meta
+        match record:
+            case TopicPut():
+                meta.changed(TOPICS, record.topic.name)
+            case TopicRemoved():
+                self._removed(record)
+            case GroupPut():
+                meta.changed(GROUPS, record.group.name)
+            case GroupRemoved():
+                meta.forget_group(record.name)
+                broker.reach.forget(group=record.name)
+                log.info(
+                    "group_removed",
+                    extra={"group": record.name, "reason": record.reason, "by": record.by},
+                )
+            case SettingPut():
+                meta.changed(SETTINGS, record.setting.name)
+            case Released() if NOWHERE in record.queue_offsets:
+                count = record.queue_offsets.count(NOWHERE)
+                log.warning("delayed_messages_dropped", extra={"messages": count})
+
+    def _removed(self, record: TopicRemoved) -> None:
+        broker, name = self._broker, record.name
+        # Its offsets first: nobody may go on from there in a topic that is made again.
+        broker.meta.forget_topic(name)
+        broker.reach.forget(topic=name)
+        broker.counts.forget(name, record.queues)
+        broker.pulling.forget(name)
+        log.info(
+            "topic_removed",
+            extra={
+                "topic": name,
+                "incarnation": record.incarnation,
+                "queues": len(record.queues),
+                "queues_held": len(record.held),
+                "reason": record.reason,
+                "by": record.by,
+            },
+        )

@@ -1,0 +1,78 @@
+"""Writes ``meta.db`` beside the event loop: what has changed is taken here, written elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from escrowmq.store.meta import Meta
+    from escrowmq.store.store import Store
+
+
+class MetaWriting:
+    """One write at a time.  Belongs to one event loop."""
+
+    def __init__(self, meta: Meta, store: Store) -> None:
+        self._meta = meta
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="meta")
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def write(self) -> None:
+        """Return once everything that has changed so far is durable."""
+        async with self._turn:
+            await self._write()
+
+    async def _write(self) -> None:
+        meta, loop = self._meta, asyncio.get_running_loop()
+        while meta.is_behind:
+            changes = meta.take(self._store.settled)
+            try:
+                await loop.run_in_executor(self._thread, meta.write, changes)
+            except BaseException:
+                meta.put_back(changes)
+                raise
+            meta.written(changes)
+            self._store.meta_at = meta.standing
+
+    async def copy(self) -> tuple[Path, int]:
+        """Write a copy beside the file; where that is, and which log offset it stands at."""
+        async with self._turn:
+            await self._write()
+            standing = self._store.settled
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._meta.copy), standing
+
+    def soon(
+        self,
+        work: Coroutine[None, None, object],
+        done: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Do it, then tell."""
+
+        async def do() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - it is told
+                failed(error)
+            else:
+                done()
+
+        task = asyncio.get_running_loop().create_task(do())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Write what has changed, and give the file back."""
+        try:
+            await self.write()
+        finally:
+            self._thread.shutdown()
+            self._meta.close_file()

@@ -1,0 +1,62 @@
+"""Opening ``meta.db``, also when it is missing or damaged: nothing in it is worth not starting."""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.meta import DEFAULT_LIMITS, Meta, MetaLimits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class MetaFound(msgspec.Struct, frozen=True, kw_only=True):
+    """How the file was."""
+
+    #: There was none.
+    is_new: bool = False
+    #: What is wrong with it, if anything is.
+    damage: str = ""
+    #: Where it is now, or a copy of it.
+    aside: str = ""
+
+    @property
+    def loss(self) -> str:
+        """Why offsets may be lost; empty if they are not."""
+        return "meta.db was missing" if self.is_new else self.damage
+
+
+def open_meta(path: Path, limits: MetaLimits = DEFAULT_LIMITS) -> tuple[Meta, MetaFound]:
+    """The small tables; a damaged file is moved aside, and a new one takes its place."""
+    if not path.exists():
+        return Meta(path, limits), MetaFound(is_new=True)
+    try:
+        meta = Meta(path, limits)
+    except StoreCorrupt as error:
+        aside = _aside(path)
+        # With its journal: that would be played back into the new file.
+        for suffix in ("-journal", ""):
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + suffix))
+        log.error("meta_damaged", extra={"aside": str(aside), "why": str(error)})  # noqa: TRY400 - handled
+        return Meta(path, limits), MetaFound(damage=str(error), aside=str(aside))
+    if not meta.bad_rows:
+        return meta, MetaFound()
+    aside = _aside(path)
+    meta.copy_to(aside)
+    log.error("meta_rows_damaged", extra={"aside": str(aside), "rows": meta.bad_rows})
+    return meta, MetaFound(damage=f"{meta.bad_rows} rows are damaged", aside=str(aside))
+
+
+def _aside(path: Path) -> Path:
+    """A name that nothing has."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())

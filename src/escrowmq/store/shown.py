@@ -1,0 +1,68 @@
+"""Topics and queues as everybody sees them: what is durable of what the core knows already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.transaction.records import CatalogRecord, NamedQueue, TopicRemoved
+
+if TYPE_CHECKING:
+    from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
+    from escrowmq.transaction.catalog import Catalog
+    from escrowmq.transaction.core import Where
+    from escrowmq.transaction.records import Record
+
+
+class Shown:
+    """Follows the flush."""
+
+    def __init__(
+        self, catalog: Catalog, queues: dict[int, ConsumeQueue], open_files: OpenFiles
+    ) -> None:
+        self._catalog = catalog
+        #: By number, also those that are not durable yet.
+        self._queues = queues
+        self._open_files = open_files
+        self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
+        self._later: list[tuple[Record, Where]] = []
+        #: Directories of queues that are gone, and the log offset of the frame that said so.
+        self.garbage: dict[str, int] = {}
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if anything was ever sent to it."""
+        return self._queues_of.get(topic, {}).get(queue_id)
+
+    def later(self, record: Record, where: Where) -> None:
+        """Show what this record says once it is durable."""
+        self._later.append((record, where))
+
+    def show(self) -> None:
+        """All that was applied is durable now."""
+        if not self._later:
+            return
+        shown, self._later = self._later, []
+        for record, where in shown:
+            if isinstance(record, NamedQueue):
+                # None if a log is replayed on a state in which it is deleted.
+                queue = self._queues.get(record.id)
+                if queue is not None:
+                    self._queues_of.setdefault(record.topic, {})[record.queue_id] = queue
+                continue
+            assert isinstance(record, CatalogRecord)
+            self._catalog.apply(record, where.frame)
+            if isinstance(record, TopicRemoved):
+                for number in record.queues:
+                    self._remove(number, where.frame)
+
+    def _remove(self, number: int, removed_at: int) -> None:
+        queue = self._queues.pop(number, None)
+        if queue is None:
+            return
+        # A later queue of this name is shown later.
+        of_topic = self._queues_of[queue.topic]
+        del of_topic[queue.queue_id]
+        if not of_topic:
+            del self._queues_of[queue.topic]
+        self._open_files.forget_under(queue.directory)
+        if queue.may_have_files:
+            self.garbage[queue.directory] = removed_at
