@@ -42,11 +42,11 @@ class Capacities:
     def all(self) -> list[Capacity]:
         """How it stands now."""
         broker = self._broker
-        limits, meta = broker.store.core.limits, broker.meta
+        limits, catalog = broker.store.core.limits, broker.catalog
         used = {
-            "topics": (len(meta.topics), limits.topics_max),
-            "groups": (len(meta.groups), limits.groups_max),
-            "offsets": (len(meta.offsets), limits.offsets_max),
+            "topics": (len(catalog.topics), limits.topics_max),
+            "groups": (len(catalog.groups), limits.groups_max),
+            "offsets": (len(broker.meta.offsets), limits.offsets_max),
             "origins": (len(broker.store.core.names.origins), limits.origins_max),
         }
         return [Capacity(kind=kind, used=count, max=most) for kind, (count, most) in used.items()]

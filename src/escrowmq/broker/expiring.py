@@ -1,6 +1,7 @@
 """Names that nobody uses any more are let go: in the background, a few at a time.
 
-Candidates are found here; the core decides which of them may go, by its own time.
+Candidates are found here; the core decides which of them may go, by its own time.  What a client
+did since the last note is written down first, so that nothing expires that is in use.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from escrowmq.transaction.commands import ExpireOrigins, ExpireQueries
-from escrowmq.transaction.expiring import unused_since_ms
+from escrowmq.transaction.expiring import may_expire, noted_since_ms, unused_since_ms
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
 from escrowmq.transaction.records import OriginsExpired, QueriesExpired
 
 if TYPE_CHECKING:
@@ -38,22 +45,37 @@ class Expiring:
         self._broker = broker
         #: Whether time is known well enough to delete anything by it.
         self.may_delete: Callable[[], bool] = lambda: True
+        #: Groups and topics that clients used since the last note.
+        self._groups: set[str] = set()
+        self._topics: set[str] = set()
+        #: By queue number, where it ended at the last look: a message in it is a use of its topic.
+        self._ends: dict[int, int] = dict(broker.store.core.queue_ends)
         #: Names that went since the start, by kind.
         #: All from the start, so that the first one is seen as a change.
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
 
+    def note(self, group: str, topic: str) -> None:
+        """A consumer group reads a topic, or tells how far it is."""
+        self._groups.add(group)
+        self._topics.add(topic)
+
     async def run(self) -> None:
         """Let go of all that is unused now."""
+        await self._note_uses()
         if self.may_delete():
             await self._expire_origins()
             await self._expire_queries()
+            await self._expire_groups()
+            await self._expire_topics()
 
     @property
     def since_ms(self) -> int:
         """A name that was last used before this may expire."""
-        store = self._broker.store
-        now_ms = max(self._broker.clock.now_ms(), store.last_at_ms)
-        return unused_since_ms(store.core, now_ms)
+        return unused_since_ms(self._broker.store.core, self._now_ms)
+
+    @property
+    def _now_ms(self) -> int:
+        return max(self._broker.clock.now_ms(), self._broker.store.last_at_ms)
 
     async def _expire_origins(self) -> None:
         origins, since_ms = self._broker.store.core.names.origins, self.since_ms
@@ -79,10 +101,81 @@ class Expiring:
                 if isinstance(record, QueriesExpired):
                     self._count("queries", len(record.queries))
 
+    # Consumer groups and topics.
+
+    async def _note_uses(self) -> None:
+        groups, self._groups = self._groups, set()
+        topics, self._topics = self._topics, set()
+        clients = self._broker.clients
+        for name in clients.consumer_groups():
+            online = clients.consumers(name)
+            if online is not None:
+                groups.add(name)
+                topics.update(online.subscriptions)
+        for queues in sliced(list(self._broker.store.core.names.queues.values()), LOOKED_AT_MAX):
+            topics.update(named.topic for named in queues if self._has_grown(named.id))
+            await asyncio.sleep(0)
+        for names in sliced(groups, EXPIRED_MAX):
+            await self._submit(NoteUses(groups=names))
+        for names in sliced(topics, EXPIRED_MAX):
+            await self._submit(NoteUses(topics=names))
+
+    def _has_grown(self, number: int) -> bool:
+        end = self._broker.store.core.queue_ends.get(number, 0)
+        before, self._ends[number] = self._ends.get(number, 0), end
+        return end > before
+
+    async def _unused(self, uses: dict[str, int]) -> list[str]:
+        """Names whose last note is so old that they may expire."""
+        since_ms = noted_since_ms(self._broker.store.core, self._now_ms)
+        unused: list[str] = []
+        for names in sliced(list(uses), LOOKED_AT_MAX):
+            unused += [name for name in names if uses.get(name, since_ms) < since_ms]
+            await asyncio.sleep(0)
+        return unused
+
+    async def _expire_groups(self) -> None:
+        broker = self._broker
+        if not broker.groups.are_made_by_use:
+            # One that went could not come back by itself.
+            return
+        for name in await self._unused(broker.store.core.uses.groups):
+            # One at a time: a group may have offsets in thousands of queues.
+            if broker.clients.consumers(name) is None and not self._has_backlog(name):
+                decision = await self._submit(ExpireGroups(names=(name,)))
+                self._count("groups", len(decision.records))
+
+    def _has_backlog(self, group: str) -> bool:
+        """Whether the next message of any of its queues is still there."""
+        meta, queues = self._broker.meta, self._broker.queues
+        for key in meta.index.of_group(group):
+            queue = queues.get(*key[1:])
+            if queue is not None and queue.start <= meta.offsets[key] < queue.end:
+                return True
+        return False
+
+    async def _expire_topics(self) -> None:
+        broker = self._broker
+        core = broker.store.core
+        for name in await self._unused(core.uses.topics):
+            kept = core.catalog.topics.get(name)
+            if kept is None or not (may_expire(kept) and broker.topics.may_be_made_again(name)):
+                continue
+            numbers = core.names.queues_of.get(name, {}).values()
+            queues = {number: broker.store.queues[number] for number in numbers}
+            if all(queue.start == queue.end for queue in queues.values()):
+                ends = {number: queue.end for number, queue in queues.items()}
+                decision = await self._submit(ExpireTopic(name=name, queue_ends=ends))
+                self._count("topics", len(decision.records))
+                for number in ends:
+                    self._ends.pop(number, None)
+
     async def _submit(self, command: Command) -> Decision:
         return await self._broker.writer.submit(command)
 
     def _count(self, kind: str, count: int) -> None:
+        if not count:
+            return
         self.counts[kind] += count
         log.info("names_expired", extra={"kind": kind, "count": count})
 

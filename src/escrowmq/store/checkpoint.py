@@ -21,6 +21,7 @@ from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.origins import SavedOrigins
 from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.uses import SavedUses
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -89,6 +90,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: Apps with nothing but expired queries, the oldest first, and the filter of all of those.
     past_apps: list[str] = []
     expired_queries: bytes = b""
+    #: When groups and topics were last used.
+    uses: SavedUses = SavedUses()
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 

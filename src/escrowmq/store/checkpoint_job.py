@@ -55,6 +55,7 @@ class CheckpointJob:
             meta_at=store.meta_at,
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
+            uses=core.uses.saved(),
             parts={
                 head: Parts(list(parts.ranges), parts.messages, parts.bytes)
                 for head, parts in core.parts.items()

@@ -27,6 +27,7 @@ from escrowmq.model.catalog import NUMBER_MAX, Group, MessageType, Name, Setting
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.meta_changes import Changes, OffsetKey, write_changes
 from escrowmq.store.meta_file import MetaFile
+from escrowmq.store.offset_index import OffsetIndex
 
 if TYPE_CHECKING:
     from escrowmq.transaction.catalog import Catalog
@@ -106,6 +107,7 @@ class Meta:
         self.standing = -1
         self._offsets: dict[OffsetKey, int] = {}
         self._unwritten: set[OffsetKey] = set()
+        self.index = OffsetIndex(self._offsets)
         self._forgotten_topics: dict[str, None] = {}
         self._forgotten_groups: dict[str, None] = {}
         self._changed: dict[str, dict[str, None]] = {TOPICS: {}, GROUPS: {}, SETTINGS: {}}
@@ -139,6 +141,7 @@ class Meta:
                 continue
             key = (offset.consumer_group, offset.topic, offset.queue_id)
             self._offsets[key] = offset.queue_offset
+            self.index.add(key)
 
     def _stated(self, table: str, kind: type[Stated]) -> Iterator[Stated]:
         for row in self._file.rows(table, ("name", "document")):
@@ -230,13 +233,15 @@ class Meta:
         """Forget how far everybody was in a topic that is gone."""
         self.changed(TOPICS, name)
         self._forgotten_topics[name] = None
-        self._drop([key for key in self._offsets if key[1] == name])
+        self._drop(list(self.index.of_topic(name)))
+        self.index.forget(topic=name)
 
     def forget_group(self, name: str) -> None:
         """Forget how far a group was that is gone."""
         self.changed(GROUPS, name)
         self._forgotten_groups[name] = None
-        self._drop([key for key in self._offsets if key[0] == name])
+        self._drop(list(self.index.of_group(name)))
+        self.index.forget(group=name)
 
     def _drop(self, keys: Iterable[OffsetKey]) -> None:
         for key in keys:
@@ -258,6 +263,7 @@ class Meta:
         known = self._offsets.get(key)
         if known is None:
             self._check_offset(key, offset)
+            self.index.add(key)
         elif offset <= known and not reset:
             return known
         elif not 0 <= offset <= OFFSET_MAX:

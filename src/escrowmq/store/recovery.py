@@ -180,6 +180,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.names.deleted = {named.id: named for named in checkpoint.deleted_queues}
     core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
     core.catalog.load(checkpoint.catalog)
+    core.uses.load(checkpoint.uses)
     store.catalog.load(checkpoint.catalog)
     store.garbage.update(checkpoint.garbage)
     store.meta_at = checkpoint.meta_at

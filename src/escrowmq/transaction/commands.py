@@ -16,6 +16,13 @@ import numpy as np
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.message import Message
 from escrowmq.model.message_columns import MessageColumns
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import Resolution, State
 
@@ -236,18 +243,6 @@ class MarkCatalog(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
-class ExpireOrigins(msgspec.Struct, frozen=True, kw_only=True):
-    """Let those of these origins go that nobody uses."""
-
-    numbers: tuple[int, ...]
-
-
-class ExpireQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """Let those of these queries of Spark sinks go that decide nothing: apps and queries."""
-
-    queries: tuple[tuple[str, str], ...]
-
-
 Command = (
     Prepare
     | Append
@@ -271,6 +266,9 @@ Command = (
     | MarkCatalog
     | ExpireOrigins
     | ExpireQueries
+    | NoteUses
+    | ExpireGroups
+    | ExpireTopic
 )
 
 

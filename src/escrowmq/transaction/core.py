@@ -30,10 +30,12 @@ from escrowmq.transaction.records import (
     CatalogRecord,
     Decided,
     DecidedMany,
+    GroupRemoved,
     Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
+    NamesUsed,
     OriginsExpired,
     Parked,
     Prepared,
@@ -48,6 +50,7 @@ from escrowmq.transaction.records import (
 )
 from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
+from escrowmq.transaction.uses import NameUses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +98,7 @@ class Transactions:
         self.limits = limits or LimitsConfig()
         self.names = Names()
         self.catalog = Catalog()
+        self.uses = NameUses()
         self.batches = Batches()
         self.lineage = new_lineage(store_id)
         #: By queue number: the next queue offset to give, in queues that were not deleted.
@@ -129,8 +133,10 @@ class Transactions:
             Began: self._apply_began,
             **dict.fromkeys(CATALOG_RECORDS, self._apply_cataloged),
             TopicRemoved: self._apply_topic_removed,
-            OriginsExpired: self._apply_origins_expired,
-            QueriesExpired: self._apply_queries_expired,
+            OriginsExpired: lambda record, _: self.names.origins.expire(record.numbers),
+            QueriesExpired: lambda record, _: self.batches.expire(record.queries),
+            NamesUsed: self._apply_names_used,
+            GroupRemoved: self._apply_group_removed,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -358,16 +364,20 @@ class Transactions:
 
     def _apply_cataloged(self, record: CatalogRecord, where: Where) -> None:
         self.catalog.apply(record, where.frame)
+        self.uses.apply(record, where.at_ms, self.catalog)
+
+    def _apply_names_used(self, record: NamesUsed, where: Where) -> None:
+        self.uses.apply(record, where.at_ms, self.catalog)
+
+    def _apply_group_removed(self, record: GroupRemoved, where: Where) -> None:
+        self.catalog.apply(record, where.frame)
+        self.uses.forget(group=record.name)
 
     def _apply_topic_removed(self, record: TopicRemoved, where: Where) -> None:
         self.catalog.apply(record, where.frame)
+        if record.name not in self.catalog.topics:
+            self.uses.forget(topic=record.name)
         held = set(record.held)
         for queue in record.queues:
             self.names.remove(queue, is_held=queue in held)
             self.queue_ends.pop(queue, None)
-
-    def _apply_origins_expired(self, record: OriginsExpired, _where: Where) -> None:
-        self.names.origins.expire(record.numbers)
-
-    def _apply_queries_expired(self, record: QueriesExpired, _where: Where) -> None:
-        self.batches.expire(record.queries)

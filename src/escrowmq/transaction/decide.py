@@ -25,8 +25,6 @@ from escrowmq.transaction.commands import (
     DecideBatch,
     Decision,
     End,
-    ExpireOrigins,
-    ExpireQueries,
     MarkCatalog,
     Park,
     Prepare,
@@ -40,6 +38,13 @@ from escrowmq.transaction.commands import (
     Resume,
     Verdict,
     Verdicts,
+)
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
 )
 
 if TYPE_CHECKING:
@@ -72,4 +77,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     MarkCatalog: cataloging.mark_catalog,
     ExpireOrigins: expiring.expire_origins,
     ExpireQueries: expiring.expire_queries,
+    NoteUses: expiring.note_uses,
+    ExpireGroups: expiring.expire_groups,
+    ExpireTopic: expiring.expire_topic,
 }

@@ -256,6 +256,8 @@ class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
     incarnation: int
     #: A topic of this name was deleted before, and its consumers may still come.
     is_remade: bool = False
+    #: A message or a consumer made it, and no operator has changed it since.
+    is_made_by_use: bool = False
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag=19):
@@ -275,6 +277,8 @@ class GroupPut(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """The consumer group is made, or changed."""
 
     group: Group
+    #: A member made it, and no operator has changed it since.
+    is_made_by_use: bool = False
 
 
 class GroupRemoved(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -313,6 +317,13 @@ class QueriesExpired(msgspec.Struct, frozen=True, array_like=True, tag=25):
     queries: list[tuple[str, str]]
 
 
+class NamesUsed(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """These consumer groups and topics were used not long ago."""
+
+    groups: list[str]
+    topics: list[str]
+
+
 def unpack_rows(packed: bytes) -> memoryview[int]:
     """Half offsets as they stand in a record."""
     return memoryview(packed).cast("q")
@@ -343,6 +354,7 @@ Record = (
     | CatalogMarked
     | OriginsExpired
     | QueriesExpired
+    | NamesUsed
 )
 
 CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked

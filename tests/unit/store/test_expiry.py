@@ -7,8 +7,12 @@ import pytest
 from escrowmq.model.limits_config import DAY_MS
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store.inspect import inspect
-from escrowmq.transaction.commands import ExpireOrigins, ExpireQueries, Prepare
+from escrowmq.transaction.commands import Prepare
 from escrowmq.transaction.core import Where
+from escrowmq.transaction.expiry_commands import (
+    ExpireOrigins,
+    ExpireQueries,
+)
 from escrowmq.transaction.origins import EXPIRED
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
 from escrowmq.transaction.states import State

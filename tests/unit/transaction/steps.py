@@ -17,8 +17,6 @@ from escrowmq.transaction.commands import (
     Command,
     DecideBatch,
     End,
-    ExpireOrigins,
-    ExpireQueries,
     Park,
     Prepare,
     Release,
@@ -26,6 +24,10 @@ from escrowmq.transaction.commands import (
     Verdict,
     VerdictKind,
     Verdicts,
+)
+from escrowmq.transaction.expiry_commands import (
+    ExpireOrigins,
+    ExpireQueries,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State

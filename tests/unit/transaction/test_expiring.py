@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from escrowmq.model.limits_config import DAY_MS
 from escrowmq.testing import MemoryEngine
-from escrowmq.transaction.commands import DecideBatch, Decision, ExpireQueries
+from escrowmq.transaction.commands import DecideBatch, Decision
+from escrowmq.transaction.expiry_commands import (
+    ExpireQueries,
+)
 from escrowmq.transaction.records import QueriesExpired
 
 

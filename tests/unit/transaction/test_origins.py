@@ -6,7 +6,10 @@ import pytest
 
 from escrowmq.model.limits_config import DAY_MS, LimitsConfig
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.commands import Decision, End, ExpireOrigins, Prepare
+from escrowmq.transaction.commands import Decision, End, Prepare
+from escrowmq.transaction.expiry_commands import (
+    ExpireOrigins,
+)
 from escrowmq.transaction.origins import EXPIRED, Origins, Use
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
 from escrowmq.transaction.states import Resolution
