@@ -11,7 +11,7 @@ from escrowmq.broker.own_writing import resolution_of
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
-from escrowmq.transaction.commands import Decision, End, Resume, Settled
+from escrowmq.transaction.commands import Cataloged, Decision, End, Resume, Settled
 from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.requests import Handlers, Request
-    from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
+    from escrowmq.protocol.own_hand_headers import ByHandHeader, DeleteTopicHeader, SettleHeader
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
@@ -45,7 +45,12 @@ class OwnAdmin:
                 },
             ),
             **own_handlers(
-                self._broker, {OwnCode.SETTLE: self.settle, OwnCode.RESUME: self.resume}
+                self._broker,
+                {
+                    OwnCode.SETTLE: self.settle,
+                    OwnCode.RESUME: self.resume,
+                    OwnCode.DELETE_TOPIC: self.delete_topic,
+                },
             ),
         }
 
@@ -126,6 +131,20 @@ class OwnAdmin:
         writing.soon(copy(), lambda: None, failed)
 
     # By hand.
+
+    def delete_topic(self, call: Call[DeleteTopicHeader]) -> None:
+        """Delete a topic, by force if need be."""
+        header = call.header
+        command = self._broker.topics.remove(header.topic, by=header.by, is_forced=header.is_forced)
+
+        def removed(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Cataloged)
+            call.answer(
+                is_deleted=reply.is_changed, undecided=reply.undecided, waiting=reply.waiting
+            )
+
+        self._broker.submit(call.request, command, removed)
 
     def settle(self, call: Call[SettleHeader]) -> None:
         """Decide a transaction, whatever its producer may say later."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_cursor, own_questions
+from escrowmq.broker.reach import born_of
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.filter import TAGS_MAX
 from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
@@ -92,8 +93,9 @@ class OwnReading:
 
     def _queue(self, key: tuple[str, int], header: ListQueuesHeader) -> tuple[object, ...]:
         queue = self._broker.reader.queue(*key)
+        born = born_of(self._broker.catalog.topics.get(key[0]))
         if queue is None:
-            return (*key, 0, 0)
+            return (*key, 0, 0, born)
         start, end = queue.start, queue.end
         if header.from_ms >= 0:
             start = queue.offset_at(header.from_ms)
@@ -102,7 +104,7 @@ class OwnReading:
         if header.until_log >= 0:
             then = end_at(self._broker.store, self._broker.reader, queue, header.until_log)
             end = max(min(then, end), start)
-        return (*key, start, end)
+        return (*key, start, end, born)
 
     def read(self, call: Call[ReadMessagesHeader]) -> None:
         """Visible messages of a queue."""
@@ -135,6 +137,14 @@ class OwnReading:
         """Visible messages of a queue, as they were written."""
         header, broker = call.header, self._broker
         broker.topics.named(header.topic)
+        born = born_of(broker.catalog.topics.get(header.topic))
+        if header.born not in (-1, born):
+            raise RequestRefused(
+                "topic_remade",
+                "it was deleted and made again: list its queues again",
+                topic=header.topic,
+                born=born,
+            )
         queue = broker.reader.queue(header.topic, header.queue_id)
         if queue is None:
             none = np.zeros(0, dtype=np.int64)

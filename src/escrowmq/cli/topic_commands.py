@@ -110,12 +110,19 @@ def delete(
     name: TopicArgument,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also if messages are undecided: they can only be rolled back then."
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Remove a topic; its messages are no longer delivered."""
-    from escrowmq.protocol.admin_headers import TopicHeader
-    from escrowmq.protocol.codes import RequestCode
+    """Delete a topic and its messages; one made again under its name begins empty."""
+    from escrowmq.cli.asking import whoami
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
 
     with asking(broker) as calls:
         queues = _queues(calls, name)
@@ -125,12 +132,17 @@ def delete(
             return
         if not yes:
             typer.confirm(f"Remove topic {name} and its {count} messages?", abort=True)
-        calls.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name))
+        header = DeleteTopicHeader(topic=name, by=whoami(), is_forced=force)
+        told = calls.call(OwnCode.DELETE_TOPIC, header).header
     typer.echo(f"topic {name} removed")
+    if told.undecided:
+        typer.echo(f"{told.undecided} half messages can only be rolled back: escrowmq txn list")
+    if told.waiting:
+        typer.echo(f"{told.waiting} delayed messages will never be visible")
 
 
 def _queues(calls: OwnCalls, topic: str) -> list[Any]:
-    """The queues of a topic that exists; those of one that was removed are still in the store."""
+    """The queues of a topic that exists."""
     from escrowmq.protocol.own import OwnCode
     from escrowmq.protocol.own_headers import ListQueuesHeader
 

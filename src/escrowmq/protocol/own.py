@@ -61,6 +61,7 @@ class OwnCode(IntEnum):
     SETTLE = 30_045
     RESUME = 30_046
     COPY_META = 30_047
+    DELETE_TOPIC = 30_048
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +208,10 @@ _TABLE = (
     ),
     OwnRequest(
         code=OwnCode.LIST_NAMES,
-        about="What the numbers in the log's records stand for. There are only ever more of them.",
+        about=(
+            "What the numbers in the log's records stand for. A number never stands for anything "
+            "else; that of a queue goes with its topic."
+        ),
         header=headers.PagedHeader,
         answer=headers.PagedAnswer,
         answer_rows=own_log.NameRow,
@@ -328,6 +332,13 @@ _TABLE = (
         code=OwnCode.COPY_META,
         about="Copy `meta.db`, which nobody else can read, beside itself: for a backup.",
         answer=hand_headers.CopyMetaAnswer,
+    ),
+    OwnRequest(
+        code=OwnCode.DELETE_TOPIC,
+        about="Delete a topic with all that is in it, also if something is undecided.",
+        header=hand_headers.DeleteTopicHeader,
+        answer=hand_headers.DeleteTopicAnswer,
+        changes=True,
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The fields of requests for people: settling and resuming by hand, and backups.
+"""The fields of requests for people: settling and resuming by hand, deleting, and backups.
 
 As ``own_headers.py``, which has all the others.
 """
@@ -44,6 +44,27 @@ class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
     decided_by: str
     decided_at_ms: Int64
     is_repeated: bool
+
+
+class DeleteTopicHeader(OwnHeader, frozen=True, kw_only=True):
+    """DELETE_TOPIC."""
+
+    topic: str
+    #: Who wants it, for the record.
+    by: str
+    #: Even if half messages in it are undecided: from then on they can only be rolled back.
+    is_forced: bool = False
+
+
+class DeleteTopicAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """DELETE_TOPIC."""
+
+    #: False if there was no such topic.
+    is_deleted: bool
+    #: Half messages that can only be rolled back now.
+    undecided: Int64
+    #: Messages that waited for their time, and will never be visible.
+    waiting: Int64
 
 
 class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):

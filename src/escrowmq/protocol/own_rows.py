@@ -149,6 +149,8 @@ class QueueRow(Row, frozen=True):
     #: Queue offsets: from, and up to.
     start: Int64
     end: Int64
+    #: The log offset at which its topic was made; one that was deleted and made again has another.
+    born: Int64 = 0
 
 
 class MessageRow(Row, frozen=True):

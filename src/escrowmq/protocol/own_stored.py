@@ -25,6 +25,9 @@ class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     #: Only messages whose tag has one of these codes (Java's hash code), with commas between
     #: them; empty for all.  Tags may share a code.
     tag_codes: NameList = ""
+    #: Where the topic began, as LIST_QUEUES tells it: if that is no longer so, the messages are
+    #: gone, and the request is refused; -1 for any.
+    born: Int64 = -1
 
 
 class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):

@@ -42,6 +42,8 @@ from escrowmq.testing.journal import (
 )
 from escrowmq.testing.survivors import Survivors, nothing_survives
 
+__all__ = ["FaultyDisk", "FaultyFile", "Kind"]
+
 
 class FaultyFile:
     """An open file of a ``FaultyDisk``; it stays usable when its name is removed."""

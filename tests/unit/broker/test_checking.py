@@ -29,14 +29,7 @@ from tests.unit.broker.asking import (
     verdict,
     was_asked,
 )
-from tests.unit.broker.wire import (
-    SEND,
-    Peer,
-    eventually,
-    facts,
-    half,
-    serving,
-)
+from tests.unit.broker.wire import SEND, Peer, eventually, facts, half, make_topic, serving
 
 # Who is asked.
 
@@ -100,6 +93,8 @@ async def test_a_transaction_of_many_messages_is_asked_about_by_its_first(tmp_pa
         peer = await producer(server, "p")
         # More than the one byte that RocketMQ has for its size in a check.
         topic = "%RETRY%" + "g" * 200
+        await make_topic(server, topic)
+        await make_topic(server, "orders")
         messages = (message(b"first", topic=topic), message(b"second"))
         held = Prepare(group="pay", transaction_id="many", messages=messages, number=0)
         assert (await server.broker.writer.submit(held)).refused is None

@@ -74,7 +74,8 @@ async def test_a_message_that_is_sent_is_counted_by_its_topic_type_and_size(tmp_
         assert page.value("rocketmq_message_size_bucket", **labels, le="4096") == 2
         assert page.value("rocketmq_timing_messages", **ORDERS) == 1
         assert page.value("rocketmq_half_messages", **ORDERS) == 1
-        assert page.value("escrowmq_flush_seconds_count") == 5
+        # Each topic is in the log before its first message.
+        assert page.value("escrowmq_flush_seconds_count") == 7
         assert page.value("rocketmq_storage_size_bytes") == server.broker.store.log.end
 
 

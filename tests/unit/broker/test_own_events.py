@@ -22,6 +22,7 @@ from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.store import log_sweep
 from escrowmq.store.log_scan import LogScan
 from escrowmq.testing import ManualClock
+from escrowmq.transaction.records import CATALOG_RECORDS
 from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent
 from tests.unit.broker.test_own_records import HOUR_MS, a_day
 from tests.unit.broker.wire import (
@@ -201,9 +202,10 @@ async def test_what_is_carried_forward_and_what_waits_for_its_time_are_told(
 
 
 def damage(server: Server, number: int) -> tuple[int, int]:
-    """Spoil the head of a frame; where it starts, and how long it is."""
+    """Spoil the head of a frame with messages; where it starts, and how long it is."""
     store = server.broker.store
-    victim = list(LogScan(store).frames(0, 2**30))[number]
+    frames = LogScan(store).frames(0, 2**30)
+    victim = [one for one in frames if CATALOG_RECORDS.isdisjoint(map(type, one.records))][number]
     store.log.segments[0].file.write_at(victim.log_offset, b"????")
     return victim.log_offset, victim.end - victim.log_offset
 

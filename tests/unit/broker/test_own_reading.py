@@ -126,11 +126,13 @@ async def test_queues_are_listed_at_one_position_of_the_log(tmp_path: Path, form
         await ask(peer, OwnCode.SEND_MANY, rows=[sent(), sent(topic="a"), sent()])
         answer = await ask(peer, OwnCode.LIST_QUEUES, ListQueuesHeader(form=form))
         assert answer.header.log_end == server.broker.store.settled
+        born = {name: kept.born for name, kept in server.broker.catalog.topics.items()}
+        assert 0 < born["orders"] < born["a"]
         assert answer.rows == [
-            QueueRow(topic="a", queue_id=0, start=0, end=0),
-            QueueRow(topic="a", queue_id=1, start=0, end=1),
-            QueueRow(topic="orders", queue_id=0, start=0, end=0),
-            QueueRow(topic="orders", queue_id=1, start=0, end=2),
+            QueueRow(topic="a", queue_id=0, start=0, end=0, born=born["a"]),
+            QueueRow(topic="a", queue_id=1, start=0, end=1, born=born["a"]),
+            QueueRow(topic="orders", queue_id=0, start=0, end=0, born=born["orders"]),
+            QueueRow(topic="orders", queue_id=1, start=0, end=2, born=born["orders"]),
         ]
         paged = await all_rows(peer, OwnCode.LIST_QUEUES, ListQueuesHeader(limit=1))
         assert paged == answer.rows

@@ -10,7 +10,7 @@ from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import PullHeader, QueueHeader, SearchOffsetHeader
 from escrowmq.protocol.remoting import Frame
 from escrowmq.protocol.stored_message import StoredMessage, decode_many
-from escrowmq.transaction.commands import Command, End
+from escrowmq.transaction.commands import Append, Command, End, Prepare
 from escrowmq.transaction.states import Resolution
 from tests.unit.broker.test_delivering import PULL, SUBSCRIBES
 from tests.unit.broker.wire import (
@@ -18,6 +18,7 @@ from tests.unit.broker.wire import (
     Peer,
     facts,
     half,
+    make_topic,
 )
 
 
@@ -76,6 +77,9 @@ async def hold(peer: Peer, *keys: str) -> list[Frame]:
 
 
 async def do(server: Server, command: Command) -> None:
+    """Do it; topics that its messages need are made, as a request would."""
+    for one in command.messages if isinstance(command, Prepare | Append) else ():
+        await make_topic(server, one.topic, 8)
     decision = await server.broker.writer.submit(command)
     assert decision.refused is None
 

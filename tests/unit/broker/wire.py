@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
 from escrowmq.model.catalog import Topic
@@ -35,7 +37,8 @@ LOOPBACK = BrokerConfig(port=0, name_port=0)
 async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) -> None:
     """Make a topic, or change it."""
     broker = server.broker
-    topic = Topic(name=name, **{"read_queue_count": queues, "write_queue_count": queues} | fields)
+    counts = {"read_queue_count": queues, "write_queue_count": queues}
+    topic = msgspec.convert({"name": name, **counts, **fields}, Topic)
     accepted(await broker.writer.submit(broker.topics.put(topic)))
 
 

@@ -165,7 +165,7 @@ def test_groups_and_settings_are_kept_changed_and_forgotten() -> None:
 def test_more_than_may_be_kept_is_refused_but_what_is_there_can_be_changed() -> None:
     engine = engine_of("orders")
     engine.core.limits = LimitsConfig(topics_max=1, groups_max=0, settings_max=0)
-    refused = {
+    refused: dict[str, Command] = {
         "topics_limit": PutTopic(topic=Topic(name="more")),
         "groups_limit": PutGroup(group=Group(name="readers")),
         "settings_limit": PutSetting(setting=Setting(name="a", value=1)),

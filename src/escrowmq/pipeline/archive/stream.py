@@ -223,6 +223,7 @@ def has_reached(position: Kept, target: Kept) -> bool:
     """Whether all offsets of `target` are reached, in the histories that it is of."""
     return all(
         position_of(position.get(broker)).history == position_of(one).history
+        and position_of(position.get(broker)).born == position_of(one).born
         and covers({broker: position_of(position.get(broker)).at}, {broker: position_of(one).at})
         for broker, one in target.items()
     )

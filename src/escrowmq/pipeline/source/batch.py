@@ -113,7 +113,12 @@ def planned(
     note_losses(lost, options)
     rows_max = options.rows_per_partition_max or task_rows(sum(end - at for _, at, end in kept))
     return [
-        RangesPartition(found.addresses[broker], some, _planned_in(found, broker))
+        RangesPartition(
+            found.addresses[broker],
+            some,
+            _planned_in(found, broker),
+            {one.queue.topic: found.born.get(one.queue[:2], -1) for one in some},
+        )
         for some in packed(kept, rows_max)
         for broker in (some[0].queue.broker,)
     ]

@@ -16,7 +16,14 @@ from escrowmq.pipeline.source.offsets import (
     losses,
     to_json,
 )
-from escrowmq.pipeline.source.positions import Kept, fork_of, is_other_store, places, position_of
+from escrowmq.pipeline.source.positions import (
+    Kept,
+    Position,
+    fork_of,
+    is_other_store,
+    places,
+    position_of,
+)
 from escrowmq.pipeline.source.queues import Known, Topics, known
 
 log = logging.getLogger(__name__)
@@ -30,6 +37,8 @@ class Placed(NamedTuple):
     of_others: frozenset[str]
     #: Queues that their broker does not have any more, because its history went back.
     undone: frozenset[QueueKey]
+    #: Queues of topics that were deleted and made again since: they are read from their beginning.
+    remade: frozenset[QueueKey] = frozenset()
 
     def is_of_other(self, queue: QueueKey) -> bool:
         """Whether its broker has another store."""
@@ -45,22 +54,41 @@ class Placed(NamedTuple):
 def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Placed:
     """Move each position beyond a fork to where its queue ended there."""
     offsets = from_json(places(kept))
-    of_others, undone = set(), set()
+    of_others, undone, remade = set(), set(), set()
     for broker, one in kept.items():
-        seen, there = position_of(one).sight, found.sights.get(broker)
+        position = position_of(one)
+        seen, there = position.sight, found.sights.get(broker)
         if is_other_store(seen, there):
             of_others.add(broker)
+        mine = {key: offset for key, offset in offsets.items() if key.broker == broker}
+        again = {key for key in mine if _is_remade(position, key, found)}
         fork = fork_of(broker, seen, there)
         if fork is None:
+            remade |= again
             continue
         ends = _ends(found, broker, topics, patience_s, fork.log_offset)
-        mine = {key: offset for key, offset in offsets.items() if key.broker == broker}
-        moved = {key: min(offset, ends.get(key, 0)) for key, offset in mine.items()}
+        # Of a topic that was deleted only in the other history, all before the fork was there.
+        moved = {
+            key: ends.get(key, 0) if key in again else min(offset, ends.get(key, 0))
+            for key, offset in mine.items()
+        }
         undone |= moved.keys() - ends.keys()
         offsets |= moved
         if moved != mine:
             log.warning("history_forked", extra={"broker": broker, "log_offset": fork.log_offset})
-    return Placed(to_json(offsets, kept), frozenset(of_others), frozenset(undone))
+    for key in remade:
+        del offsets[key]
+    if remade:
+        names = sorted({key.topic for key in remade})
+        log.warning("topic_remade", extra={"topics": names})
+    return Placed(
+        to_json(offsets, kept), frozenset(of_others), frozenset(undone), frozenset(remade)
+    )
+
+
+def _is_remade(position: Position, key: QueueKey, found: Known) -> bool:
+    born = found.born.get((key.broker, key.topic))
+    return born is not None and position.is_before(key.topic, born)
 
 
 def _ends(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ class RangesPartition(InputPartition):
     ranges: tuple[Range, ...]
     #: The history that the ranges are of; None if the broker tells none.
     sight: Sight | None = None
+    #: Where each topic began; -1 where that is not known.
+    born: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def broker_name(self) -> str:
@@ -59,9 +61,14 @@ class RangesPartition(InputPartition):
 class History:
     """The history that a task reads; it must be the one that was planned."""
 
-    def __init__(self, sight: Sight | None) -> None:
+    def __init__(self, sight: Sight | None, born: Mapping[str, int]) -> None:
         self._sight = sight
+        self._born = born
         self._epoch = "" if sight is None else sight.lineage.epoch
+
+    def born(self, topic: str) -> int:
+        """Where a topic began that is read: what it is now if it was deleted is another one."""
+        return self._born.get(topic, -1)
 
     def check(self, calls: OwnCalls, epoch: str) -> None:
         """Refuse what a broker answered that was restored meanwhile; a restart is none."""
@@ -92,7 +99,7 @@ def read_partition(
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     needed = {c.TAGS: options.tags, c.KEYS: options.keys, c.UNIQUE_KEY: options.keys}
     decoded = (*names, *(name for name, used in needed.items() if used and name not in names))
-    history = History(partition.sight)
+    history = History(partition.sight, partition.born)
     with OwnCalls(partition.address) as calls:
         for group in side_by_side(partition.ranges):
             place = Place(*group[0].queue[:2])
@@ -139,6 +146,7 @@ def _pages(
             end=end,
             bytes_max=bytes_max,
             tag_codes=codes,
+            born=history.born(queue.topic),
         )
         answer = patiently(
             partial(calls.call_blocks, OwnCode.READ_STORED, header), options.patience_s

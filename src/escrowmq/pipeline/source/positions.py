@@ -31,11 +31,19 @@ class Position(NamedTuple):
     at: Any
     #: None if an older program wrote it, or an older broker did not tell.
     sight: Sight | None
+    #: By topic, where it began in the log; None if an older program wrote it.
+    born: Mapping[str, int] | None = None
 
     @property
     def history(self) -> str:
         """The lineage as text; empty if it is not known."""
         return "" if self.sight is None else self.sight.lineage.encode()
+
+    def is_before(self, topic: str, born: int) -> bool:
+        """Whether it is of another incarnation of a topic than the one that began there."""
+        if self.born is not None:
+            return self.born.get(topic, born) != born
+        return self.sight is not None and born >= self.sight.log_end
 
 
 def position_of(kept: Any) -> Position:  # noqa: ANN401 - what JSON has
@@ -52,7 +60,8 @@ def position_of(kept: Any) -> Position:  # noqa: ANN401 - what JSON has
         )
     lineage = decode_lineage(kept["lineage"])
     assert lineage is not None
-    return Position(kept["at"], Sight(lineage, kept["log_end"], kept["half_end"]))
+    sight = Sight(lineage, kept["log_end"], kept["half_end"])
+    return Position(kept["at"], sight, kept.get("born"))
 
 
 def places(kept: Kept) -> dict[str, Any]:
@@ -60,17 +69,35 @@ def places(kept: Kept) -> dict[str, Any]:
     return {broker: position_of(one).at for broker, one in kept.items()}
 
 
-def to_keep(places: Kept, sights: Mapping[str, Sight], before: Kept) -> dict[str, Any]:
-    """What a checkpoint keeps; of a broker where nothing is new, what it kept before."""
+def to_keep(
+    places: Kept,
+    sights: Mapping[str, Sight],
+    before: Kept,
+    born: Mapping[tuple[str, str], int] | None = None,
+) -> dict[str, Any]:
+    """What a checkpoint keeps; of a broker where nothing is new, what it kept before.
+
+    ``born`` says where topics began, by broker and topic.
+    """
     kept = {}
     for broker, at in places.items():
         sight, old = sights.get(broker), before.get(broker)
         entry = at if sight is None else _entry(at, sight)
+        if sight is not None and born is not None:
+            of_broker = {topic: one for (name, topic), one in born.items() if name == broker}
+            entry["born"] = {topic: of_broker[topic] for topic in at if topic in of_broker}
         was, is_now = position_of(old), position_of(entry)
         # A log that grew by nothing that is read makes no batch.
-        is_same = was.at == at and (sight is None or was.history == is_now.history)
+        is_same = was.at == at and (
+            sight is None or (was.history == is_now.history and _is_born(was, is_now))
+        )
         kept[broker] = old if is_same else entry
     return kept
+
+
+def _is_born(was: Position, is_now: Position) -> bool:
+    """Whether both are of the same incarnations of their topics."""
+    return not any(was.is_before(topic, born) for topic, born in (is_now.born or {}).items())
 
 
 def _entry(at: Any, sight: Sight) -> dict[str, Any]:  # noqa: ANN401 - as above

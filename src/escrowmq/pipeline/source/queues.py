@@ -54,6 +54,8 @@ class Known(NamedTuple):
     spans: dict[QueueKey, Span]
     #: The histories that the offsets belong to, by the brokers' names; some brokers tell none.
     sights: dict[str, Sight]
+    #: Where topics began in the logs of their brokers, by the names of both.
+    born: dict[tuple[str, str], int]
 
 
 def patiently(ask: Callable[[], T], patience_s: float) -> T:
@@ -85,12 +87,13 @@ def known(
     With times, of the offsets only those that became visible between them; with a log offset, only
     those that were visible there.
     """
-    found = Known({}, {}, {})
+    found = Known({}, {}, {}, {})
     asked = ListQueuesHeader(
         topic=",".join(topics.names), from_ms=from_ms, until_ms=until_ms, until_log=until_log
     )
     for address in addresses:
-        name, spans, sight = patiently(partial(_of_broker, address, topics, asked), patience_s)
+        told = patiently(partial(_of_broker, address, topics, asked), patience_s)
+        name, spans, born, sight = told
         if name in found.addresses:
             raise RequestRefused(
                 "broker_named_twice",
@@ -100,6 +103,7 @@ def known(
             )
         found.addresses[name] = address
         found.spans.update(spans)
+        found.born.update(born)
         if sight is not None:
             found.sights[name] = sight
     return found
@@ -107,8 +111,9 @@ def known(
 
 def _of_broker(
     address: str, topics: Topics, asked: ListQueuesHeader
-) -> tuple[str, dict[QueueKey, Span], Sight | None]:
+) -> tuple[str, dict[QueueKey, Span], dict[tuple[str, str], int], Sight | None]:
     spans = {}
+    born: dict[tuple[str, str], int] = {}
     with OwnCalls(address) as calls:
         told = calls.call(OwnCode.STATUS).header
         name, sight = told.broker, sight_of(told)
@@ -120,8 +125,10 @@ def _of_broker(
             for row in page.rows:
                 if row.topic in chosen:
                     spans[QueueKey(name, row.topic, row.queue_id)] = Span(row.start, row.end)
+                    if born.setdefault((name, row.topic), row.born) != row.born:
+                        raise Unavailable("topic_remade", "ask again", topic=row.topic)
             if sight is not None:
                 # All that was visible is below it.
                 log_end = max(sight.log_end, page.header.log_end)
                 sight = Sight(sight.lineage, log_end, sight.half_end)
-    return name, spans, sight
+    return name, spans, born, sight

@@ -34,7 +34,7 @@ from escrowmq.pipeline.source.offsets import (
     shared_out,
     to_json,
 )
-from escrowmq.pipeline.source.positions import Kept, to_keep
+from escrowmq.pipeline.source.positions import Kept, places, to_keep
 from escrowmq.pipeline.source.queues import Known, known
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins; once in its life."""
         found = self._known()
         starts = bounds(self._options, self._options.start, found.spans)
-        return to_keep(to_json(starts, found.addresses), found.sights, {})
+        return to_keep(to_json(starts, found.addresses), found.sights, {}, found.born)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """What ``maxRowsPerBatch`` says."""
@@ -94,7 +94,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = shared_out(starts, ends, limit.max_rows)
         at = to_json({**starts, **ends}, found.addresses.keys() | start.keys())
-        return to_keep(at, found.sights, start)
+        return to_keep(at, found.sights, start, found.born)
 
     def reportLatestOffset(self) -> StreamOffsets:  # noqa: N802 - Spark's
         """The ends of all queues, for the query's progress."""
@@ -108,6 +108,13 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = begun(first.offsets, {key: found.spans.get(key, NOWHERE) for key in ends})
         # Of a store that was replaced since this batch was planned, nothing of it is left.
         gone = [Loss(key, starts[key], ends[key], None) for key in ends if last.is_of_other(key)]
+        # Nor of a topic that was deleted since, though it is there again.
+        was, planned_to = from_json(places(start)), from_json(places(end))
+        gone += [
+            Loss(key, was.get(key, 0), planned_to[key], None)
+            for key in sorted(last.remade)
+            if planned_to[key] != was.get(key, 0)
+        ]
         note_losses(gone, self._options)
         for key in ends:
             if last.is_of_other(key):

@@ -134,7 +134,7 @@ def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
     """
     if broker.name not in kept:
         return broker.log_start, False
-    at, seen = position_of(kept[broker.name])
+    at, seen, _ = position_of(kept[broker.name])
     fork = fork_of(broker.name, seen, broker.sight)
     place = at if fork is None else min(at, fork.log_offset)
     return place, is_other_store(seen, broker.sight)
