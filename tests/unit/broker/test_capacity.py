@@ -12,10 +12,9 @@ from escrowmq.cli.doctor_broker import of_answer
 from escrowmq.cli.lag import Lag
 from escrowmq.cli.status import facts
 from escrowmq.protocol.own import OwnCode
-from escrowmq.store.meta import Topic
 from tests.unit.broker.own_peer import ask
 from tests.unit.broker.test_metrics import scrape
-from tests.unit.broker.wire import Peer, serving
+from tests.unit.broker.wire import Peer, make_topic, serving
 
 
 @pytest.mark.parametrize(("used", "is_near"), [(0, False), (79, False), (80, True), (100, True)])
@@ -34,15 +33,15 @@ async def test_a_warning_comes_once_when_a_limit_comes_near(
     async with serving(tmp_path, limits={"topics_max": 5}) as server:
         broker = server.broker
         for number in range(3):
-            broker.topics.put(Topic(name=f"t-{number}"))
+            await make_topic(server, f"t-{number}")
         broker.capacities.look()
         assert lines() == []
         assert ("topics", 3, 5) in [(o.kind, o.used, o.max) for o in broker.capacities.all()]
-        broker.topics.put(Topic(name="t-3"))
+        await make_topic(server, "t-3")
         for _ in range(2):
             broker.capacities.look()
         assert lines() == [("limit_near", "topics")]
-        broker.topics.remove("t-3")
+        await broker.writer.submit(broker.topics.remove("t-3", by="ann"))
         for _ in range(2):
             broker.capacities.look()
         assert lines() == [("limit_near", "topics"), ("limit_far", "topics")]
@@ -54,7 +53,7 @@ async def test_status_metrics_and_doctor_tell_of_a_limit_that_is_near(tmp_path: 
         far = (await ask(peer, OwnCode.STATUS)).header
         assert far.names_near == ""
         for number in range(2):
-            server.broker.topics.put(Topic(name=f"t-{number}"))
+            await make_topic(server, f"t-{number}")
         near = (await ask(peer, OwnCode.STATUS)).header
         assert near.names_near == "2 of 2 topics"
         lag = Lag(0, "", "")
