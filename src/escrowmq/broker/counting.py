@@ -240,6 +240,13 @@ class Counts:
         for key in [key for key in self.out if key[1] == topic]:
             del self.out[key]
 
+    def forget_group(self, group: str) -> None:
+        """A consumer group is gone: others can be counted in its place."""
+        counted: tuple[dict[tuple[str, str], Any], ...] = (self.out, self.dead)
+        for counts in counted:
+            for key in [key for key in counts if key[0] == group]:
+                del counts[key]
+
     def durable(self, batch: Sequence[Waiting], decisions: Sequence[Decision]) -> None:
         """Count a batch that is on disk."""
         try:

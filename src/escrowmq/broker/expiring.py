@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -43,8 +43,6 @@ class Expiring:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: Whether time is known well enough to delete anything by it.
-        self.may_delete: Callable[[], bool] = lambda: True
         #: Groups and topics that clients used since the last note.
         self._groups: set[str] = set()
         self._topics: set[str] = set()
@@ -62,11 +60,16 @@ class Expiring:
     async def run(self) -> None:
         """Let go of all that is unused now."""
         await self._note_uses()
-        if self.may_delete():
+        if self.may_delete:
             await self._expire_origins()
             await self._expire_queries()
             await self._expire_groups()
             await self._expire_topics()
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether time is known well enough to let go of anything by it."""
+        return bool(getattr(self._broker.clock, "may_delete", True))
 
     @property
     def since_ms(self) -> int:
@@ -112,18 +115,18 @@ class Expiring:
             if online is not None:
                 groups.add(name)
                 topics.update(online.subscriptions)
-        for queues in sliced(list(self._broker.store.core.names.queues.values()), LOOKED_AT_MAX):
-            topics.update(named.topic for named in queues if self._has_grown(named.id))
+        core, ends = self._broker.store.core, {}
+        for queues in sliced(list(core.names.queues.values()), LOOKED_AT_MAX):
+            for named in queues:
+                end = ends[named.id] = core.queue_ends.get(named.id, 0)
+                if end > self._ends.get(named.id, 0):
+                    topics.add(named.topic)
             await asyncio.sleep(0)
+        self._ends = ends
         for names in sliced(groups, EXPIRED_MAX):
             await self._submit(NoteUses(groups=names))
         for names in sliced(topics, EXPIRED_MAX):
             await self._submit(NoteUses(topics=names))
-
-    def _has_grown(self, number: int) -> bool:
-        end = self._broker.store.core.queue_ends.get(number, 0)
-        before, self._ends[number] = self._ends.get(number, 0), end
-        return end > before
 
     async def _unused(self, uses: dict[str, int]) -> list[str]:
         """Names whose last note is so old that they may expire."""
@@ -167,8 +170,6 @@ class Expiring:
                 ends = {number: queue.end for number, queue in queues.items()}
                 decision = await self._submit(ExpireTopic(name=name, queue_ends=ends))
                 self._count("topics", len(decision.records))
-                for number in ends:
-                    self._ends.pop(number, None)
 
     async def _submit(self, command: Command) -> Decision:
         return await self._broker.writer.submit(command)
