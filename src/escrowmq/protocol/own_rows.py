@@ -190,7 +190,7 @@ class BatchRow(Row, frozen=True):
     batch_number: Int64 | None
     #: Of a plain write; it is known as long as its decision is in the log.
     batch_name: str | None
-    #: Where that decision is; null for a number, which is known for ever.
+    #: Where that decision is; null for a number, which outlives it.
     log_offset: Int64 | None
 
 

@@ -33,8 +33,9 @@ class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
     homes: str
     #: Where the log ends: a run of a sink that begins later begins at a higher position.
     log_end: Int64 = 0
-    #: How it stands with the batch: `new`, `done` by the same query or with the same content, or
-    #: `taken` by another one; empty if none was asked about.
+    #: How it stands with the batch: `new`, `done` by the same query or with the same content,
+    #: `taken` by another one, or `expired` if its query was forgotten and may have decided it;
+    #: empty if none was asked about.
     judged: str = ""
 
 

@@ -19,13 +19,13 @@ from escrowmq.pipeline.source.queues import patiently
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import ArrowAnswer
 from escrowmq.protocol.own_headers import LogRangeHeader
-from escrowmq.protocol.own_log import ReadLogHeader
+from escrowmq.protocol.own_log import NameRow, ReadLogHeader
 from escrowmq.store.log_sweep import lone_stretch
+from escrowmq.transaction.origins import EXPIRED
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.protocol.own_log import NameRow
     from escrowmq.store.log_sweep import Swept
 
 #: One for each event of a kind; none if the kind has none.
@@ -76,10 +76,17 @@ class Names:
         if any(key not in self._known for key in wanted):
             rows = patiently(self._listed, self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
-        return [self._known[key] for key in wanted]
+        return [self._known.get(key) or _gone(*key) for key in wanted]
 
     def _listed(self) -> list[NameRow]:
         return list(self._calls.rows(OwnCode.LIST_NAMES))
+
+
+def _gone(kind: str, number: int) -> NameRow:
+    """Stands for a name that the broker has forgotten with the log since it was read."""
+    if kind == "queue":
+        return NameRow(kind=kind, number=number, name="", queue_id=0, ledger=None)
+    return NameRow(kind=kind, number=number, name=EXPIRED, queue_id=None, ledger="")
 
 
 def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
