@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from escrowmq.broker.administering import Administering
 from escrowmq.broker.awaiting import Awaiting
@@ -36,7 +36,7 @@ from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
 from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
-from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.requests import Handler, Handlers, Request
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
@@ -65,6 +65,14 @@ MADE_MAX = 1_024
 
 Decided = Callable[[Decision], None]
 Refused = Callable[[Request, RequestRefused], None]
+
+
+class Part(Protocol):
+    """What handles some requests."""
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        ...
 
 
 class Broker:
@@ -113,7 +121,16 @@ class Broker:
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
-        parts = (
+        for part in self._parts():
+            self._handlers.update(part.handlers())
+        self.counts.rpcs.codes = self._handlers
+        writer.on_visible = self.pulling.grown
+        self._cataloging = Cataloging(self)
+        writer.on_durable = self._durable
+
+    def _parts(self) -> tuple[Part, ...]:
+        """Everything that handles requests."""
+        return (
             Sending(self),
             Ending(self),
             self.checking,
@@ -135,12 +152,6 @@ class Broker:
             OwnReading(self),
             OwnAdmin(self),
         )
-        for part in parts:
-            self._handlers.update(part.handlers())
-        self.counts.rpcs.codes = self._handlers
-        writer.on_visible = self.pulling.grown
-        self._cataloging = Cataloging(self)
-        writer.on_durable = self._durable
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""

@@ -312,51 +312,52 @@ async def test_nothing_expires_while_time_is_in_doubt(tmp_path: Path) -> None:
         assert await expire(server) == {"groups": 1}
 
 
+def kept(server: Server, data: Path) -> dict[str, int]:
+    """How much is kept by name, wherever that is."""
+    broker = server.broker
+    core, counts = broker.store.core, broker.counts
+    return {
+        "topics": len(core.catalog.topics),
+        "shown topics": len(broker.catalog.topics),
+        "groups": len(core.catalog.groups),
+        "uses": len(core.uses.groups) + len(core.uses.topics),
+        "queues": len(core.names.queues) + len(core.queue_ends) + len(broker.store.queues),
+        "offsets": len(broker.meta.offsets),
+        "pairs": len(broker.meta.index._queues),
+        "origins": len(core.names.origins) + len(core.names.origins.past),
+        "uses of origins": len(core.names.origins.uses),
+        "queries": len(core.batches.apps),
+        "counted topics": len(counts.topics) + len(counts._queues),
+        "counted groups": len(counts.out) + len(counts.dead),
+        "reached": len(broker.reach._reached),
+        "clients": len(broker.clients.producer_groups()),
+        "moved": len(core.moved_at_ms),
+        "ends": len(broker.expiring._ends),
+        "directories": len(list((data / "store/consumequeue").iterdir())),
+    }
+
+
+async def live(peer: Peer, name: str) -> None:
+    """Use a topic, a producer group, a consumer group and a query of this name."""
+    properties = {"UNIQ_KEY": name, "TRAN_MSG": "true", "PGROUP": name}
+    header = sending(name, properties, queue_id=0)
+    answer = await peer.ask(SEND, header, b"x")
+    await peer.ask(END, ending(answer, COMMIT, producer_group=name, topic=name))
+    await peer.ask(PULL, pulling(consumer_group=name, topic=name, queue_id=0))
+    offset = UpdateOffsetHeader(consumer_group=name, topic=name, queue_id=0, commit_offset=1)
+    await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
+    batch = DecideBatchHeader(app_id=name, query_id=name, batch_number=0, by="spark")
+    await ask(peer, OwnCode.DECIDE_BATCH, batch)
+
+
 async def test_nothing_is_left_of_names_that_expired(tmp_path: Path) -> None:
     clock = ManualClock(T0)
     async with serving(tmp_path, clock, store=RETENTION) as server:
         broker, peer = server.broker, await Peer.to(server.broker_address)
         await make_topic(server, "filler")
 
-        def kept() -> dict[str, int]:
-            """How much is kept by name, wherever that is."""
-            core, counts = broker.store.core, broker.counts
-            return {
-                "topics": len(core.catalog.topics),
-                "shown topics": len(broker.catalog.topics),
-                "groups": len(core.catalog.groups),
-                "uses": len(core.uses.groups) + len(core.uses.topics),
-                "queues": len(core.names.queues) + len(core.queue_ends) + len(broker.store.queues),
-                "offsets": len(broker.meta.offsets),
-                "pairs": len(broker.meta.index._queues),
-                "origins": len(core.names.origins) + len(core.names.origins.past),
-                "uses of origins": len(core.names.origins.uses),
-                "queries": len(core.batches.apps),
-                "counted topics": len(counts.topics) + len(counts._queues),
-                "counted groups": len(counts.out) + len(counts.dead),
-                "reached": len(broker.reach._reached),
-                "clients": len(broker.clients.producer_groups()),
-                "moved": len(core.moved_at_ms),
-                "ends": len(broker.expiring._ends),
-                "directories": len(list((tmp_path / "store/consumequeue").iterdir())),
-            }
-
-        async def live(name: str) -> None:
-            """Use a topic, a producer group, a consumer group and a query of this name."""
-            properties = {"UNIQ_KEY": name, "TRAN_MSG": "true", "PGROUP": name}
-            header = sending(name, properties, queue_id=0)
-            answer = await peer.ask(SEND, header, b"x")
-            await peer.ask(END, ending(answer, COMMIT, producer_group=name, topic=name))
-            await peer.ask(PULL, pulling(consumer_group=name, topic=name, queue_id=0))
-            offset = UpdateOffsetHeader(
-                consumer_group=name, topic=name, queue_id=0, commit_offset=1
-            )
-            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)
-            batch = DecideBatchHeader(app_id=name, query_id=name, batch_number=0, by="spark")
-            await ask(peer, OwnCode.DECIDE_BATCH, batch)
-
         await fill(peer, "filler", 0)
-        await live("first")
+        await live(peer, "first")
         await later(server, LATER_MS)
         await fill(peer, "filler", 0)
         await server._retain()
@@ -365,7 +366,7 @@ async def test_nothing_is_left_of_names_that_expired(tmp_path: Path) -> None:
         before = None
         for turn in range(3):
             for number in range(5):
-                await live(f"name-{turn}-{number}")
+                await live(peer, f"name-{turn}-{number}")
             await later(server, LATER_MS)
             await fill(peer, "filler", 0)
             await server._retain()
@@ -381,6 +382,6 @@ async def test_nothing_is_left_of_names_that_expired(tmp_path: Path) -> None:
                 await broker.writer.alone(lambda store: store.checkpoint())
             await expire(server)
             # Apps are known by their highest number, and origins while the log has them.
-            found = kept() | {"queries": 0}
+            found = kept(server, tmp_path) | {"queries": 0}
             assert before is None or found == before
             before = found
