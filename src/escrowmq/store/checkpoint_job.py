@@ -62,7 +62,7 @@ class CheckpointJob:
             },
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),
-            batches={app_id: app.copy() for app_id, app in core.batches.apps.items()},
+            batches=core.batches.saved(),
             past_apps=list(core.batches.past),
             expired_queries=core.batches.expired.packed(),
             copy_after_ms=store.copy_after_max_ms,

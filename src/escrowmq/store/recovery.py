@@ -27,7 +27,7 @@ from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
-from escrowmq.transaction.origins import SavedOrigins, Use
+from escrowmq.transaction.origins import SavedOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,8 +207,13 @@ def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
     """When origins were used; a release that did not note it may have used each just now."""
     if checkpoint.origin_uses is not None:
         return checkpoint.origin_uses
-    last = Use(checkpoint.at_ms, checkpoint.log_end)
-    return SavedOrigins(end=checkpoint.origins_end, uses=[last] * len(checkpoint.origins), past=[])
+    count = len(checkpoint.origins)
+    return SavedOrigins(
+        end=checkpoint.origins_end,
+        used_at_ms=[checkpoint.at_ms] * count,
+        frames=[checkpoint.log_end] * count,
+        past=[],
+    )
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:

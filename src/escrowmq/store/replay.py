@@ -30,7 +30,6 @@ from escrowmq.store.lone import (
     unpack_vouched,
 )
 from escrowmq.transaction.core import Where
-from escrowmq.transaction.origins import Use
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -173,8 +172,7 @@ def note_uses(origins: Origins, numbers: Rows, log_offsets: Rows, at_ms: Rows) -
     """Note the last use of each origin."""
     seen, places = np.unique(numbers[::-1], return_index=True)
     for number, place in zip(seen.tolist(), (len(numbers) - 1 - places).tolist(), strict=True):
-        frame = int(log_offsets[place]) - HEAD_BYTES
-        origins.use(number, Use(int(at_ms[place]), frame))
+        origins.use(number, int(at_ms[place]), int(log_offsets[place]) - HEAD_BYTES)
 
 
 def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:

@@ -122,8 +122,12 @@ class Batches:
 
     def apply(self, record: BatchDecided, log_offset: int, at_ms: int = 0) -> None:
         """Remember a decided batch."""
-        app = self.apps.setdefault(record.app_id, AppBatches())
-        self.past.pop(record.app_id, None)
+        app = self.apps.get(record.app_id, AppBatches())
+        if record.app_id in self.past:
+            del self.past[record.app_id]
+            # A checkpoint may hold the one that was.
+            app = app.copy()
+        self.apps[record.app_id] = app
         query_id, batch_id = record.query_id, record.batch_id
         if isinstance(batch_id, str):
             app.named[batch_id] = NamedBatch(query_id, log_offset, record.content)
@@ -167,6 +171,12 @@ class Batches:
                     if batch.log_offset >= log_offset
                 }
                 self._note_past(app_id, app)
+
+    def saved(self) -> dict[str, AppBatches]:
+        """All apps as they are now; those that only expired queries had do not change."""
+        return {
+            app_id: app if app_id in self.past else app.copy() for app_id, app in self.apps.items()
+        }
 
     def load(
         self, apps: dict[str, AppBatches], expired: bytes, past: list[str], at_ms: int

@@ -193,7 +193,7 @@ class Transactions:
             self.catalog.skip_incarnation(record.incarnation)
 
     def _apply_named_origin(self, record: NamedOrigin, where: Where) -> None:
-        self.names.origins.apply(record, where)
+        self.names.origins.apply(record, where.at_ms, where.frame)
 
     def _apply_stored(self, record: Stored, _where: Where) -> None:
         ends = self.queue_ends
@@ -233,7 +233,7 @@ class Transactions:
                 placed=record.placed,
             )
         )
-        self.names.origins.use(record.origin, where)
+        self.names.origins.use(record.origin, where.at_ms, where.frame)
         if record.deliver_after_ms:
             for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
                 if delay_ms:

@@ -7,12 +7,12 @@ ever used again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from escrowmq.model.sink_attempt import is_part
-from escrowmq.transaction.records import NamedOrigin
+from escrowmq.transaction.records import NEVER, NamedOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,27 +22,6 @@ EXPIRED = "(expired)"
 
 Key = tuple[str, str, int]
 """Producer group, ledger, time allowed."""
-
-
-class Used(Protocol):
-    """The last use of an origin."""
-
-    @property
-    def at_ms(self) -> int:
-        """When it was used."""
-        ...
-
-    @property
-    def frame(self) -> int:
-        """The log offset of the last record with its number."""
-        ...
-
-
-class Use(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last use of an origin, as a checkpoint has it."""
-
-    at_ms: int
-    frame: int
 
 
 class PastOrigin(msgspec.Struct, frozen=True, array_like=True):
@@ -57,8 +36,9 @@ class SavedOrigins(msgspec.Struct, frozen=True, kw_only=True):
 
     #: The next number.
     end: int
-    #: In the order of the names.
-    uses: list[Use]
+    #: In the order of the names: when each was last used, and its last place in the log.
+    used_at_ms: list[int]
+    frames: list[int]
     past: list[PastOrigin]
 
 
@@ -69,7 +49,9 @@ class Origins:
         #: The next number.
         self.end = 0
         self.named: dict[int, NamedOrigin] = {}
-        self.uses: dict[int, Used] = {}
+        #: By number: when it was last used, and the log offset of the last record with it.
+        self.used_at_ms: dict[int, int] = {}
+        self.frames: dict[int, int] = {}
         self.past: dict[int, PastOrigin] = {}
         self.numbers: dict[Key, int] = {}
         #: Origins of what another broker decides.
@@ -101,36 +83,35 @@ class Origins:
         known = self.numbers.get((group, ledger, allowed_ms))
         return NamedOrigin(self.end, group, ledger, allowed_ms) if known is None else known
 
-    def apply(self, record: NamedOrigin, use: Used) -> None:
+    def apply(self, record: NamedOrigin, at_ms: int, frame: int) -> None:
         """Take a name from the log; a number that was given before changes nothing."""
         if record.id == self.end:
             self.end += 1
-            self.add(record, use)
+            self._add(record, at_ms, frame)
 
-    def add(self, named: NamedOrigin, use: Used) -> None:
-        """Know an origin."""
+    def _add(self, named: NamedOrigin, at_ms: int, frame: int) -> None:
         self.named[named.id] = named
-        self.uses[named.id] = use
+        self.used_at_ms[named.id] = at_ms
+        self.frames[named.id] = frame
         self.numbers[named.group, named.ledger, named.allowed_ms] = named.id
         if is_part(named.group):
             self.parts.append(named.id)
 
-    def use(self, number: int, use: Used) -> None:
+    def use(self, number: int, at_ms: int, frame: int) -> None:
         """An origin was used; a log that is replayed on a later state changes nothing."""
-        known = self.uses.get(number)
-        if known is not None and known.frame < use.frame:
-            self.uses[number] = use
+        # Above every place in the log if the origin is not known.
+        if self.frames.get(number, NEVER) < frame:
+            self.used_at_ms[number] = at_ms
+            self.frames[number] = frame
 
     def carry(self, number: int, frame: int) -> None:
         """A half message was carried forward: the log has its number at a later place."""
-        known = self.uses.get(number)
-        if known is not None and known.frame < frame:
-            self.uses[number] = Use(known.at_ms, frame)
+        if self.frames.get(number, NEVER) < frame:
+            self.frames[number] = frame
 
     def is_unused(self, number: int, since_ms: int) -> bool:
         """Whether an origin is known and was not used since."""
-        use = self.uses.get(number)
-        return use is not None and use.at_ms < since_ms
+        return self.used_at_ms.get(number, since_ms) < since_ms
 
     def expire(self, numbers: Iterable[int]) -> None:
         """Let origins go; their names stay while the log has records of them."""
@@ -139,7 +120,8 @@ class Origins:
             if named is None:
                 continue
             del self.numbers[named.group, named.ledger, named.allowed_ms]
-            self.past[number] = PastOrigin(named, self.uses.pop(number).frame)
+            self.past[number] = PastOrigin(named, self.frames.pop(number))
+            del self.used_at_ms[number]
             if number in self.parts:
                 self.parts.remove(number)
 
@@ -153,13 +135,14 @@ class Origins:
         """All but the names in use, for a checkpoint."""
         return SavedOrigins(
             end=self.end,
-            uses=[Use(use.at_ms, use.frame) for use in self.uses.values()],
+            used_at_ms=list(self.used_at_ms.values()),
+            frames=list(self.frames.values()),
             past=list(self.past.values()),
         )
 
     def load(self, names: Iterable[NamedOrigin], saved: SavedOrigins) -> None:
         """Be as it was."""
-        for named, use in zip(names, saved.uses, strict=True):
-            self.add(named, use)
+        for named, at_ms, frame in zip(names, saved.used_at_ms, saved.frames, strict=True):
+            self._add(named, at_ms, frame)
         self.past = {past.named.id: past for past in saved.past}
         self.end = saved.end

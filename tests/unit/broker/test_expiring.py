@@ -325,7 +325,7 @@ def kept(server: Server, data: Path) -> dict[str, int]:
         "offsets": len(broker.meta.offsets),
         "pairs": len(broker.meta.index._queues),
         "origins": len(core.names.origins) + len(core.names.origins.past),
-        "uses of origins": len(core.names.origins.uses),
+        "uses of origins": len(core.names.origins.frames),
         "queries": len(core.batches.apps),
         "counted topics": len(counts.topics) + len(counts._queues),
         "counted groups": len(counts.out) + len(counts.dead),

@@ -178,7 +178,7 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     batches, loaded = Batches(), Batches()
     batches.apply(decided("q", 5), 100, 1_000)
     batches.expire([("app", "q")])
-    saved = {app_id: app.copy() for app_id, app in batches.apps.items()}
+    saved = batches.saved()
     loaded.load(saved, batches.expired.packed(), list(batches.past), 5_000)
     assert loaded.judge("app", "q", 5) == "expired"
     assert list(loaded.past) == ["app"]

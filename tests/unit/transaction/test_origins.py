@@ -10,7 +10,7 @@ from escrowmq.transaction.commands import Decision, End, Prepare
 from escrowmq.transaction.expiry_commands import (
     ExpireOrigins,
 )
-from escrowmq.transaction.origins import EXPIRED, Origins, Use
+from escrowmq.transaction.origins import EXPIRED, Origins
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
 from escrowmq.transaction.states import Resolution
 
@@ -22,7 +22,7 @@ def test_an_origin_is_a_group_with_its_ledger_and_time() -> None:
     first = origins.of("pay", "", 0)
     assert first == NamedOrigin(0, "pay", "", 0)
     for _ in range(2):
-        origins.apply(first, Use(1, 10))
+        origins.apply(first, 1, 10)
     assert origins.of("pay", "", 0) == 0
     assert origins.of("pay", "uuid", 0) == NamedOrigin(1, "pay", "uuid", 0)
     assert origins.of("pay", "", 1) == NamedOrigin(1, "pay", "", 1)
@@ -31,17 +31,17 @@ def test_an_origin_is_a_group_with_its_ledger_and_time() -> None:
 
 def test_the_name_of_an_expired_origin_is_known_while_the_log_has_it() -> None:
     origins = Origins()
-    origins.apply(NamedOrigin(0, "%SINK%app@home", "", 0), Use(1, 10))
-    origins.apply(NamedOrigin(1, "ship", "", 0), Use(2, 20))
+    origins.apply(NamedOrigin(0, "%SINK%app@home", "", 0), 1, 10)
+    origins.apply(NamedOrigin(1, "ship", "", 0), 2, 20)
     assert origins.parts == [0]
     # A log that is replayed on a later state says nothing new.
-    origins.use(0, Use(0, 5))
-    origins.use(0, Use(7, 70))
-    origins.use(9, Use(7, 70))
+    origins.use(0, 0, 5)
+    origins.use(0, 7, 70)
+    origins.use(9, 7, 70)
     origins.carry(0, 60)
     origins.carry(0, 80)
     origins.carry(9, 80)
-    assert (origins.uses[0].at_ms, origins.uses[0].frame) == (7, 80)
+    assert (origins.used_at_ms[0], origins.frames[0]) == (7, 80)
     for _ in range(2):
         origins.expire([0])
     assert (len(origins), origins.parts) == (1, [])
@@ -59,7 +59,7 @@ def test_the_name_of_an_expired_origin_is_known_while_the_log_has_it() -> None:
 def test_origins_survive_a_checkpoint() -> None:
     origins, loaded = Origins(), Origins()
     for number, group in enumerate(["pay", "ship", "count"]):
-        origins.apply(NamedOrigin(number, group, "", 0), Use(number, number))
+        origins.apply(NamedOrigin(number, group, "", 0), number, number)
     origins.expire([1])
     loaded.load(origins.named.values(), origins.saved())
     assert loaded.saved() == origins.saved()
