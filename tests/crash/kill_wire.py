@@ -77,7 +77,7 @@ def answer_to(decision: c.Decision) -> Answered:
         return _refused(decision.refused)
     if decision.reply is None:
         return Done()
-    assert not isinstance(decision.reply, c.BatchReply | c.Obeyed)
+    assert not isinstance(decision.reply, c.BatchReply | c.Obeyed | c.Cataloged)
     return decision.reply
 
 

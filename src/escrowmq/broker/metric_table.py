@@ -151,6 +151,10 @@ UNREACHABLE = _gauge(
 PARKED = _gauge("escrowmq_parked_transactions", "Transactions that wait for a person")
 PARKED_TOTAL = _counter("escrowmq_parked_total", "How often one was parked")
 RESUMED_TOTAL = _counter("escrowmq_resumed_total", "How often one was resumed")
+DROPPED_TOTAL = _counter(
+    "escrowmq_delayed_dropped_total",
+    "Messages whose topic was deleted before their time came: nobody will see them",
+)
 DECISIONS = _counter(
     "escrowmq_decisions_total",
     "Transactions decided, by the producer itself, its answer to a check, a verdict of the "

@@ -181,6 +181,7 @@ def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.UNREACHABLE, one(told.undecided_without_producer)
     yield table.PARKED, one(told.parked)
     yield table.PARKED_TOTAL, one(counts.parked)
+    yield table.DROPPED_TOTAL, one(broker.store.dropped)
     yield table.RESUMED_TOTAL, one(counts.resumed)
     yield table.DECISIONS, sorted(counts.decisions.items())
     yield table.CONTRADICTIONS, one(told.contradictions)

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from escrowmq.transaction.batches import AppBatches
     from escrowmq.transaction.records import NamedOrigin
 
+TOPICS_FOUND_MAX = 20
+"""Names that a status tells."""
+
 _FILES_MAX = 2**62
 """More than any limit: what no limit is told as."""
 
@@ -103,6 +106,8 @@ class OwnFacts:
             half_end=table.end,
             flush_ms_median=broker.writer.flush_times.quantile_ms(0.5),
             flush_ms_p99=broker.writer.flush_times.quantile_ms(0.99),
+            offsets_lost=broker.vitals.catalog.offsets_lost,
+            topics_found=",".join(broker.vitals.catalog.topics_found[:TOPICS_FOUND_MAX]),
             lineage=broker.store.core.lineage.encode(),
             open_files_max=min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _FILES_MAX),
         )

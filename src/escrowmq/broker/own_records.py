@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -143,7 +142,7 @@ class OwnRecords:
         # Queues and origins in turn, by their numbers: some may be deleted between two pages.
         names = self._names
         named: dict[int, NamedQueue | NamedOrigin] = {
-            2 * one.id: one for one in chain(names.queues.values(), names.deleted.values())
+            2 * one.id: one for one in names.queues.values()
         }
         named |= {2 * one.id + 1: one for one in names.origins}
         places = sorted(place for place in named if place >= start)

@@ -117,11 +117,12 @@ class Told:
     def queue(self, names: Names) -> tuple[Named, Sparse]:
         """Topic and queue id."""
         numbers, seen = _named(self.numbers["queue"])
-        named = [names.named(number) for number in seen]
-        queue_ids = np.array([-1, *(one.queue_id for one in named)])
+        # None of a queue that is gone: one of that name may be another.
+        named = [names.queues.get(number) for number in seen]
+        queue_ids = np.array([-1, *(-1 if one is None else one.queue_id for one in named)])
         return (
-            Named(numbers, [None, *(one.topic for one in named)]),
-            Sparse(queue_ids[numbers], numbers == 0),
+            Named(numbers, [None, *(None if one is None else one.topic for one in named)]),
+            Sparse(queue_ids[numbers], queue_ids[numbers] < 0),
         )
 
 

@@ -71,9 +71,9 @@ class Reach:
         if self._is_first and not is_remade:
             return None
         base = self._bases.get((topic, queue_id), 0)
-        committed = self._meta.offsets.get((group, topic, queue_id))
-        if is_remade and committed is None and not self._broadcasts(group):
-            # The group has not come anywhere in this incarnation, as far as anybody knows.
+        committed = self._meta.offsets.get((group, topic, queue_id), 0)
+        if is_remade and not self._broadcasts(group):
+            # An offset from before the start may be of the deleted one, however long this one is.
             base = 0
         if offset <= base:
             return None
@@ -81,14 +81,14 @@ class Reach:
         known = max(
             reached.get(queue_id, 0),
             connection.told.get((topic, queue_id, born_of(kept)), 0),
-            committed or 0,
+            committed,
         )
         if offset <= known or is_of_tools(group):
             return None
         is_full = not reached and len(self._reached) >= PAIRS_MAX
         if is_full:
             return None
-        return committed or 0 if is_remade else base
+        return committed if is_remade else base
 
     def forget(self, *, topic: str = "", group: str = "") -> None:
         """A topic or a group is gone."""

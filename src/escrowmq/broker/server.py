@@ -228,6 +228,10 @@ class Server:
         if self._broker is not None:
             self._broker.checking.close()
             self._broker.awaiting.close()
+        if self._broker is not None and self._broker.store.failure is None:
+            with self._offsets_may_wait():
+                # Before the last checkpoint, which says up to where meta.db stands.
+                await self._broker.meta_writing.write()
         if self._writer is not None:
             await self._writer.close()
         await self._hang_up()

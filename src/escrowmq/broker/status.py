@@ -11,11 +11,11 @@ import msgspec
 
 from escrowmq.broker.background import Background, Failed
 from escrowmq.broker.capacity import Capacity
+from escrowmq.broker.catalog_opening import CatalogFound
 from escrowmq.store.standing import standing
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
-    from escrowmq.broker.catalog_opening import CatalogFound
     from escrowmq.broker.limits import Limits
     from escrowmq.store.recovery import Found
 
@@ -86,6 +86,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: For what there is room on the disk, and how much of it.
     disk: str
     disk_free_bytes: int
+    #: What was made anew at the start: why consumer offsets are lost, where a damaged meta.db is
+    #: now, topics of which only queues were left.
+    catalog: CatalogFound
     #: How often each limit of connections was reached, since the start.
     limits_reached: dict[str, int]
     #: How many names of each kind there are, of how many there may be.
@@ -134,6 +137,7 @@ def status(broker: Broker) -> Status:
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
+        catalog=vitals.catalog,
         limits_reached=dict(vitals.limits.counts),
         names=names,
         names_near=", ".join(str(one) for one in names if one.is_near),

@@ -66,6 +66,7 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
         )
     yield _parked(told)
     yield _contradictions(told)
+    yield from _catalog(told)
     yield _disk(told)
     yield _flushes(told)
     if lag.messages > LAG_LARGE:
@@ -119,6 +120,15 @@ def _contradictions(told: StatusAnswer) -> Finding:
         f"{told.contradictions}: somebody said the opposite of what was decided",
         "the broker's log names them; escrowmq audit compares everything",
     )
+
+
+def _catalog(told: StatusAnswer) -> Iterator[Finding]:
+    if told.offsets_lost:
+        advice = "groups without an offset begin at the start of their queues; see recovery.md"
+        yield warning("consumer offsets", f"lost before this start: {told.offsets_lost}", advice)
+    if told.topics_found:
+        found = f"made of their queues alone: {told.topics_found}"
+        yield warning("topics", found, "compare their settings: escrowmq topic list")
 
 
 def _disk(told: StatusAnswer) -> Finding:

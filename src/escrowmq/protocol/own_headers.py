@@ -129,6 +129,10 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: The store's id and its epochs, each with its log offset, half offset and store time:
     #: `STORE/ID:LOG:HALF:TIME,…`.
     lineage: str = ""
+    #: Why consumer offsets were lost before this start; empty if they were not.  Topics of which
+    #: only queues were left, with commas between them.
+    offsets_lost: str = ""
+    topics_found: str = ""
     #: Kinds of names of which 80 % of the limit is in use, and how many; empty if there is none.
     names_near: str = ""
 

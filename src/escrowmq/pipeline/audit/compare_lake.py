@@ -95,8 +95,8 @@ class _Archived:
         # is there in the rows.
         self._messages_at, self._events_at = (_found(lake, one) for one in (MESSAGES, TRANSACTIONS))
         # The quarantine after the messages: it gets its part of a batch first.
-        self._messages = _named(spark, lake, MESSAGES).select(*_PLACE)
-        self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE)
+        self._messages = _named(spark, lake, MESSAGES).select(*_PLACE, LOG_OFFSET)
+        self._quarantine = _named(spark, lake, QUARANTINE).select(*_PLACE, LOG_OFFSET)
         events = _named(spark, lake, TRANSACTIONS).where(F.col(HEAD).isNotNull())
         self._events = events.select(
             BROKER, F.col(HEAD).alias(HALF_OFFSET), EVENT, LOG_OFFSET, AT_MS
@@ -114,20 +114,38 @@ class _Archived:
         columns = (TOPIC, QUEUE_ID, QUEUE_OFFSET, VISIBLE_AT_MS, HALF_OFFSET, TRANSACTION_ID)
         visible = views.visible("broker", *columns)
         if visible is None:
-            visible = self._messages.limit(0).withColumns(
-                {
-                    HALF_OFFSET: F.lit(None).cast("bigint"),
-                    TRANSACTION_ID: F.lit(None).cast("string"),
-                }
+            visible = (
+                self._messages.limit(0)
+                .drop(LOG_OFFSET)
+                .withColumns(
+                    {
+                        HALF_OFFSET: F.lit(None).cast("bigint"),
+                        TRANSACTION_ID: F.lit(None).cast("string"),
+                    }
+                )
             )
         in_messages = findings_in_messages(
-            visible, self._messages, self._quarantine, self._spans(pins, after)
+            visible,
+            self._of_today(self._messages, pins),
+            self._of_today(self._quarantine, pins),
+            self._spans(pins, after),
         )
         ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
         in_life_lines = findings_in_life_lines(
             decisions(ops), self._events, self._starts(pins, after)
         )
         return in_messages.unionByName(in_life_lines)
+
+    def _of_today(self, rows: DataFrame, pins: Sequence[Pin]) -> DataFrame:
+        """Without those of a topic that was deleted before the one of its name was made."""
+        born = {(pin.name, queue.topic, queue.born) for pin in pins for queue in pin.queues}
+        schema = f"{BROKER} string, {TOPIC} string, born bigint"
+        topics = F.broadcast(self._spark.createDataFrame(sorted(born), schema))
+        is_before = F.col(LOG_OFFSET) < F.col("born")
+        found = rows.join(topics, on=[BROKER, TOPIC], how="left").where(
+            ~F.coalesce(is_before, F.lit(False))  # noqa: FBT003 -- a column's value
+        )
+        return found.select(*_PLACE)
 
     def _spans(self, pins: Sequence[Pin], after: Sequence[Pin]) -> DataFrame:
         """The queues: what the broker has of them, and what the archive says it has."""

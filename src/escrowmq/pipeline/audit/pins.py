@@ -27,6 +27,8 @@ class QueueSpan:
     queue_id: int
     start: int
     end: int
+    #: Where its topic began in the log.
+    born: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,13 @@ def _queues(calls: OwnCalls) -> tuple[tuple[QueueSpan, ...], int]:
     for answer in calls.pages(OwnCode.LIST_QUEUES, header):
         log_end = max(log_end, answer.header.log_end)
         spans += [
-            QueueSpan(topic=row.topic, queue_id=row.queue_id, start=row.start, end=row.end)
+            QueueSpan(
+                topic=row.topic,
+                queue_id=row.queue_id,
+                start=row.start,
+                end=row.end,
+                born=row.born,
+            )
             for row in answer.rows
         ]
     return tuple(spans), log_end

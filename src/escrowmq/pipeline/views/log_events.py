@@ -76,17 +76,24 @@ class Names:
         if any(key not in self._known for key in wanted):
             rows = patiently(self._listed, self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
-        return [self._known.get(key) or _gone(*key) for key in wanted]
+            for key in wanted:
+                self._known.setdefault(key, _gone(*key))
+        return [self._known[key] for key in wanted]
 
     def _listed(self) -> list[NameRow]:
         return list(self._calls.rows(OwnCode.LIST_NAMES))
 
 
 def _gone(kind: str, number: int) -> NameRow:
-    """Stands for a name that the broker has forgotten with the log since it was read."""
-    if kind == "queue":
-        return NameRow(kind=kind, number=number, name="", queue_id=0, ledger=None)
-    return NameRow(kind=kind, number=number, name=EXPIRED, queue_id=None, ledger="")
+    """Stands for a name that the broker has forgotten: a deleted queue, or an expired origin."""
+    is_queue = kind == "queue"
+    return NameRow(
+        kind=kind,
+        number=number,
+        name="" if is_queue else EXPIRED,
+        queue_id=None,
+        ledger=None if is_queue else "",
+    )
 
 
 def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:
@@ -145,7 +152,7 @@ def _queues(names: Names, numbers: np.ndarray[Any, Any]) -> tuple[pa.Array, pa.A
     """Topics and queue ids."""
     seen, places = np.unique(numbers, return_inverse=True)
     rows = names.of("queue", seen)
-    topics = pa.array([row.name for row in rows], pa.string())
+    topics = pa.array([row.name or None for row in rows], pa.string())
     queue_ids = pa.array([row.queue_id for row in rows], pa.int32())
     return topics.take(pa.array(places)), queue_ids.take(pa.array(places))
 

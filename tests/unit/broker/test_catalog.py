@@ -1,0 +1,555 @@
+"""Over a real socket: deleted topics do not come back, and meta.db can be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from escrowmq.broker.server import Server
+from escrowmq.protocol.admin_headers import (
+    DeleteGroupHeader,
+    KeyValueHeader,
+    TopicHeader,
+)
+from escrowmq.protocol.codes import RequestCode, ResponseCode
+from escrowmq.protocol.consumer_headers import (
+    QueryOffsetHeader,
+    QueueHeader,
+    SendBackHeader,
+    UpdateOffsetHeader,
+)
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
+from escrowmq.protocol.own_headers import FindMessagesHeader
+from escrowmq.protocol.remoting import Frame
+from escrowmq.store.checkpoint import load, save
+from escrowmq.store.disk import OsDisk
+from escrowmq.store.inspect import check
+from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.states import State
+from tests.unit.broker.own_peer import ask
+from tests.unit.broker.test_delivering import (
+    COMMITS,
+    MAY_WAIT,
+    PULL,
+    SUBSCRIBES,
+    bodies,
+    pulling,
+    send,
+)
+from tests.unit.broker.wire import (
+    COMMIT,
+    END,
+    ROLLBACK,
+    SEND,
+    T0,
+    Peer,
+    ending,
+    eventually,
+    facts,
+    half,
+    make_topic,
+    sending,
+    serving,
+    visible,
+)
+
+V2 = Path(__file__).parents[2] / "golden" / "v2"
+DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+
+
+async def delete(peer: Peer, topic: str = "orders") -> Frame:
+    return await peer.ask(DELETE, TopicHeader(topic=topic))
+
+
+async def force(peer: Peer, topic: str = "orders") -> tuple[int, int]:
+    header = DeleteTopicHeader(topic=topic, by="admin", is_forced=True)
+    told = (await ask(peer, OwnCode.DELETE_TOPIC, header)).header
+    assert told.is_deleted
+    return told.undecided, told.waiting
+
+
+def texts(server: Server, topic: str = "orders", queue_id: int = 1) -> list[str]:
+    return [one.body.decode() for one in visible(server, topic, queue_id)]
+
+
+async def queried(peer: Peer, group: str = "shop", queue_id: int = 1) -> int | None:
+    """The offset that a client is told; None if it is told of none."""
+    header = QueryOffsetHeader(
+        consumer_group=group, topic="orders", queue_id=queue_id, zero_if_none=False
+    )
+    answer = await peer.ask(QUERY, header)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    assert answer.code == ResponseCode.SUCCESS
+    return int(facts(answer)["offset"])
+
+
+async def commit_offset(peer: Peer, offset: int, group: str = "shop", queue_id: int = 1) -> None:
+    """Be a group that has read so far."""
+    await peer.ask(PULL, pulling(0, consumer_group=group, queue_id=queue_id))
+    header = UpdateOffsetHeader(
+        consumer_group=group, topic="orders", queue_id=queue_id, commit_offset=offset
+    )
+    assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header)).code == 0
+
+
+def rebuild(data: Path) -> None:
+    """Have the next start make all projections anew from the log."""
+    disk = OsDisk(data / "store")
+    checkpoint = load(disk, "checkpoint")
+    assert checkpoint is not None
+    save(disk, checkpoint.with_files(rebuild="a test"))
+
+
+# A deleted topic.
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+async def test_a_topic_that_is_made_again_has_none_of_its_old_messages(
+    tmp_path: Path, *, is_rebuilt: bool
+) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "old 1", "old 2", KEYS="k")
+        delayed = sending(properties={"DELAY": "1"})
+        assert (await peer.ask(SEND, delayed, b"old delay")).code == 0
+        held = [await peer.ask(SEND, half(f"t{number}"), b"old half") for number in range(2)]
+        old_id = facts(held[0])["msgId"]
+        assert await force(peer) == (2, 1)
+        await send(peer, "new 1")
+        # Halves that are committed now, and the delay that is over.
+        for one in held:
+            await peer.ask(END, ending(one, COMMIT))
+        clock.advance(ms=60_000)
+        await eventually(lambda: server.broker.store.dropped == 1)
+        assert texts(server) == ["new 1"]
+        assert (await ask(peer, OwnCode.FIND_MESSAGES, _by_key())).rows == []
+        found = await ask(peer, OwnCode.FIND_MESSAGES, FindMessagesHeader(message_id=old_id))
+        assert [row.queue_offset for row in found.rows] == [None]
+        await send(peer, "new 2")
+    if is_rebuilt:
+        rebuild(tmp_path)
+    for number in (3, 4):
+        async with serving(tmp_path, clock) as server:
+            peer = await Peer.to(server.broker_address)
+            assert bool(server.broker.vitals.found.rebuilt_because) is (is_rebuilt and number == 3)
+            await send(peer, f"new {number}")
+            assert texts(server) == [f"new {one}" for one in range(1, number + 1)]
+            assert server.broker.store.table.get(0) is not None
+            # They can only be rolled back.
+            assert [server.broker.store.row(row).state for row in (1, 2)] == [State.PARKED] * 2
+    assert check(OsDisk(tmp_path / "store", read_only=True)).findings == []
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(END, ending(held[0], ROLLBACK))).code == 0
+        assert server.broker.store.row(1).state is State.ROLLED_BACK
+
+
+def _by_key() -> FindMessagesHeader:
+    return FindMessagesHeader(topic="orders", key="k")
+
+
+async def test_deleting_and_making_a_topic_a_thousand_times_leaves_no_trace(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        store = server.broker.store
+
+        async def rounds(count: int) -> tuple[int, ...]:
+            for _ in range(count):
+                await send(peer, "a")
+                assert (await delete(peer)).code == 0
+            for _ in range(3):
+                await server.broker.writer.alone(lambda alone: alone.checkpoint())
+            broker, core = server.broker, store.core
+            return (
+                len(store.queues),
+                len(core.names.queues),
+                len(core.names.deleted),
+                len(core.queue_ends),
+                len(core.catalog.topics),
+                len(core.catalog.removed),
+                len(store.garbage),
+                len(broker.counts.topics),
+                len(broker.counts._queues),
+                len(broker.meta.offsets),
+                len(list((tmp_path / "store/consumequeue").rglob("*"))),
+            )
+
+        first = await rounds(10)
+        size = (tmp_path / "store/checkpoint").stat().st_size
+        # With files, too: a checkpoint falls into some of them.
+        assert await rounds(990) == first
+        assert (tmp_path / "store/checkpoint").stat().st_size - size < 50
+        assert core_numbers(server) == 1_000
+    assert check(OsDisk(tmp_path / "store", read_only=True)).findings == []
+
+
+def core_numbers(server: Server) -> int:
+    return server.broker.store.core.names.queues_end
+
+
+async def test_files_of_a_deleted_queue_go_with_the_next_checkpoints(tmp_path: Path) -> None:
+    queues = tmp_path / "store/consumequeue"
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+    assert [path.name for path in queues.iterdir()] == ["orders"]
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        # It has the files open.
+        assert texts(server) == ["a"]
+        assert (await delete(peer)).code == 0
+        await send(peer, "new")
+        for _ in range(3):
+            await server.broker.writer.alone(lambda alone: alone.checkpoint())
+        assert server.broker.store.garbage == {}
+        (directory,) = (queues / "orders").iterdir()
+        assert directory.name == "1.2"
+        assert texts(server) == ["new"]
+
+
+async def test_a_stock_tool_is_refused_while_something_is_undecided(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        held = await peer.ask(SEND, half("t"), b"held")
+        answer = await delete(peer)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "topic_undecided" in answer.remark
+        assert "undecided=1" in answer.remark
+        assert server.broker.catalog.topic("orders") is not None
+        await peer.ask(END, ending(held, COMMIT))
+        assert (await delete(peer)).code == ResponseCode.SUCCESS
+        assert server.broker.catalog.topic("orders") is None
+        # Again is no error, as with RocketMQ.
+        assert (await delete(peer)).code == ResponseCode.SUCCESS
+
+
+async def test_retries_and_dead_letters_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+        await commit_offset(peer, 1)
+        at = visible(server)[0].log_offset
+        back = SendBackHeader(log_offset=at, consumer_group="shop", delay_level=3)
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        dead = SendBackHeader(log_offset=at, consumer_group="shop", delay_level=-1)
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, dead)).code == 0
+        for topic in ("%RETRY%shop", "%DLQ%shop"):
+            assert (await delete(peer, topic)).code == 0
+        clock.advance(ms=60_000)
+        await eventually(lambda: server.broker.store.dropped == 1)
+        # Of a message of the deleted retry topic nothing can be given back again.
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        clock.advance(ms=60_000)
+        await eventually(lambda: texts(server, "%RETRY%shop", 0) == ["a"])
+        assert texts(server, "%DLQ%shop", 0) == []
+
+
+async def test_a_message_that_waits_for_the_writer_finds_its_topic_deleted(tmp_path: Path) -> None:
+    """Decisions go before messages: the topic is deleted before the message is written."""
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await make_topic(server, "orders", 4)
+        await send(peer, "a")
+        sent = asyncio.ensure_future(peer.ask(SEND, sending(), b"b"))
+        deleted = asyncio.ensure_future(delete(other))
+        answers = await asyncio.gather(sent, deleted)
+        assert answers[0].code in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        # Either it was there before, or its sender made the topic anew: nothing lies outside one.
+        names = server.broker.store.core.names
+        assert names.queues_of.keys() <= server.broker.catalog.topics.keys()
+
+
+# Its consumers.
+
+
+async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        await send(peer, "a")
+        await peer.ask(PULL, pulling(0))
+        waiting = asyncio.ensure_future(peer.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
+        await eventually(lambda: server.broker.pulling.waiting == 1)
+        await delete(other)
+        assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
+        assert server.broker.pulling.waiting == 0
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("sent", [1, 9])
+async def test_consumers_of_a_deleted_topic_skip_nothing_of_the_new_one(
+    tmp_path: Path, sent: int, *, is_restarted: bool
+) -> None:
+    """They still run, with an offset of the deleted one; the new one may be longer, or shorter."""
+    news = [f"new {number}" for number in range(sent)]
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a", "b", "c")
+        await peer.ask(PULL, pulling(0))
+        end = await peer.ask(RequestCode.GET_MAX_OFFSET, QueueHeader(topic="orders", queue_id=1))
+        assert facts(end)["offset"] == "3"
+        await commit_offset(peer, 3)
+        await delete(peer)
+        assert await queried(peer) is None
+        await send(peer, *news)
+        if not is_restarted:
+            await _follows(peer, news)
+    if is_restarted:
+        async with serving(tmp_path) as server:
+            await _follows(await Peer.to(server.broker_address), news)
+
+
+async def _follows(peer: Peer, news: list[str]) -> None:
+    # What it says that it has done is of the deleted topic, too.
+    committing = pulling(3, sys_flag=SUBSCRIBES | COMMITS, commit_offset=3)
+    moved = await peer.ask(PULL, committing)
+    assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+    assert facts(moved)["nextBeginOffset"] == "0"
+    assert await queried(peer) == 0
+    answer = await peer.ask(PULL, pulling(0))
+    assert bodies(answer) == news
+    # From here on it is one of this topic's.
+    last = await peer.ask(PULL, pulling(len(news)))
+    assert last.code == ResponseCode.PULL_NOT_FOUND
+    await commit_offset(peer, len(news))
+    assert await queried(peer) == len(news)
+
+
+# meta.db.
+
+
+async def test_a_topic_keeps_its_queues_when_meta_db_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await make_topic(server, "orders", 32)
+        for queue_id in range(32):
+            header = sending(queue_id=queue_id)
+            assert (await peer.ask(SEND, header, b"%d" % queue_id)).code == 0
+        await peer.ask(RequestCode.PUT_KV_CONFIG, KeyValueHeader(namespace="n", key="k", value="v"))
+    (tmp_path / "meta.db").unlink()
+    with caplog.at_level(logging.ERROR):
+        async with serving(tmp_path) as server:
+            topic = server.broker.topics.named("orders")
+            assert (topic.read_queue_count, topic.write_queue_count) == (32, 32)
+            peer = await Peer.to(server.broker_address)
+            for queue_id in range(32):
+                answer = await peer.ask(PULL, pulling(0, queue_id=queue_id))
+                assert bodies(answer) == [str(queue_id)]
+            kept = await peer.ask(
+                RequestCode.GET_KV_CONFIG, KeyValueHeader(namespace="n", key="k", value="")
+            )
+            assert facts(kept)["value"] == "v"
+            assert server.broker.vitals.catalog.offsets_lost == "meta.db was missing"
+    assert "meta_rebuilt" in caplog.messages
+    async with serving(tmp_path) as server:
+        assert server.broker.vitals.catalog.offsets_lost == ""
+    with closing(sqlite3.connect(tmp_path / "meta.db")) as connection:
+        names = connection.execute("SELECT name FROM topics").fetchall()
+        assert names == [("orders",)]
+
+
+async def test_one_wrong_offset_does_not_refuse_the_start(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a", "b")
+        await commit_offset(peer, 1)
+        await commit_offset(peer, 1, group="other")
+        await commit_offset(peer, 0, queue_id=2)
+    with closing(sqlite3.connect(tmp_path / "meta.db")) as connection, connection:
+        connection.execute("UPDATE offsets SET queue_offset = 99 WHERE consumer_group = 'other'")
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert await queried(peer) == 1
+        # It is lost, so the group gets the queue's start: never the end.
+        assert await queried(peer, "other") == 0
+        assert server.broker.vitals.catalog.offsets_lost == "1 rows are damaged"
+    assert (tmp_path / "meta.db.damaged-1").exists()
+    async with serving(tmp_path) as server:
+        assert server.broker.vitals.catalog.offsets_lost == ""
+
+
+@pytest.mark.parametrize("loss", ["missing", "damaged", "old"])
+async def test_a_group_whose_offsets_were_lost_gets_the_start_and_a_new_one_does_not(
+    tmp_path: Path, loss: str
+) -> None:
+    path = tmp_path / "meta.db"
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+        await commit_offset(peer, 0, group="first")
+    shutil.copy(path, tmp_path / "old.db")
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await commit_offset(peer, 1)
+        await server.broker.meta_writing.write()
+    if loss == "missing":
+        path.unlink()
+    elif loss == "damaged":
+        path.write_bytes(b"\0" * 8_192)
+    else:
+        shutil.copy(tmp_path / "old.db", path)
+    for _ in range(3):
+        async with serving(tmp_path) as server:
+            peer = await Peer.to(server.broker_address)
+            assert await queried(peer) == 0
+            await send(peer, "more")
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await peer.ask(PULL, pulling(0, consumer_group="young"))
+        assert await queried(peer, "young") is None
+        # A group that is deleted is a new one when it comes again.
+        gone = DeleteGroupHeader(consumer_group="shop")
+        assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
+        await peer.ask(PULL, pulling(0))
+        assert await queried(peer) is None
+    if loss == "damaged":
+        assert (tmp_path / "meta.db.damaged-1").stat().st_size == 8_192
+
+
+async def test_a_deleted_topic_does_not_come_back_by_an_old_meta_db(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a", "b")
+        await commit_offset(peer, 2)
+        assert (await peer.ask(SEND, sending("gone"), b"x")).code == 0
+    shutil.copy(path, tmp_path / "old.db")
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        for topic in ("orders", "gone"):
+            assert (await delete(peer, topic)).code == 0
+        await send(peer, "new")
+    shutil.copy(tmp_path / "old.db", path)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        assert server.broker.catalog.topic("gone") is None
+        assert texts(server) == ["new"]
+        # Its offset would skip the message.
+        assert await queried(peer) == 0
+        assert server.broker.meta.offsets == {}
+
+
+async def test_a_topic_whose_record_is_lost_is_made_of_its_queues(tmp_path: Path) -> None:
+    """A repair may take out the frame that made it."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await make_topic(server, "orders", 8)
+        assert (await peer.ask(SEND, sending(queue_id=5), b"a")).code == 0
+    disk = OsDisk(tmp_path / "store")
+    checkpoint = load(disk, "checkpoint")
+    assert checkpoint is not None
+    catalog = checkpoint.catalog
+    topics = [kept for kept in catalog.topics if kept.topic.name != "orders"]
+    import msgspec
+
+    catalog = msgspec.structs.replace(catalog, topics=topics)
+    save(disk, msgspec.structs.replace(checkpoint, catalog=catalog))
+    async with serving(tmp_path) as server:
+        assert server.broker.vitals.catalog.topics_found == ["orders"]
+        assert server.broker.topics.named("orders").read_queue_count == 6
+        assert texts(server, queue_id=5) == ["a"]
+
+
+async def test_no_topic_or_group_is_written_on_the_loop(tmp_path: Path) -> None:
+    """SQLite's file is written by a thread of its own."""
+    async with serving(tmp_path) as server:
+        loop_thread = asyncio.get_running_loop()
+        writers: list[object] = []
+        write = server.broker.meta.write
+
+        def watched(changes: object) -> None:
+            try:
+                writers.append(asyncio.get_running_loop())
+            except RuntimeError:
+                writers.append(None)
+            write(changes)  # type: ignore[arg-type] # as it came
+
+        server.broker.meta.write = watched  # type: ignore[method-assign]
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+        await commit_offset(peer, 1)
+        assert writers == []
+        await server._flush_offsets()
+        assert writers
+        assert loop_thread not in writers
+
+
+# Stores of the version before.
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(V2, tmp_path / "v2"))
+
+
+async def test_a_data_directory_of_version_2_opens_with_its_topics_groups_and_settings(
+    old: Path,
+) -> None:
+    for _ in range(2):
+        async with serving(old) as server:
+            peer = await Peer.to(server.broker_address)
+            assert server.broker.topics.named("orders").read_queue_count == 32
+            for queue_id in range(32):
+                assert texts(server, queue_id=queue_id) == [f"order {queue_id}"]
+            assert await queried(peer) == 1
+            order = await peer.ask(
+                RequestCode.GET_KV_CONFIG,
+                KeyValueHeader(namespace="ORDER_TOPIC_CONFIG", key="orders", value=""),
+            )
+            assert facts(order)["value"] == "broker-a:32"
+            # What was deleted before the log knew of it does not come back either.
+            assert server.broker.catalog.topic("gone") is None
+            assert "gone" not in server.broker.store.core.names.queues_of
+            assert server.broker.store.row(0).state is State.PREPARED
+    async with serving(old) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(SEND, sending("gone"), b"new")).code == 0
+        assert texts(server, "gone") == ["new"]
+        assert (await delete(peer, "gone")).code == 0
+    assert check(OsDisk(old / "store", read_only=True)).findings == []
+
+
+async def test_one_without_its_meta_db_has_the_queues_that_its_log_names(old: Path) -> None:
+    (old / "meta.db").unlink()
+    async with serving(old) as server:
+        assert server.broker.vitals.catalog.offsets_lost == "meta.db was missing"
+        assert server.broker.topics.named("orders").read_queue_count == 32
+        assert texts(server, queue_id=31) == ["order 31"]
+        # Nobody knows that it was deleted.
+        assert server.broker.vitals.catalog.topics_found == ["gone", "orders"]
+
+
+async def test_a_migration_that_was_cut_short_is_done_again(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from escrowmq.broker import catalog_opening
+
+    done: list[object] = []
+    do = catalog_opening._do
+
+    def cut(store: object, command: object, now_ms: int) -> None:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(command)
+        do(store, command, now_ms)  # type: ignore[arg-type] # as it came
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_opening, "_do", cut)
+        with pytest.raises(KeyboardInterrupt):
+            async with serving(old):
+                pass
+    async with serving(old) as server:
+        assert server.broker.topics.named("orders").read_queue_count == 32
+        assert server.broker.catalog.group("shop") is not None
