@@ -214,13 +214,13 @@ def test_the_errors_page_lists_exactly_the_errors_that_are_raised() -> None:
     assert set(listed) == raised()
 
 
-DOCUMENTS = ("group", "setting", "topic", "user")
+DOCUMENTS = ("group", "setting", "topic")
 #: Codes that are made of parts, and what they can become.
 FAMILIES = {
     "f'already_{half.state.label}'": ["already_committed", "already_parked", "already_rolled_back"],
-    "f'{self._table}_limit'": [f"{kind}s_limit" for kind in DOCUMENTS],
-    "f'bad_{self._kind.__name__.lower()}'": [f"bad_{kind}" for kind in DOCUMENTS],
-    "f'{self._kind.__name__.lower()}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
+    "f'{table}_limit'": [f"{kind}s_limit" for kind in DOCUMENTS],
+    "f'bad_{what}'": [f"bad_{kind}" for kind in DOCUMENTS],
+    "f'{what}_too_large'": [f"{kind}_too_large" for kind in DOCUMENTS],
 }
 #: ``refuse`` passes its code on: its callers are looked at instead.  A broker's refusal keeps its.
 REFUSALS = {"refuse": "RequestRefused"}

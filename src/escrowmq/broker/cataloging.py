@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TOLD = frozenset((TopicPut, TopicRemoved, GroupPut, GroupRemoved, SettingPut, Released))
+
 
 class Cataloging:
     """Tells everybody who remembers something of a topic or a group."""
@@ -33,9 +35,8 @@ class Cataloging:
     def durable(self, decisions: list[Decision]) -> None:
         """These decisions are on the disk."""
         for decision in decisions:
-            # A frame without messages, and few of those.
-            if decision.records and not decision.messages:
-                for record in decision.records:
+            for record in decision.records:
+                if type(record) in _TOLD:
                     self._tell(record)
 
     def _tell(self, record: Record) -> None:

@@ -114,6 +114,7 @@ def _counts(report: Report) -> list[str]:
             ("Transactions", transactions),
             ("Messages", messages),
             ("Visible", f"{counts.visible} in {counts.queues} queues"),
+            ("Catalog", f"{counts.topics} topics, {counts.groups} consumer groups"),
         ]
     )
 

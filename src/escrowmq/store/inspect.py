@@ -21,6 +21,7 @@ from escrowmq.store.projection_check import ProjectionCheck, add_gaps
 from escrowmq.store.report import CheckpointFound, Kind, Report, SegmentFound, Span
 from escrowmq.store.sequence import Sequence
 from escrowmq.store.tally import Tally
+from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.records import Lost
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
     report.segments = list(segments.values())
     sequence = Sequence(log_start, checkpoint)
     messages = FrameCheck(checkpoint, report)
-    tally = Tally()
+    tally = Tally(SavedCatalog() if checkpoint is None else checkpoint.catalog)
     ahead = checkpoint
     last_at_ms = 0
     checkpointed = {one.log_end for one in report.checkpoints if one.is_whole}

@@ -116,7 +116,11 @@ class Counts(msgspec.Struct, kw_only=True):
     """What the intact frames of the log tell."""
 
     frames: int = 0
+    #: Queues that were ever given a number.
     queues: int = 0
+    #: Topics and consumer groups that are there at its end.
+    topics: int = 0
+    groups: int = 0
     #: Half messages, ordinary messages, and ordinary ones that wait or waited for their time.
     halves: int = 0
     stored: int = 0

@@ -65,6 +65,10 @@ UNFILED_OPS_MAX = 1024 * 1024
 """Decisions that wait for a checkpoint; written by the thousand, they take little of the log."""
 
 
+_SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
+"""Records that do more than change rows and queues."""
+
+
 class Store:
     """An open store.  ``open_store`` in recovery.py makes one."""
 
@@ -180,22 +184,28 @@ class Store:
     def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
         """Apply a frame's records: live, and again after a crash."""
         for record in records:
-            if type(record) is Lost:
-                self._lose(record, where)
-            self.core.apply(record, where)
-            kind = type(record)
-            if kind is NamedQueue:
-                self._name_queue(record)  # type: ignore[arg-type]
-                self._shown.later(record, where)
-            elif kind in CATALOG_RECORDS:
-                self._shown.later(record, where)
-            elif isinstance(record, Parked):
-                ranges = self.core.ranges_of(record.head)
-                self.parkings.add(where.frame, sum(count for _, count in ranges))
+            if type(record) in _SPECIAL:
+                self._apply_special(record, where)
             else:
-                if kind is Released:
-                    self.dropped += record.queue_offsets.count(NOWHERE)  # type: ignore[union-attr]
+                self.core.apply(record, where)
                 self.dispatcher.dispatch(record, where)
+
+    def _apply_special(self, record: Record, where: Where) -> None:
+        if isinstance(record, Lost):
+            self._lose(record, where)
+        self.core.apply(record, where)
+        if isinstance(record, NamedQueue):
+            self._name_queue(record)
+            self._shown.later(record, where)
+        elif isinstance(record, Parked):
+            ranges = self.core.ranges_of(record.head)
+            self.parkings.add(where.frame, sum(count for _, count in ranges))
+        elif isinstance(record, Released | Lost):
+            if isinstance(record, Released):
+                self.dropped += record.queue_offsets.count(NOWHERE)
+            self.dispatcher.dispatch(record, where)
+        else:
+            self._shown.later(record, where)
 
     def _lose(self, record: Lost, where: Where) -> None:
         self.lost.add(where.frame, where.frame + record.length)

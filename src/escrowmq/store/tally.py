@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.report import Counts
+from escrowmq.transaction.catalog import Catalog, SavedCatalog
 from escrowmq.transaction.records import (
+    CATALOG_RECORDS,
     NOWHERE,
     BatchDecided,
     Decided,
@@ -28,7 +30,7 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from escrowmq.transaction.records import Record, Span
+    from escrowmq.transaction.records import CatalogRecord, Record, Span
 
 _CHUNK_ROWS = 65_536
 _CLOSED, _PREPARED, _PARKED = 0, 1, 2
@@ -75,9 +77,12 @@ class Undecided:
 class Tally:
     """The counts so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: SavedCatalog = SavedCatalog()) -> None:  # noqa: B008 - frozen
         self._counts = Counts()
         self._undecided = Undecided()
+        #: A checkpoint's; applying its records again changes nothing.
+        self._catalog = Catalog()
+        self._catalog.load(known)
         self._readers: dict[type, Callable[..., None]] = {
             Stored: self._store,
             Scheduled: self._schedule,
@@ -89,11 +94,14 @@ class Tally:
             Parked: self._park,
             Resumed: self._resume,
             Moved: self._carry,
+            **dict.fromkeys(CATALOG_RECORDS, self._keep),
         }
 
     def counts(self) -> Counts:
         """What was counted."""
         _, self._counts.prepared, self._counts.parked = self._undecided.counts
+        self._counts.topics = len(self._catalog.topics)
+        self._counts.groups = len(self._catalog.groups)
         return self._counts
 
     def read(self, records: list[Record]) -> None:
@@ -103,6 +111,9 @@ class Tally:
             reader = self._readers.get(type(record))
             if reader is not None:
                 reader(record)
+
+    def _keep(self, record: CatalogRecord) -> None:
+        self._catalog.apply(record, 0)
 
     def _store(self, record: Stored) -> None:
         self._counts.stored += len(record.placed.queues)

@@ -9,7 +9,7 @@ from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch,
 from escrowmq.transaction.copying import stale_requests
 from escrowmq.transaction.giving import give_ranges, is_deleted, waiting_rows
 from escrowmq.transaction.records import BatchDecided, Record
-from escrowmq.transaction.settling import TOPIC_DELETED, settle
+from escrowmq.transaction.settling import settle
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def commit_attempts(
     ranges = [held for ranges in ranges_by_head.values() for held in ranges]
     if is_deleted(core, ranges):
         return refuse(
-            TOPIC_DELETED,
+            "topic_deleted",
             "a topic of the batch was deleted while it was written: write the batch again",
             app_id=command.app_id,
             query_id=command.query_id,

@@ -59,7 +59,7 @@ def park_deleted(core: Transactions, half: Half) -> Decision:
 def topic_deleted(core: Transactions, half: Half) -> Decision:
     """Answer that a transaction has messages for a topic that was deleted since."""
     return refuse(
-        TOPIC_DELETED,
+        "topic_deleted",
         "a topic of the transaction was deleted while it was undecided: roll it back",
         half_offset=half.half_offset,
         topic=core.names.named(half.queue).topic,

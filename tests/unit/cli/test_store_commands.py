@@ -298,7 +298,7 @@ def test_a_store_of_another_version_cannot_be_looked_at(
     good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = good / "store" / "format"
-    path.write_text(path.read_text().replace('"version":2', '"version":3'))
+    path.write_text(path.read_text().replace('"version":3', '"version":9'))
     for command in ("check", "repair"):
         assert exit_code("store", command, good) == 5
         assert "store_version_unknown" in capsys.readouterr().err

@@ -126,7 +126,9 @@ def test_every_restart_gives_the_same(again: object) -> None:
     driver.release()
     assert driver.store.dropped == 1
     assert driver.bodies() == NEW
-    assert not check(driver.disk).findings
+    report = check(driver.disk)
+    assert not report.findings
+    assert (report.counts.topics, report.counts.groups) == (2, 1)
 
 
 def test_messages_of_a_deleted_topic_are_found_no_more() -> None:
