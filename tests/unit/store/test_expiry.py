@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.model.catalog import Group, Topic
 from escrowmq.model.limits_config import DAY_MS
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store.inspect import inspect
-from escrowmq.transaction.commands import Prepare
+from escrowmq.transaction.commands import MarkCatalog, Prepare, PutGroup, PutTopic
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
     ExpireOrigins,
     ExpireQueries,
+    NoteUses,
 )
 from escrowmq.transaction.origins import EXPIRED
 from escrowmq.transaction.records import NamedOrigin, OriginsExpired
@@ -190,3 +193,32 @@ def test_a_thousand_short_lives_leave_memory_and_checkpoint_as_they_were() -> No
         sizes.append(file.size())
         file.close()
     assert max(sizes[35:]) < 1.5 * sizes[30]
+
+
+@pytest.mark.parametrize("how", ["closed", "crashed", "rebuilt"])
+def test_uses_and_expired_groups_are_known_after_a_restart(how: str) -> None:
+    driver = Driver()
+    driver.do(MarkCatalog(mark="kept"))
+    for name in ("dead", "alive"):
+        driver.do(PutGroup(group=Group(name=name), is_only_made=True))
+    driver.do(PutTopic(topic=Topic(name="orders"), is_only_made=True))
+    driver.clock.advance(ms=DAY_MS)
+    driver.do(NoteUses(groups=("alive",), topics=("orders",)))
+    driver.clock.advance(ms=EXPIRE_MS + 1)
+    driver.do(ExpireGroups(names=("dead", "alive")))
+    before = driver.store.core.uses.saved()
+    assert list(before.groups) == ["alive"]
+    if how == "closed":
+        driver = driver.closed_and_opened()
+    elif how == "crashed":
+        driver = driver.crashed()
+    else:
+        driver.store.close()
+        for path in (checkpoints.PATH, checkpoints.PREVIOUS):
+            driver.disk.remove(path)
+        driver = driver.opened_again()
+    assert driver.store.core.uses.saved() == before
+    for catalog in (driver.store.core.catalog, driver.store.catalog):
+        assert catalog.has_lost_offsets("dead")
+        assert not catalog.has_lost_offsets("alive")
+        assert catalog.topics["orders"].is_made_by_use
