@@ -48,14 +48,17 @@ class Expiring:
         self._topics: set[str] = set()
         #: By queue number, where it ended at the last look: a message in it is a use of its topic.
         self._ends: dict[int, int] = dict(broker.store.core.queue_ends)
-        #: Names that went since the start, by kind.
-        #: All from the start, so that the first one is seen as a change.
+        #: Names that went since the start, by kind; 0 for each, so that the first is a change.
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
 
     def note(self, group: str, topic: str) -> None:
         """A consumer group reads a topic, or tells how far it is."""
         self._groups.add(group)
         self._topics.add(topic)
+
+    def note_topics(self, topics: Iterable[str]) -> None:
+        """Clients ask for these topics, which are there."""
+        self._topics.update(topics)
 
     async def run(self) -> None:
         """Let go of all that is unused now."""
@@ -142,25 +145,31 @@ class Expiring:
         if not broker.groups.are_made_by_use:
             # One that went could not come back by itself.
             return
+        known = broker.store.core.catalog.groups
         for name in await self._unused(broker.store.core.uses.groups):
             # One at a time: a group may have offsets in thousands of queues.
-            if broker.clients.consumers(name) is None and not self._has_backlog(name):
+            if name not in known or not known[name].is_made_by_use or await self._has_backlog(name):
+                continue
+            if broker.clients.consumers(name) is None:
                 decision = await self._submit(ExpireGroups(names=(name,)))
                 self._count("groups", len(decision.records))
 
-    def _has_backlog(self, group: str) -> bool:
+    async def _has_backlog(self, group: str) -> bool:
         """Whether the next message of any of its queues is still there."""
         meta, queues = self._broker.meta, self._broker.queues
-        for key in meta.index.of_group(group):
-            queue = queues.get(*key[1:])
-            if queue is not None and queue.start <= meta.offsets[key] < queue.end:
-                return True
+        for keys in sliced(list(meta.index.of_group(group)), EXPIRED_MAX):
+            for key in keys:
+                offset, queue = meta.offsets.get(key, -1), queues.get(*key[1:])
+                if queue is not None and queue.start <= offset < queue.end:
+                    return True
+            await asyncio.sleep(0)
         return False
 
     async def _expire_topics(self) -> None:
         broker = self._broker
         core = broker.store.core
         for name in await self._unused(core.uses.topics):
+            await asyncio.sleep(0)
             kept = core.catalog.topics.get(name)
             if kept is None or not (may_expire(kept) and broker.topics.may_be_made_again(name)):
                 continue

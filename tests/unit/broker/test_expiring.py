@@ -8,12 +8,13 @@ import pytest
 
 from escrowmq.broker.server import Server
 from escrowmq.model.limits_config import DAY_MS
+from escrowmq.protocol.admin_headers import RouteHeader
 from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.cluster_bodies import GroupConfig
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import QueryOffsetHeader, UpdateOffsetHeader
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import ListTransactionsHeader
+from escrowmq.protocol.own_headers import ListQueuesHeader, ListTransactionsHeader
 from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.own_peer import all_rows, ask
@@ -251,6 +252,25 @@ async def test_an_empty_topic_that_a_message_made_expires(tmp_path: Path) -> Non
         assert (queue.start, queue.end) == (0, 1)
         again = server.broker.store.core.names.queues_of["by-message"]
         assert not set(again.values()) & set(numbers.values())
+
+
+async def test_a_topic_that_clients_ask_for_is_used(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock, store=RETENTION) as server:
+        peer = await Peer.to(server.broker_address)
+        for topic in ("routed", "streamed", "pulled", "unused"):
+            await fill(peer, topic, 0, count=1)
+        await fill(peer, "filler", 0)
+        for _ in range(33):
+            await later(server, DAY_MS)
+            await peer.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader(topic="routed"))
+            await ask(peer, OwnCode.LIST_QUEUES, ListQueuesHeader(topic="streamed,nothing"))
+            await peer.ask(PULL, pulling(topic="pulled", queue_id=0))
+            await fill(peer, "filler", 0)
+            await server._retain()
+            await server.broker.expiring.run()
+        names = {name for name in server.broker.catalog.topics if not name.startswith("%")}
+        assert names == {"routed", "streamed", "pulled", "filler"}
 
 
 @pytest.mark.parametrize("held", ["undecided", "delayed"])
