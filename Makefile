@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-xa run test interop cluster package check format bench crash borders fuzz docs site lock clean
+.PHONY: help demo demo-xa run test interop cluster package check format bench crash year borders fuzz docs site lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
 
 crash: $(VENV)/dev.stamp ## Hunt for crash bugs with fresh seeds, for long
 	$(BIN)/python -m tests.crash.long $(ARGS)
+
+year: $(VENV)/dev.stamp ## A year of one broker under a model: retention, crashes, wrong clocks, full disks, restores; 30 minutes at most
+	$(BIN)/python -m tests.crash.year $(ARGS)
 
 borders: $(VENV)/spark.stamp ## Hunt at the borders with fresh seeds: every driver, savepoints, cancels, chains, restores; ten minutes
 	$(BIN)/python -m tests.ledger.borders $(ARGS)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import append, durable, restart, space
+from bench.figures import append, delays, durable, restart, retention, space, stop
 
 FIGURES = {
     "append": append.run,
+    "delays": delays.run,
     "bytes": space.disk_bytes,
     "durable": durable.run,
     "undecided": space.undecided,
     "restart": restart.run,
+    "stop": stop.run,
+    "retention": retention.run,
 }
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _OF_ALL_GROUPS = ("fingerprint", "is_without_subscriptions")
 
 def clock_of(server: Server) -> ManualClock:
     """The clock that a test moves."""
-    clock = server.broker.clock
+    clock = server._clock
     assert isinstance(clock, ManualClock)
     return clock
 

@@ -14,7 +14,8 @@ from escrowmq.model.message import Message
 from escrowmq.store import format as formats
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.recovery import Found, open_store
-from escrowmq.store.retention import retain
+from escrowmq.store.retention import do_step, next_step, retirements
+from escrowmq.store.retirement import Checkpointing, Removed
 from escrowmq.store.store import Store
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.disk_image import DiskImage
@@ -145,17 +146,28 @@ class Driver:
         # A carried half message is a record: store times do not go back behind it.
         until_ms = now_ms - self.config.retention_ms
         self.world.deleted_until_ms = max(self.world.deleted_until_ms, until_ms)
-        number = len(self.starts)
-        self.disk.mark(Retaining(number))
-        removed = retain(self.store, now_ms)
+        removed = self._retire(now_ms)
         if removed.carried:
             self.world.at_ms = max(self.world.at_ms, now_ms)
         # The clock may have gone back since retention took what it was allowed to.
         self._refuse_greed(self.world.deleted_until_ms + self.config.copy_after_ms)
-        self.starts.append(starts_of(self.store))
-        self.disk.mark(Retained(number))
-        if removed.segments:
-            self.disk.mark(Flushed(len(self.history)))
+
+    def _retire(self, now_ms: int) -> Removed:
+        """As ``retain`` does it; says which starts of queues are right from when on."""
+        removed = Removed(log_start=self.store.log.start)
+        steps = retirements(self.store, now_ms, removed)
+        decisions: list[c.Decision] | None = None
+        is_recording = False
+        while (step := next_step(steps, decisions)) is not None:
+            was_recording, is_recording = is_recording, isinstance(step, Checkpointing)
+            if is_recording and not was_recording:
+                self.disk.mark(Retaining(len(self.starts)))
+                self.starts.append(starts_of(self.store))
+            if was_recording and not is_recording:
+                self.disk.mark(Retained(len(self.starts) - 1))
+                self.disk.mark(Flushed(len(self.history)))
+            decisions = do_step(self.store, step, now_ms)
+        return removed
 
     def _refuse_greed(self, until_ms: int) -> None:
         """Everything that became visible later than this must be kept."""

@@ -6,12 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.writer import Writer
+from escrowmq.store import retirement
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.giving import give_ranges
 from escrowmq.transaction.records import Decided
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.needed import Needed
+    from escrowmq.store.state_table import StateTable
     from escrowmq.store.store import Store
 
 PLANTS = ("", "reply_before_write", "decide_twice", "forget_the_needed")
@@ -44,8 +49,9 @@ def decide_again(record: Decided, store: Store) -> None:
 def forget_the_needed(store: Store) -> None:
     """Let retention delete segments although half messages in them are needed."""
 
-    def nothing(log_offset: int, limit: int) -> list[int]:
-        del log_offset, limit
-        return []
+    def nothing(table: StateTable, log_offset: int) -> Iterator[Needed]:
+        del table, log_offset
+        return iter(())
 
-    store.table.needed_below = nothing  # type: ignore[method-assign]
+    del store
+    setattr(retirement, "needed_below", nothing)  # noqa: B010 - it is not exported

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from escrowmq.model.errors import EscrowError
-from escrowmq.store import frames, recovery, replay
+from escrowmq.store import frames, recovery, replay, retirement
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.consume_queue import ConsumeQueue
 from escrowmq.store.disk import Bytes
@@ -177,7 +177,7 @@ def test_a_skipped_replay_of_the_state_table_is_caught() -> None:
 
 
 def test_a_segment_deleted_around_a_needed_half_is_caught(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(StateTable, "needed_below", lambda *_: [])
+    monkeypatch.setattr(retirement, "needed_below", lambda *_: iter(()))
     assert complaint(Driver(FaultyDisk(BORN))) != ""
 
 

@@ -17,13 +17,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.writer import Writer
 from escrowmq.model.clock import SystemClock
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.reader import Reader
 from escrowmq.store.recovery import open_store
-from escrowmq.store.retention import retain
 from escrowmq.store.store import Store
 from escrowmq.transaction import commands as c
 from escrowmq.transaction.policy import CheckPolicy
@@ -44,7 +44,7 @@ POLICY = CheckPolicy(check_after_ms=3_600_000, checks_max=255, resend_window_ms=
 HOST = b"\x0a\x00\x00\x01\x00\x00\x2a\x9f"
 
 RELEASED_EVERY = 20
-RETAINED_EVERY = 150
+RETAINED_EVERY = 50
 _DUE_MAX = 100
 _PULLED_MAX = 200
 _PULLED_BYTES_MAX = 100_000
@@ -57,6 +57,7 @@ class Victim:
         self._writer = writer
         self._reader = Reader(store)
         self._clock = SystemClock()
+        self._retaining = Retaining(store, writer, self._clock.now_ms)
         self._answered = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,15 +97,16 @@ class Victim:
         if self._answered % RELEASED_EVERY == 0:
             self._start(self._release())
         if self._answered % RETAINED_EVERY == 0:
-            self._start(self._retain())
+            self._start(self.retain())
 
     async def _release(self) -> None:
         now_ms = self._clock.now_ms()
         rows = await self._writer.alone(lambda store: store.table.due(now_ms, _DUE_MAX))
         await self._writer.submit(c.Release(half_offsets=tuple(rows)))
 
-    async def _retain(self) -> None:
-        await self._writer.alone(lambda store: retain(store, self._clock.now_ms()))
+    async def retain(self) -> None:
+        """Delete what is old."""
+        await self._retaining.run()
 
 
 async def run(store: Store, descriptors: list[int], plant: str) -> None:
@@ -114,6 +116,8 @@ async def run(store: Store, descriptors: list[int], plant: str) -> None:
     if plant == "forget_the_needed":
         forget_the_needed(store)
     victim = Victim(store, writer)
+    # Lives are short: what the last one left old goes first.
+    await victim.retain()
     served = [asyncio.create_task(victim.serve(descriptor)) for descriptor in descriptors]
     everything: list[asyncio.Future[Any]] = [*served, writer.failed]
     await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)

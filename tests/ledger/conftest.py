@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.ledger.deferred import deferring_items
 from tests.ledger.shops import Shop, sqlite_shop
 
 #: Waits for a word from us, or for the end of the pipe, which is ours.
@@ -134,3 +135,17 @@ def slow_url(postgres_shop: Shop) -> Iterator[str]:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
     )
     postgres_shop.run("DROP SCHEMA slow CASCADE")
+
+
+@pytest.fixture
+def deferring(shop: Shop) -> Iterator[Shop]:
+    """A shop with items that must belong to an order, which is looked at by COMMIT."""
+    with deferring_items(shop):
+        yield shop
+
+
+@pytest.fixture
+def async_deferring(async_shop: Shop) -> Iterator[Shop]:
+    """The same for each driver that is awaited."""
+    with deferring_items(async_shop):
+        yield async_shop

@@ -20,21 +20,27 @@ from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Verdict, VerdictKind
 from escrowmq.transaction.states import State
 from tests.ledger.shops import GROUP, Order, Shop
-from tests.unit.broker.wire import eventually, serving, visible
+from tests.unit.broker.wire import clock_of, eventually, serving, visible
 
 T = TypeVar("T")
 
 PAID = "order-paid"
+DAY_MS = 86_400_000
 
 
 @asynccontextmanager
 async def market(
-    shop: Shop, path: Path, *, is_on_time: bool = False, **sections: Any
+    shop: Shop,
+    path: Path,
+    *,
+    is_on_time: bool = False,
+    now_ms: int | None = None,
+    **sections: Any,
 ) -> AsyncIterator[Market]:
-    """Unless it is on time, the broker's clock is years behind: all deadlines are past."""
-    clock = ManualClock(int(time.time() * 1_000)) if is_on_time else None
+    """Unless it is on time, so much time has passed at each check that all deadlines are past."""
+    clock = ManualClock(now_ms or int(time.time() * 1_000)) if is_on_time else None
     async with serving(path / "broker", clock, **sections) as server:
-        made = Market(shop, server)
+        made = Market(shop, server, is_on_time=is_on_time)
         try:
             yield made
         finally:
@@ -44,8 +50,9 @@ async def market(
 class Market:
     """The broker is in this loop: plain producers are used in threads."""
 
-    def __init__(self, shop: Shop, server: Server) -> None:
+    def __init__(self, shop: Shop, server: Server, *, is_on_time: bool = False) -> None:
         self.shop = shop
+        self._is_on_time = is_on_time
         self.server = server
         self.engine = shop.engine()
         self._opened: list[Producer | AsyncProducer] = []
@@ -124,6 +131,10 @@ class Market:
         for half_offset in self.undecided():
             half = self.server.broker.store.core.half(half_offset)
             assert half is not None
+            age_ms = self.server.broker.clock.now_ms() - half.stored_at_ms
+            if not self._is_on_time and age_ms < DAY_MS:
+                # Sessions do not notice it.
+                clock_of(self.server).suspend(seconds=DAY_MS // 1_000)
             verdict = Verdict(
                 half_offset=half_offset,
                 kind=VerdictKind.ASK,

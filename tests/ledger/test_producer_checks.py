@@ -79,8 +79,11 @@ async def test_checks_that_come_together_are_answered_as_a_set(
         assert there.paid() == set()
 
 
-async def test_what_is_not_overdue_is_not_fenced(shop: Shop, tmp_path: Path) -> None:
-    async with market(shop, tmp_path, is_on_time=True) as there:
+@pytest.mark.parametrize("now_ms", [None, 1_700_000_000_000], ids=["same clock", "years behind"])
+async def test_what_is_not_overdue_by_store_time_is_not_fenced(
+    shop: Shop, tmp_path: Path, now_ms: int | None
+) -> None:
+    async with market(shop, tmp_path, is_on_time=True, now_ms=now_ms) as there:
         key = await hold(there, shop, 1)
         await there.async_producer().start()
         await eventually(lambda: there.server.broker.clients.producers(GROUP))

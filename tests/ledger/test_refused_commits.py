@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]  # it brings no types
 import psycopg
 import pytest
 import sqlalchemy
@@ -16,12 +15,17 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from escrowmq.client.consume_transaction import ConsumeTransaction
 from escrowmq.client.transaction_order import TransactionState
 from escrowmq.model.errors import OutcomeUnknown, RequestRefused
 from escrowmq.transaction.states import State
 from tests.ledger.async_hands import ASYNC_HANDS, Opened, begun, place, run
-from tests.ledger.deliveries import consumed, delivery
+from tests.ledger.deferred import (
+    FOREIGN,
+    INTEGRITY,
+    always_look_at_foreign_keys,
+    deferring_items,
+    look_at_foreign_keys,
+)
 from tests.ledger.market import PAID, in_thread, market
 from tests.ledger.shops import (
     HANDS,
@@ -35,40 +39,6 @@ from tests.ledger.shops import (
 
 every_hand = pytest.mark.parametrize("opened", HANDS.values(), ids=HANDS)
 every_async_hand = pytest.mark.parametrize("opened", ASYNC_HANDS.values(), ids=ASYNC_HANDS)
-
-#: What the drivers and SQLAlchemy raise for a constraint.
-INTEGRITY = (
-    sqlite3.IntegrityError,
-    psycopg.IntegrityError,
-    asyncpg.IntegrityConstraintViolationError,
-    sqlalchemy.exc.IntegrityError,
-)
-
-FOREIGN = "INSERT INTO items VALUES (1, 99)"
-
-
-@pytest.fixture
-def deferring(shop: Shop) -> Iterator[Shop]:
-    """A shop with items that must belong to an order, which is looked at by COMMIT."""
-    with items(shop):
-        yield shop
-
-
-@pytest.fixture
-def async_deferring(async_shop: Shop) -> Iterator[Shop]:
-    """The same for each driver that is awaited."""
-    with items(async_shop):
-        yield async_shop
-
-
-@contextmanager
-def items(shop: Shop) -> Iterator[None]:
-    shop.run(
-        "CREATE TABLE IF NOT EXISTS items (number integer PRIMARY KEY, of integer"
-        " REFERENCES orders (number) DEFERRABLE INITIALLY DEFERRED)"
-    )
-    yield
-    shop.run("DROP TABLE items")
 
 
 @contextmanager
@@ -87,18 +57,6 @@ def refusing(shop: Shop, state: str) -> Iterator[None]:
     finally:
         shop.run("DROP TRIGGER refusing ON orders")
         shop.run("DROP FUNCTION refuse()")
-
-
-def look_at_foreign_keys(shop: Shop, execute: Callable[[str], Any]) -> None:
-    if shop.kind == "sqlite":
-        execute("PRAGMA foreign_keys = on")
-
-
-def always_look_at_foreign_keys(shop: Shop, engine: sqlalchemy.Engine) -> None:
-    if shop.kind == "sqlite":
-        event.listen(
-            engine, "connect", lambda made, _: made.cursor().execute("PRAGMA foreign_keys = on")
-        )
 
 
 @every_hand
@@ -200,34 +158,6 @@ async def test_a_refused_commit_of_an_awaited_callers_rolls_the_messages_back(
         await there.agrees(set())
 
 
-@every_hand
-def test_a_refused_commit_leaves_the_message_unconsumed(deferring: Shop, opened: Any) -> None:
-    with opened(deferring) as hand:
-        look_at_foreign_keys(deferring, hand.execute)
-        with pytest.raises(INTEGRITY), ConsumeTransaction("group", hand.db, delivery()):
-            hand.execute(FOREIGN)
-        assert consumed(deferring) == set()
-        with ConsumeTransaction("group", hand.db, delivery()):
-            hand.place(1)
-    assert (consumed(deferring), deferring.orders()) == ({"m-1"}, {1})
-
-
-@every_async_hand
-async def test_a_refused_commit_that_is_awaited_leaves_the_message_unconsumed(
-    async_deferring: Shop, opened: Opened
-) -> None:
-    async with opened(async_deferring) as db:
-        if async_deferring.kind == "sqlite":
-            await run(db, "PRAGMA foreign_keys = on")
-        with pytest.raises(INTEGRITY):
-            async with ConsumeTransaction("group", db, delivery()):
-                await run(db, FOREIGN)
-        assert consumed(async_deferring) == set()
-        async with ConsumeTransaction("group", db, delivery()):
-            await place(db, 1)
-    assert (consumed(async_deferring), async_deferring.orders()) == ({"m-1"}, {1})
-
-
 CERTAIN = ["23505", "23514", "40001", "40P01"]
 UNCERTAIN = ["40003", "40002", "08006", "57014", "57P01", "P0001", "25P02"]
 
@@ -304,7 +234,7 @@ class Counting(psycopg.Connection[Any]):
 
 
 def test_a_commit_of_the_users_own_class_is_called_and_its_answer_told(postgres_shop: Shop) -> None:
-    with items(postgres_shop), closing(Counting.connect(postgres_shop.url)) as db:
+    with deferring_items(postgres_shop), closing(Counting.connect(postgres_shop.url)) as db:
         for sql, error in ((FOREIGN, psycopg.IntegrityError), ("SELECT 1 / 0", RequestRefused)):
             transaction = begin(postgres_shop, db, new_id())
             transaction.insert_row(NOW_MS)
@@ -328,7 +258,7 @@ class Stuck(sqlite3.Connection):
 
 def test_a_constraint_in_sqlite_is_uncertain_until_it_is_rolled_back(file_shop: Shop) -> None:
     key = new_id()
-    with items(file_shop), closing(file_shop.connect(factory=Stuck)) as db:
+    with deferring_items(file_shop), closing(file_shop.connect(factory=Stuck)) as db:
         db.execute("PRAGMA foreign_keys = on")
         transaction = begin(file_shop, db, key)
         db.execute(FOREIGN)

@@ -53,7 +53,12 @@ class StoppedStore:
 
     def change_queue(self, topic: str, queue_id: int, change: Callable[[Rows], None]) -> None:
         """Change entries of a queue, in their file."""
-        path = self.root / "consumequeue" / topic / str(queue_id) / f"{0:020d}"
+        saved = checkpoint.load(self.disk, checkpoint.PATH)
+        assert saved is not None
+        number = next(
+            one.id for one in saved.queues if (one.topic, one.queue_id) == (topic, queue_id)
+        )
+        path = self.root / "consumequeue" / f"{number:08d}.{0:020d}"
         rows = np.frombuffer(path.read_bytes(), QUEUE_ENTRY).copy()
         change(rows)
         path.write_bytes(sealed(rows))

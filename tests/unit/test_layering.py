@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,18 @@ def test_pure_packages_do_not_touch_the_outside_world(package: str) -> None:
         if target.partition(".")[0] in OUTSIDE_WORLD
     ]
     assert found == []
+
+
+def test_the_broker_reads_the_machines_clock_in_one_place() -> None:
+    """All else goes by store time, or by the monotonic clock."""
+    wall = re.compile(r"time\.time\(|time_ns\(|\b_clock\.now_ms\(|SystemClock")
+    readers = {
+        path.name
+        for path in (PACKAGE / "broker").glob("*.py")
+        if wall.search(path.read_text(encoding="utf-8"))
+    }
+    # The clock of these two tells store time.
+    assert readers == {"broker_clock.py", "releasing.py", "writer.py"}
 
 
 @pytest.mark.parametrize(

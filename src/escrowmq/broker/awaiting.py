@@ -68,7 +68,7 @@ class Awaiting:
 
     def await_due(self, call: Call[AwaitDueHeader]) -> None:
         """Answer when there is news, or when the time is up."""
-        self._broker.vitals.awaited_at_ms = self._broker.clock.now_ms()
+        self._broker.vitals.awaited_at_ms = self._broker.clock.monotonic_ms()
         wait_ms = min(call.header.wait_ms, WAIT_MS_MAX)
         if len(self._waiting) >= WAITING_MAX:
             wait_ms = 0
@@ -128,8 +128,8 @@ class Awaiting:
         if self._broker.store.failure is not None:
             self._end_all(self._broker.store.finished())
             return
-        store, began = self._broker.store, self._loop.time()
-        checks = self._dues.look(max(self._broker.clock.now_ms(), store.last_at_ms))
+        began = self._loop.time()
+        checks = self._dues.look(self._broker.clock.now_ms())
         now = self._loop.time()
         self._rests_until = now + REST * (now - began)
         for one in list(self._waiting):

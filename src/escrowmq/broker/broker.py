@@ -36,7 +36,9 @@ from escrowmq.broker.querying import Querying
 from escrowmq.broker.queues import Queues
 from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
+from escrowmq.broker.releasing import Releasing
 from escrowmq.broker.requests import Handler, Handlers, Request
+from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
 from escrowmq.broker.sending import Sending
@@ -46,15 +48,16 @@ from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
 from escrowmq.store.reader import Reader
+from escrowmq.store.retention import removable_below
 from escrowmq.transaction.commands import Decision
 
 if TYPE_CHECKING:
+    from escrowmq.broker.broker_clock import BrokerClock
     from escrowmq.broker.config import BrokerConfig, TopicsConfig
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.inbox import Waiting
     from escrowmq.broker.status import Vitals
     from escrowmq.broker.writer import Writer
-    from escrowmq.model.clock import Clock
     from escrowmq.protocol.remoting import Frame
     from escrowmq.store.meta import Meta
     from escrowmq.store.store import Store
@@ -83,7 +86,7 @@ class Broker:
         store: Store,
         writer: Writer,
         meta: Meta,
-        clock: Clock,
+        clock: BrokerClock,
         config: BrokerConfig,
         topics: TopicsConfig,
         address: str,
@@ -100,6 +103,7 @@ class Broker:
         self.config = config
         self.vitals = vitals
         self.counts = Counts(store)
+        self.retaining = self._retaining()
         self.reader = Reader(store)
         self.queues = Queues(store, self.reader, store_host)
         self.reach = Reach(store, meta, self._broadcasts)
@@ -121,6 +125,7 @@ class Broker:
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
+        self.releasing = Releasing(store, writer, clock)
         for part in self._parts():
             self._handlers.update(part.handlers())
         self.counts.rpcs.codes = self._handlers
@@ -152,6 +157,18 @@ class Broker:
             OwnReading(self),
             OwnAdmin(self),
         )
+
+    def _retaining(self) -> Retaining:
+        store = self.store
+
+        def now_ms() -> int:
+            return self.clock.deletion_now_ms(store.config.retention_ms)
+
+        def may_delete() -> bool:
+            # A run takes long: if the clock is found to be wrong meanwhile, no more is deleted.
+            return removable_below(store, now_ms()) > store.log.start
+
+        return Retaining(store, self.writer, now_ms, may_delete)
 
     def handle(self, connection: Connection, frame: Frame) -> None:
         """Answer a frame, now or later."""

@@ -255,6 +255,7 @@ class Checking:
             "lineage": store.core.lineage.newest(CHECK_EPOCHS_MAX).encode(),
             "log_end": store.settled,
             "half_end": store.settled_rows,
+            "now_ms": self._broker.clock.now_ms(),
         }
 
     def _sent(self, ask: _Ask, producer: Client[Connection], *, is_taken: bool) -> None:

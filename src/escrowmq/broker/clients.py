@@ -69,6 +69,7 @@ class Client(Generic[Connection]):
     connection: Connection
     language: str = "OTHER"
     version: int = 0
+    #: On the monotonic clock.
     heard_at_ms: int = 0
     #: The address that it sends from, as stored messages name it.
     host: bytes = b""

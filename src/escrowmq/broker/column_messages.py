@@ -119,7 +119,11 @@ class ColumnMessages:
         if not may_wait(properties.data):
             return []
         waits_ms = self._maker.waits_ms
-        return [waits_ms(read_sent_facts(one), self._now_ms) for one in properties.each()]
+        born_at_ms = self._rows.numbers("born_at_ms").tolist()
+        return [
+            waits_ms(read_sent_facts(one), born)
+            for one, born in zip(properties.each(), born_at_ms, strict=True)
+        ]
 
 
 def _are_whole(properties: Slices) -> bool:

@@ -61,18 +61,19 @@ class Expiring:
         self._topics.update(topics)
 
     async def run(self) -> None:
-        """Let go of all that is unused now."""
+        """Let go of all that is unused now, and look how near the limits are."""
         await self._note_uses()
         if self.may_delete:
             await self._expire_origins()
             await self._expire_queries()
             await self._expire_groups()
             await self._expire_topics()
+        self._broker.capacities.look()
 
     @property
     def may_delete(self) -> bool:
         """Whether time is known well enough to let go of anything by it."""
-        return bool(getattr(self._broker.clock, "may_delete", True))
+        return self._broker.clock.may_delete
 
     @property
     def since_ms(self) -> int:

@@ -58,7 +58,7 @@ class Heartbeats:
             connection=connection,
             language=request.frame.language[:NAME_CHARS_MAX],
             version=request.frame.version,
-            heard_at_ms=now_ms,
+            heard_at_ms=broker.clock.monotonic_ms(),
             host=connection.born_host,
             is_binary=request.frame.is_binary,
         )
@@ -118,7 +118,7 @@ class Heartbeats:
 
     def expire(self) -> None:
         """Forget the silent."""
-        self.tell_changed(self._broker.clients.expire(self._broker.clock.now_ms()))
+        self.tell_changed(self._broker.clients.expire(self._broker.clock.monotonic_ms()))
 
     def tell_changed(self, groups: Iterable[str]) -> None:
         """Let the members of these groups share out their queues at once."""

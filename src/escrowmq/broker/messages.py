@@ -53,6 +53,7 @@ class Messages:
 
     def __init__(self, broker: Broker) -> None:
         self._topics = broker.topics
+        self._clock = broker.clock
         self._turn = count()
         self._added = format_properties(
             {MSG_REGION: REGION, TRACE_ON: "true", CLUSTER: broker.config.cluster}
@@ -84,13 +85,12 @@ class Messages:
             queue_id = turn % max(topic.write_queue_count, 1)
         return topic, queue_id
 
-    def waits_ms(self, facts: SentFacts, now_ms: int) -> int:
+    def waits_ms(self, facts: SentFacts, born_at_ms: int) -> int:
         """How long a message is to wait before it is visible."""
-        return (
-            self._topics.delay_levels.delay_ms(facts.delay_level)
-            or facts.deliver_after_ms
-            or max(facts.deliver_at_ms - now_ms, 0)
-        )
+        waits_ms = self._topics.delay_levels.delay_ms(facts.delay_level) or facts.deliver_after_ms
+        if waits_ms or not facts.deliver_at_ms:
+            return waits_ms
+        return self._clock.wait_ms(facts.deliver_at_ms, born_at_ms)
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
         """Refuse a message that is not of its topic's type, if that is asked for."""
@@ -122,7 +122,7 @@ class Messages:
         if is_half:
             real = half_properties(transaction_id or unique_key, topic.name, queue_id)
             properties = join_properties(properties, real)
-        waits_ms = self.waits_ms(facts, now_ms)
+        waits_ms = self.waits_ms(facts, sender.born_at_ms)
         if topic.name.startswith(DLQ_PREFIX):
             # It was sent as a retry, which would have waited.
             waits_ms = 0

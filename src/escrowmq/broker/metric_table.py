@@ -177,6 +177,42 @@ DISK_LEVEL = _gauge(
     "escrowmq_disk_level",
     "What the disk has no room for: 0 nothing, 1 messages, 2 decisions as well, 3 anything at all",
 )
+CLOCK_GAP = _gauge(
+    "escrowmq_clock_gap_seconds",
+    "How far the machine's clock is ahead of store time; below 0, behind",
+)
+CLOCK_DOUBTFUL = _gauge(
+    "escrowmq_clock_doubtful", "1 while a person should look at the machine's clock"
+)
+CLOCK_SYNCHRONIZED = _gauge(
+    "escrowmq_clock_synchronized", "1 if the kernel says that something keeps the clock right"
+)
+DELETION_WAITS = _gauge(
+    "escrowmq_deletion_waits", "1 while nothing is deleted for its age, because of the clock"
+)
+DISK_RESERVE = _gauge(
+    "escrowmq_disk_reserve_bytes", "Of the free bytes, those that the reserve holds"
+)
+RETENTION_WAITS = _gauge(
+    "escrowmq_retention_waits",
+    "1 for what retention waits for, else 0: room on the disk, decisions, permission to delete",
+    "reason",
+)
+RETENTION_MISSING = _gauge(
+    "escrowmq_retention_missing_bytes", "Room that retention waits for; 0 if it does not"
+)
+RETENTION_SEGMENTS = _counter(
+    "escrowmq_retention_segments_total", "Segments of the log that retention has deleted"
+)
+RETENTION_CARRIED = _counter(
+    "escrowmq_retention_carried_total", "Messages that retention has carried forward before that"
+)
+UNDECIDED_BYTES = _gauge(
+    "escrowmq_undecided_bytes", "Bytes of messages that are undecided, parked or not yet due"
+)
+RETENTION_BYTES = _gauge(
+    "escrowmq_retention_bytes", "The setting store.retention_bytes; 0 if there is no limit"
+)
 PIPELINE_AWAY = _gauge(
     "escrowmq_pipeline_away_seconds", "For how long the pipeline is missed; 0 if it is there"
 )

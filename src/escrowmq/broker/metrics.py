@@ -28,6 +28,7 @@ from escrowmq.protocol.codes import (
     version_name,
 )
 from escrowmq.protocol.own import OwnCode
+from escrowmq.store.retirement import Waits
 from escrowmq.store.space import Level
 from escrowmq.store.undecided import held_back
 
@@ -172,6 +173,10 @@ def _of_state(broker: Broker, told: Status) -> Iterator[Family]:
     away_ms = told.now_ms - told.pipeline_away_since_ms if told.pipeline_away_since_ms else 0
     yield table.PIPELINE_AWAY, one(away_ms / 1_000)
     yield table.LAST_VERDICT, one(told.last_verdict_at_ms / 1_000)
+    yield table.CLOCK_GAP, one(told.clock_gap_ms / 1_000)
+    yield table.CLOCK_DOUBTFUL, one(int(told.is_clock_doubtful))
+    yield table.CLOCK_SYNCHRONIZED, one(int(told.is_clock_synchronized))
+    yield table.DELETION_WAITS, one(int(bool(told.deletion_waits)))
 
 
 def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
@@ -203,6 +208,15 @@ def _of_store(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.CUT, one(vitals.found.cut_bytes)
     yield table.DISK_FREE, one(told.disk_free_bytes)
     yield table.DISK_LEVEL, one(int(store.space.level))
+    yield table.DISK_RESERVE, one(told.disk_reserve_bytes)
+    retaining = broker.retaining
+    reasons = [why for why in Waits if why]
+    yield table.RETENTION_WAITS, [((str(why),), int(why == retaining.waits)) for why in reasons]
+    yield table.RETENTION_MISSING, one(told.retention_missing_bytes)
+    yield table.RETENTION_SEGMENTS, one(retaining.segments_removed)
+    yield table.RETENTION_CARRIED, one(retaining.carried)
+    yield table.UNDECIDED_BYTES, one(told.undecided_bytes)
+    yield table.RETENTION_BYTES, one(told.retention_bytes)
 
 
 def _of_requests(broker: Broker, told: Status) -> Iterator[Family]:

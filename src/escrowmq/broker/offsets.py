@@ -212,7 +212,7 @@ class Offsets:
     def lock(self, request: Request) -> None:
         """Give queues to an ordered consumer, as far as nobody else has them."""
         wanted = read_body(LockRequest, request.frame.body)
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         locks = self._locks.setdefault(wanted.consumer_group, {})
         taken: list[Queue] = []
         for queue in wanted.queues:
@@ -240,12 +240,12 @@ class Offsets:
 
     def has_locks(self, group: str) -> bool:
         """Whether members of a group consume in order now."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         return any(until_ms > now_ms for _, until_ms in self._locks.get(group, {}).values())
 
     def expire(self) -> None:
         """Forget locks that ran out."""
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._broker.clock.monotonic_ms()
         kept = {
             group: {key: lock for key, lock in locks.items() if lock[1] > now_ms}
             for group, locks in self._locks.items()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from escrowmq.broker.clients import CONSUMER, PRODUCER
 from escrowmq.broker.own_calls import Call, key_cursor, keys_after, own_handlers, own_questions
 from escrowmq.broker.own_transactions import BY_HAND, named_half
 from escrowmq.broker.own_writing import resolution_of
+from escrowmq.model.clock import GAP_MS
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.requests import Handlers, Request
-    from escrowmq.protocol.own_hand_headers import ByHandHeader, DeleteTopicHeader, SettleHeader
+    from escrowmq.protocol.own_hand_headers import (
+        ByHandHeader,
+        ConfirmClockHeader,
+        DeleteTopicHeader,
+        SettleHeader,
+    )
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
 
 GroupKey = tuple[str, str, str]
@@ -50,6 +57,7 @@ class OwnAdmin:
                     OwnCode.SETTLE: self.settle,
                     OwnCode.RESUME: self.resume,
                     OwnCode.DELETE_TOPIC: self.delete_topic,
+                    OwnCode.CONFIRM_CLOCK: self.confirm_clock,
                 },
             ),
         }
@@ -93,7 +101,8 @@ class OwnAdmin:
         keys, cursor = key_cursor(
             keys_after(members, call.header.cursor, tuple[str, str, str]), call.limit()
         )
-        call.answer_rows((_member(key, members[key]) for key in keys), cursor=cursor)
+        ago_ms = self._broker.clock.ago_ms
+        call.answer_rows((_member(key, members[key], ago_ms) for key in keys), cursor=cursor)
 
     def offsets(self, call: Call[TopicFilterHeader]) -> None:
         """How far groups are."""
@@ -186,8 +195,37 @@ class OwnAdmin:
         command = Resume(half_offset=half.half_offset, by=header.by)
         self._broker.submit(call.request, command, lambda _: call.answer())
 
+    def confirm_clock(self, call: Call[ConfirmClockHeader]) -> None:
+        """Take the wall clock at its word."""
+        header, clock = call.header, self._broker.clock
+        command = clock.confirmation(header.by)
+        gap_ms = clock.time.gap_ms
+        if command is None:
+            raise RequestRefused(
+                "clock_not_doubted", "wall time and store time agree", gap_ms=gap_ms
+            )
+        if abs(gap_ms - header.gap_ms) >= GAP_MS:
+            raise RequestRefused(
+                "clock_gap_changed",
+                "the clock was set meanwhile; look again",
+                gap_ms=gap_ms,
+                seen_gap_ms=header.gap_ms,
+            )
 
-def _member(key: GroupKey, client: Client[Connection] | None) -> tuple[object, ...]:
+        def confirmed(decision: Decision) -> None:
+            record = clock.moved(decision)
+            call.answer(
+                from_ms=record.from_ms,
+                to_ms=record.to_ms,
+                deletion_waits_ms=clock.deletion_waits_ms,
+            )
+
+        self._broker.submit(call.request, command, confirmed)
+
+
+def _member(
+    key: GroupKey, client: Client[Connection] | None, at_ms: Callable[[int], int]
+) -> tuple[object, ...]:
     group, role, _ = key
     if client is None:
         return group, role, None, None, None, None
@@ -197,5 +235,5 @@ def _member(key: GroupKey, client: Client[Connection] | None) -> tuple[object, .
         client.client_id,
         client.connection.address,
         client.language,
-        client.heard_at_ms,
+        at_ms(client.heard_at_ms),
     )

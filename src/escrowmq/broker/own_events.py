@@ -23,6 +23,7 @@ from escrowmq.transaction.records import (
     unpack_rows,
 )
 from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 NOTHING = -(2**63)
 """A number that an event does not have; -1 is the number of a stock client's request."""
+
+
+_UNDECIDED = (State.PREPARED, State.PARKED)
 
 
 class Kind(IntEnum):
@@ -86,7 +90,7 @@ def events_of(record: Record, core: Transactions) -> Iterator[Event]:
         case Prepared():
             yield _held(record)
         case Moved() if record.rows[0].origin != PLAIN:
-            yield _carried(record)
+            yield from _carried(record)
         case Decided():
             yield from _decided(record)
         case DecidedMany():
@@ -115,13 +119,18 @@ def _held(record: Prepared) -> Event:
     )
 
 
-def _carried(record: Moved) -> Event:
-    row = record.rows[0]
-    return Event(
+def _carried(record: Moved) -> Iterator[Event]:
+    row, count = record.rows[0], len(record.rows)
+    if record.since_ms and row.state in _UNDECIDED:
+        # Carried in parts: the part with the first row comes last, and tells of all of them.
+        if not row.part & FIRST:
+            return
+        count = row.part & ~FIRST
+    yield Event(
         kind=Kind.CARRIED,
         head=row.head,
         first=row.half_offset,
-        count=len(record.rows),
+        count=count,
         origin=row.origin,
         number=row.number,
         transaction_id=row.transaction_id,

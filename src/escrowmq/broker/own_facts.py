@@ -159,7 +159,7 @@ class OwnFacts:
 
     def _columns(self, heads: Rows, ids: list[bytes | None], first: Rows) -> ColumnMakers:
         broker, store = self._broker, self._broker.store
-        now_ms = max(broker.clock.now_ms(), store.last_at_ms)
+        now_ms = broker.clock.now_ms()
         numbers, seen = compact(heads["origin"])
         origins = [store.core.names.origins[number] for number in seen]
 

@@ -72,7 +72,7 @@ class OwnVerdicts:
     def obey(self, call: Call[ByHeader]) -> None:
         """Do what each says; a request without any still says that the pipeline is there."""
         obeying = _Obeying(self._broker, call, call.columns(VerdictRow))
-        self._broker.vitals.verdict_at_ms = self._broker.clock.now_ms()
+        self._broker.vitals.verdict_at_ms = self._broker.clock.monotonic_ms()
         obeying.start()
 
 

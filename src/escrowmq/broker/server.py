@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.background import Background
 from escrowmq.broker.broker import Broker
+from escrowmq.broker.broker_clock import BrokerClock
 from escrowmq.broker.catalog_opening import open_catalog
 from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
@@ -29,14 +30,13 @@ from escrowmq.broker.metrics import MetricsPage
 from escrowmq.broker.status import Vitals, status
 from escrowmq.broker.topics import Topics
 from escrowmq.broker.writer import Writer
+from escrowmq.model.clock import read
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.recovery import start_store
-from escrowmq.store.retention import removable_below, retain
-from escrowmq.transaction.commands import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,13 +54,14 @@ SWEEP_S = 10.0
 OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
-RETAIN_S = 60.0
+RETAIN_S = 10.0
 EXPIRE_S = 60.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
 #: Others may fill the disk, too.
 SPACE_S = 0.2
-RELEASED_MAX = 1_024
+#: How soon a wrong clock is noticed.
+CLOCK_S = 1.0
 BACKLOG = 4_096
 #: How long peers may take to read what was answered before we stopped.
 HANG_UP_S = 1.0
@@ -99,7 +100,7 @@ class Server:
         self.limits = Limits(broker)
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
-        self._background = Background(clock.now_ms)
+        self._background = Background(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
         metrics = MetricsPage(lambda: self._broker, cluster=broker.cluster, name=broker.name)
         self._http = HttpConnections(
             {
@@ -164,9 +165,10 @@ class Server:
         background.every(TICK_S, "end_long_pulls", self._end_pulls)
         background.every(TICK_S, "release_delayed_messages", self._release)
         background.every(RETAIN_S, "delete_old_messages", self._retain)
-        background.every(EXPIRE_S, "expire_unused_names", self._expire)
+        background.every(EXPIRE_S, "expire_unused_names", self.broker.expiring.run)
         background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
         background.every(SPACE_S, "look_at_disk", self._look_at_space)
+        background.every(CLOCK_S, "look_at_clock", self._look_at_clock)
 
     async def _start_http(self, advertised: str) -> None:
         bound = _bound(self._config.host, self._config.http_port)
@@ -176,18 +178,19 @@ class Server:
 
     async def _recover(self, store_host: bytes) -> Broker:
         # Aside, because it may take long and probes want an answer meanwhile.
-        began = perf_counter()
+        began, reading = perf_counter(), read(self._clock)
         store, found = await asyncio.to_thread(
             start_store,
             OsDisk(self._data / STORE),
             self._store_config,
             self._policy,
             store_host,
-            self._clock.now_ms(),
+            reading,
         )
         recovery_s = perf_counter() - began
         store.core.limits = self._limits_config
-        self._writer = Writer(store, self._clock, self._writer_config)
+        clock = BrokerClock(self._clock, store, reading, found)
+        self._writer = Writer(store, clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         topics = Topics(store.catalog, self._topics_config)
         meta, catalog_found = await asyncio.to_thread(
@@ -195,7 +198,6 @@ class Server:
         )
         self._meta = meta
         vitals = Vitals(
-            started_at_ms=self._clock.now_ms(),
             background=self._background,
             name_address=self.name_address,
             http_address=self.http_address,
@@ -209,7 +211,7 @@ class Server:
             store,
             self._writer,
             meta,
-            self._clock,
+            clock,
             self._config,
             self._topics_config,
             self.broker_address,
@@ -217,6 +219,7 @@ class Server:
             vitals,
         )
         meta.clamp_offsets(broker.queues.bounds())
+        await clock.start(self._writer)
         return broker
 
     async def stop(self) -> None:
@@ -291,21 +294,12 @@ class Server:
 
     async def _release(self) -> None:
         """Make messages visible whose time has come."""
-        now_ms = self._clock.now_ms()
-        rows = self.broker.store.table.releasable(now_ms, RELEASED_MAX)
-        if rows:
-            await self.broker.writer.submit(Release(half_offsets=tuple(rows)))
+        await self.broker.releasing.release_due()
 
     async def _retain(self) -> None:
         """Delete what is old."""
-        store, now_ms = self.broker.store, self._clock.now_ms()
-        if removable_below(store, now_ms) > store.log.start and store.space.allows_files():
-            await self.broker.writer.alone(lambda alone: retain(alone, now_ms))
-
-    async def _expire(self) -> None:
-        """Let names go that nobody uses."""
-        await self.broker.expiring.run()
-        self.broker.capacities.look()
+        await self.broker.clock.look()
+        await self.broker.retaining.run()
 
     async def _sweep(self) -> None:
         """Forget silent clients and close silent connections."""
@@ -321,8 +315,12 @@ class Server:
         for connection in (*self.limits.waiting, *self.limits.unread):
             connection.end_if_stalled(now)
 
+    async def _look_at_clock(self) -> None:
+        await self.broker.clock.look()
+
     async def _look_at_space(self) -> None:
         self.broker.writer.look_at_space()
+        await self.broker.retaining.keep_reserve()
 
     async def _flush_offsets(self) -> None:
         with self._offsets_may_wait():

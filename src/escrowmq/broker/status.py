@@ -30,13 +30,13 @@ PIPELINE_SILENT_MS_MAX = 120_000
 class Vitals:
     """What the server around a broker knows and the broker itself does not."""
 
-    started_at_ms: int
     background: Background
     name_address: str = ""
     http_address: str = ""
-    #: When the pipeline last sent a verdict, and when it last asked for news; 0 if it never did.
-    verdict_at_ms: int = 0
-    awaited_at_ms: int = 0
+    #: When the pipeline last sent a verdict, and when it last asked for news, on the monotonic
+    #: clock; None if it never did.
+    verdict_at_ms: int | None = None
+    awaited_at_ms: int | None = None
     connections: Callable[[], int] = int
     #: What connections share.
     limits: Limits
@@ -48,7 +48,7 @@ class Vitals:
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything worth a look; times are the broker's clock."""
+    """Everything worth a look; times are store time."""
 
     is_ready: bool
     #: Why not, if so.
@@ -62,6 +62,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     started_at_ms: int
     uptime_ms: int
+    #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
+    #: time; below 0, behind.
+    wall_ms: int
+    is_clock_synchronized: bool
+    clock_gap_ms: int
+    #: `none`; `ahead`, and nobody vouches for it; or `behind`.  Whether a person should look at it.
+    clock_gap: str
+    is_clock_doubtful: bool
+    #: Why nothing is deleted for its age (empty: it is), and for how long as far as that is known.
+    deletion_waits: str
+    deletion_waits_ms: int
     #: Transactions without a decision, how old the oldest is; and those that wait for a person.
     undecided: int
     oldest_undecided_age_ms: int
@@ -89,6 +100,16 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: What was made anew at the start: why consumer offsets are lost, where a damaged meta.db is
     #: now, topics of which only queues were left.
     catalog: CatalogFound
+    #: Of these, what the reserve holds: 0 if it had to be released, or cannot be made yet.
+    disk_reserve_bytes: int
+    #: What deletes old messages: `idle`, `working`, or what it waits for: `waits_for_room`,
+    #: `waits_for_decisions`, `waits_for_permission`; and how much room is missing.
+    retention: str
+    retention_missing_bytes: int
+    #: Bytes of messages that are undecided, parked or not yet due, which do not count against the
+    #: setting `store.retention_bytes`; and that setting.
+    undecided_bytes: int
+    retention_bytes: int
     #: How often each limit of connections was reached, since the start.
     limits_reached: dict[str, int]
     #: How many names of each kind there are, of how many there may be.
@@ -103,7 +124,10 @@ def status(broker: Broker) -> Status:
     now_ms = broker.clock.now_ms()
     stands = standing(store)
     oldest_at_ms = stands.oldest_undecided_at_ms
-    heard_at_ms = max(vitals.verdict_at_ms, vitals.awaited_at_ms)
+    clock, time = broker.clock, broker.clock.time
+    started_at_ms = now_ms - clock.uptime_ms
+    heard = [at for at in (vitals.verdict_at_ms, vitals.awaited_at_ms) if at is not None]
+    heard_at_ms = clock.ago_ms(max(heard)) if heard else 0
     is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
     names = broker.capacities.all()
     consumers = map(clients.consumers, clients.consumer_groups())
@@ -117,8 +141,15 @@ def status(broker: Broker) -> Status:
         broker_address=broker.address,
         http_address=vitals.http_address,
         now_ms=now_ms,
-        started_at_ms=vitals.started_at_ms,
-        uptime_ms=now_ms - vitals.started_at_ms,
+        started_at_ms=started_at_ms,
+        uptime_ms=clock.uptime_ms,
+        wall_ms=clock.wall_ms(),
+        is_clock_synchronized=time.is_synchronized,
+        clock_gap_ms=clock.wall_ms() - now_ms,
+        clock_gap=time.gap.value,
+        is_clock_doubtful=time.is_doubtful,
+        deletion_waits=clock.deletion_waits,
+        deletion_waits_ms=clock.deletion_waits_ms,
         undecided=stands.undecided,
         oldest_undecided_age_ms=0 if oldest_at_ms is None else max(now_ms - oldest_at_ms, 0),
         undecided_without_producer=broker.checking.unreachable_count(),
@@ -132,12 +163,19 @@ def status(broker: Broker) -> Status:
         log_end=store.log.end,
         log_flushed=store.log.flushed,
         durability=store.config.durability,
-        last_verdict_at_ms=vitals.verdict_at_ms,
-        pipeline_away_since_ms=(heard_at_ms or vitals.started_at_ms) if is_away else 0,
+        last_verdict_at_ms=(
+            0 if vitals.verdict_at_ms is None else clock.ago_ms(vitals.verdict_at_ms)
+        ),
+        pipeline_away_since_ms=(heard_at_ms or started_at_ms) if is_away else 0,
         background_failed=vitals.background.failed,
         disk=store.space.level.name.lower(),
         disk_free_bytes=store.space.free_bytes,
         catalog=vitals.catalog,
+        disk_reserve_bytes=store.space.reserve.held,
+        retention=broker.retaining.state,
+        retention_missing_bytes=broker.retaining.missing_bytes,
+        undecided_bytes=store.table.needed_bytes,
+        retention_bytes=store.config.retention_bytes,
         limits_reached=dict(vitals.limits.counts),
         names=names,
         names_near=", ".join(str(one) for one in names if one.is_near),

@@ -16,26 +16,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
+from escrowmq.broker.beside import Beside
 from escrowmq.broker.config import WriterConfig
 from escrowmq.broker.flush_times import FlushTimes
 from escrowmq.broker.inbox import Depths, Inbox, Tell, Waiting, size_of
 from escrowmq.broker.questions import Questions
 from escrowmq.model.errors import OutcomeUnknown, Unavailable
-from escrowmq.transaction.commands import Command, Decision
+from escrowmq.store.space import Level
+from escrowmq.transaction.commands import Carry, Command, Decision, MoveTime
 
 if TYPE_CHECKING:
-    from escrowmq.model.clock import Clock
-    from escrowmq.store.checkpoint_job import CheckpointJob
+    from escrowmq.broker.store_time import StoreClock
     from escrowmq.store.store import Store
 
 T = TypeVar("T")
+OnDurable = Callable[[list[Waiting], list[Decision]], None]
+
 
 UNFLUSHED_BATCH_MAX = 64
 """Commands in one batch where none waits for the disk: few, so that the first are answered, and
@@ -48,7 +51,7 @@ IN_USE_S = 0.1
 class Writer:
     """Everything that changes the store goes through here.  Belongs to one event loop."""
 
-    def __init__(self, store: Store, clock: Clock, config: WriterConfig | None = None) -> None:
+    def __init__(self, store: Store, clock: StoreClock, config: WriterConfig | None = None) -> None:
         self._store = store
         self._clock = clock
         self._is_fsync = store.config.durability == "fsync"
@@ -66,15 +69,14 @@ class Writer:
         self._sent_at = -IN_USE_S
         self._is_scheduled = False
         self._is_flushing = False
-        self._checkpoint: asyncio.Future[None] | None = None
         self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
-        self._checkpointer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._beside = Beside(store, self._after, self._fail)
         #: Done, with the error, once the store has failed.
         self.failed: asyncio.Future[BaseException] = self._loop.create_future()
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
         #: Called with each batch that is durable, before anybody hears of it.
-        self.on_durable: Callable[[list[Waiting], list[Decision]], None] = _ignore
+        self.on_durable: OnDurable = _ignore
         self.flush_times = FlushTimes()
         #: Called with the queues that grew, after each batch.
         self.on_visible: Callable[[set[int]], None] = lambda _queues: None
@@ -86,7 +88,7 @@ class Writer:
         self._refuse_if_closed()
         size = size_of(command)
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         slowed = self._slowed_decisions if size is None else self._slowed_messages
         while not self._inbox.has_room(size):
             await self._room(slowed)
@@ -112,7 +114,7 @@ class Writer:
         if not self._inbox.has_room(size, source):
             raise Unavailable("inbox_full", "the broker has more to write than it can")
         if not self._store.space.takes(size):
-            self._look_for_space(size)
+            self._look_for_space(command, size)
         if size is not None:
             self._sent_at = self._loop.time()
         self._inbox.put(command, size, tell, source)
@@ -131,9 +133,12 @@ class Writer:
         self._questions.put(work)
         self._schedule()
 
-    def _look_for_space(self, size: int | None) -> None:
+    def _look_for_space(self, command: Command, size: int | None) -> None:
         self.look_at_space()
-        self._store.space.refuse_if_full(size)
+        space = self._store.space
+        # Before store time has moved nothing is deleted, and there would never be room.
+        if type(command) is not MoveTime or space.level is Level.NOTHING:
+            space.refuse_if_full(size)
 
     def look_at_space(self) -> None:
         """See what is free on the disk; to be done every now and then."""
@@ -146,7 +151,10 @@ class Writer:
         return self._inbox.depths(len(self._questions))
 
     async def alone(self, work: Callable[[Store], T]) -> T:
-        """Run something between two batches, when memory holds exactly what is durable."""
+        """Run something between two batches, when memory holds exactly what is durable.
+
+        Every queue has its entries then, and no checkpoint is under way.
+        """
         self._refuse_if_closed()
         done: asyncio.Future[T] = self._loop.create_future()
         self._alone.append(partial(self._run_alone, work, done))
@@ -169,6 +177,30 @@ class Writer:
         else:
             _resolve(done, result)
 
+    async def carry(self, commands: Sequence[Carry]) -> list[Decision]:
+        """Decisions on what retention carries, once durable; it has looked for room itself."""
+        self._refuse_if_closed()
+        answers: list[asyncio.Future[Decision]] = []
+        for command in commands:
+            answers.append(self._loop.create_future())
+            self._inbox.put(command, None, partial(_resolve, answers[-1]))
+        self._schedule()
+        return await asyncio.gather(*answers)
+
+    async def aside(self, work: Callable[[], object]) -> None:
+        """Run something long in another thread, while no checkpoint is under way."""
+        self._refuse_if_closed()
+        done = self._beside.work(work)
+        self._schedule()
+        await done
+
+    async def checkpoint(self) -> None:
+        """Take a checkpoint of what there is now, or a little later."""
+        self._refuse_if_closed()
+        done = self._beside.checkpoint()
+        self._schedule()
+        await done
+
     async def close(self) -> None:
         """Answer what was submitted, checkpoint unless the store has failed, and close it."""
         if self._store.failure is None:
@@ -179,15 +211,17 @@ class Writer:
             self._schedule()
             await self._drained
         self._flusher.shutdown()
-        self._checkpointer.shutdown()
+        self._beside.close()
+        # The next start knows from when on nobody was there, however long nothing was written.
+        self._store.last_at_ms = max(self._store.last_at_ms, self._clock.now_ms())
         self._store.close()
 
     @property
     def _is_quiet(self) -> bool:
         if self.failed.done():
             return True
-        is_busy = self._is_flushing or self._checkpoint is not None
-        waits = self._inbox or self._alone or self._questions
+        is_busy = self._is_flushing or self._beside.is_busy
+        waits = self._inbox or self._alone or self._questions or self._beside.has_work
         return not (waits or is_busy) and self._store.dispatcher.is_idle
 
     def _tell_if_quiet(self) -> None:
@@ -235,7 +269,7 @@ class Writer:
     def _do_turn(self) -> None:
         if self._store.failure is not None:
             return
-        if self._alone and self._checkpoint is None:
+        if self._alone and not self._beside.is_busy and self._store.dispatcher.is_idle:
             self._alone.popleft()()
         if self._questions.are_ready:
             # One each time, so that batches go on in between.
@@ -255,7 +289,10 @@ class Writer:
                 return
             store.write()
             if self._is_fsync:
-                if (len(batch) > 1 or self._inbox) and not self.flush_times.are_quick:
+                # What retention carries is in no hurry, and others are not to wait for it.
+                is_alone = len(batch) == 1 and not self._inbox
+                is_hurried = is_alone and type(batch[0].command) is not Carry
+                if not (is_hurried or self.flush_times.are_quick):
                     self._flush_aside(batch, decisions)
                     return
                 self.flush_times.add(self._flush())
@@ -304,34 +341,13 @@ class Writer:
         if not store.dispatcher.is_idle:
             grown = store.publish()
             self.on_visible(grown)
-        elif store.checkpoint_due and self._checkpoint is None and not self._alone:
+        elif not (self._beside.is_busy or self._alone):
             # Who waits to be alone goes first, or under load there would always be a checkpoint.
-            self._begin_checkpoint()
-        if self._inbox or self._alone or self._questions.are_ready or not store.dispatcher.is_idle:
+            self._beside.begin()
+        may_be_alone = self._alone and not self._beside.is_busy
+        if self._inbox or may_be_alone or self._questions.are_ready or not store.dispatcher.is_idle:
             self._schedule()
         self._tell_if_quiet()
-
-    # Checkpoints.
-
-    def _begin_checkpoint(self) -> None:
-        job = self._store.begin_checkpoint()
-        self._checkpoint = self._loop.create_future()
-        writing = self._checkpointer.submit(job.write)
-        writing.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._end_checkpoint, done, job)
-        )
-
-    def _end_checkpoint(self, done: Future[None], job: CheckpointJob) -> None:
-        ended, self._checkpoint = self._checkpoint, None
-        assert ended is not None
-        ended.set_result(None)
-        try:
-            done.result()
-            self._store.end_checkpoint(job)
-        except BaseException as failure:  # noqa: BLE001 - whatever it is, the store must not go on
-            self._fail(failure)
-            return
-        self._after()
 
     # Failing.
 
@@ -340,6 +356,7 @@ class Writer:
             self._store.failure = error
         for waiting in self._inbox.clear():
             waiting.tell(self._store.finished())
+        self._beside.give_up(self._store.finished())
         # Whoever asks sees that the store has failed.
         self._questions.answer_all()
         for slowed in (self._slowed_messages, self._slowed_decisions):

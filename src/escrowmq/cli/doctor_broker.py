@@ -8,10 +8,18 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from escrowmq.cli.asking import asking, duration
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.doctor_data import free_finding
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.cli.lag import Lag, largest_lag
-from escrowmq.cli.status import disk_of, flushes_of, lag_of, pipeline_of
+from escrowmq.cli.status import (
+    disk_of,
+    exceeding_of,
+    flushes_of,
+    lag_of,
+    pipeline_of,
+    retention_of,
+)
 from escrowmq.model.errors import EscrowError
 
 if TYPE_CHECKING:
@@ -46,7 +54,8 @@ def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
                 "broker", f"none at {address}", "start one with escrowmq up, or say --broker"
             )
         return
-    yield from of_answer(told, lag, took_ms=took_ms, apart_ms=told.now_ms - before_ms)
+    wall_ms = told.wall_ms or told.now_ms
+    yield from of_answer(told, lag, took_ms=took_ms, apart_ms=wall_ms - before_ms)
 
 
 def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> Iterator[Finding]:
@@ -68,6 +77,7 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
     yield _contradictions(told)
     yield from _catalog(told)
     yield _disk(told)
+    yield _retention(told)
     yield _flushes(told)
     if lag.messages > LAG_LARGE:
         yield warning("lag", lag_of(lag), "are there enough consumers? escrowmq group show")
@@ -75,6 +85,7 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
         yield ok("lag", lag_of(lag))
     yield _names(told)
     yield _clock(apart_ms, took_ms)
+    yield _store_time(told)
     if 0 < told.open_files_max < OPEN_FILES_MIN:
         found = f"the broker may have {told.open_files_max}"
         yield warning("open files", found, "raise LimitNOFILE of its service, or ulimit -n")
@@ -137,6 +148,19 @@ def _disk(told: StatusAnswer) -> Finding:
     return problem("disk space", disk_of(told), "make room on the broker's disk")
 
 
+def _retention(told: StatusAnswer) -> Finding:
+    found = retention_of(told)
+    if told.retention == "waits_for_room":
+        advice = "make room on the broker's disk, or have undecided transactions settled"
+        return problem("retention", found, advice)
+    if exceeding_of(told) or told.retention.startswith("waits_for_"):
+        advice = "have undecided transactions settled; or raise store.retention_bytes"
+        if told.retention == "waits_for_permission":
+            advice = "see what the broker's log says of its clock"
+        return warning("retention", found, advice)
+    return ok("retention", found)
+
+
 def _flushes(told: StatusAnswer) -> Finding:
     found = flushes_of(told)
     if told.durability == "os":
@@ -161,3 +185,12 @@ def _clock(apart_ms: int, took_ms: int) -> Finding:
         found = f"{duration(beyond_ms)} apart from the broker's"
         return warning("clock", found, "have both machines keep time (NTP)")
     return ok("clock", f"{duration(beyond_ms)} apart from the broker's")
+
+
+def _store_time(told: StatusAnswer) -> Finding:
+    if told.is_clock_doubtful:
+        advice = "set the broker's clock right, or escrowmq clock confirm if it is"
+        return problem("store time", gap_of(told), advice)
+    if told.deletion_waits:
+        return information("store time", f"deletion {deletion_of(told)}", "nothing to do")
+    return ok("store time", gap_of(told))

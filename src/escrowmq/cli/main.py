@@ -98,6 +98,7 @@ COMMANDS: Mapping[str, Entry] = {
         "Prove from half and op records that everything else agrees with them.",
     ),
     "ledger": Entry("ledger_commands:app", "See the tables of a ledger, and migrate them."),
+    "clock": Entry("clock_commands:app", "See a broker's clocks, and confirm the time."),
     "store": Entry("store_commands:app", "Look at a data directory, and repair it."),
     "backup": Entry("backup_commands:backup", "Copy a broker's data while it runs."),
     "restore": Entry("backup_commands:restore", "Make a data directory from a backup."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, asking, at, duration
+from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.lag import Lag, largest_lag
 from escrowmq.cli.output import Output, OutputOption, show_facts
 
@@ -56,7 +57,9 @@ def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
         "names": f"NEAR THE LIMIT: {told.names_near}" if told.names_near else "far from limits",
         "lag": lag_of(lag),
         "disk": disk_of(told),
+        "retention": retention_of(told),
         "flushes": flushes_of(told),
+        "clock": f"{gap_of(told)}; deletion {deletion_of(told)}",
         "log": f"{told.log_end - told.log_start:,} bytes, up to {told.log_end}",
     }
 
@@ -74,6 +77,29 @@ def disk_of(told: StatusAnswer) -> str:
         return "unknown"
     free = f"{told.disk_free_bytes:,} bytes free"
     return free if told.disk == "all" else f"{free}, TOO FEW: {told.disk.replace('_', ' ')}"
+
+
+def retention_of(told: StatusAnswer) -> str:
+    """What deletes old messages, and what it waits for."""
+    if not told.retention:
+        return "unknown"
+    known = {
+        "waits_for_room": f"WAITS for {told.retention_missing_bytes:,} bytes of room on the disk",
+        "waits_for_decisions": "WAITS for decisions, or for its time to be over",
+        "waits_for_permission": "WAITS: nothing may be deleted while the clock is in doubt",
+    }
+    state = known.get(told.retention, told.retention)
+    return f"{state}; {exceeding}" if (exceeding := exceeding_of(told)) else state
+
+
+def exceeding_of(told: StatusAnswer) -> str:
+    """That undecided messages alone are more than the log may have, if they are."""
+    if not 0 < told.retention_bytes < told.undecided_bytes:
+        return ""
+    return (
+        f"{told.undecided_bytes:,} undecided bytes EXCEED store.retention_bytes,"
+        f" which is {told.retention_bytes:,}"
+    )
 
 
 def flushes_of(told: StatusAnswer) -> str:

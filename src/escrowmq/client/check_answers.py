@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -49,6 +50,8 @@ class Check(msgspec.Struct, frozen=True):
     connection: Connection
     #: The broker's history as it stood when it asked.
     sight: Sight | None = None
+    #: How far our clock was ahead of the broker's store time then; 0 if it does not say.
+    clock_ahead_ms: int = 0
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -94,7 +97,9 @@ class CheckAnswers:
             topic=message.topic,
         )
         sight = sight_of_check(header)
-        self._waiting[transaction_id] = Check(transaction_id, message, held, connection, sight)
+        ahead_ms = 0 if header.now_ms is None else int(time.time() * 1_000) - header.now_ms
+        check = Check(transaction_id, message, held, connection, sight, ahead_ms)
+        self._waiting[transaction_id] = check
         if self._running is None:
             self._running = asyncio.ensure_future(self._answer_all())
 

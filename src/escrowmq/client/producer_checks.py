@@ -103,15 +103,15 @@ class ProducerChecks:
             Question(
                 check.transaction_id,
                 check.held.group,
-                deadline_at_ms(check.message),
+                deadline_at_ms(check.message) + check.clock_ahead_ms,
                 check.held.half_offset,
             )
             for check in checks
         ]
-        # The deadline counts from the broker's clock, "now" is ours.  If ours is ahead, a slow
-        # transaction is fenced early: its row cannot be written then, and it rolls back, as the
-        # broker is told.  If ours is behind, the fence comes late.  Neither breaks anything,
-        # because the fence and the row are the same row of the same table.
+        # Apache's broker does not tell its time: the deadline counts from its clock then, and "now"
+        # is ours.  If ours is ahead, a slow transaction is fenced early: its row cannot be written
+        # then, and it rolls back, as the broker is told.  If ours is behind, the fence comes late.
+        # Neither breaks anything, because the fence and the row are one row of one table.
         found = await ledger.settle_async(
             questions, ledger_uuid=ledger_uuid, now_ms=int(time.time() * 1_000), sight=sight
         )

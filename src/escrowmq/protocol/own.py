@@ -62,6 +62,7 @@ class OwnCode(IntEnum):
     RESUME = 30_046
     COPY_META = 30_047
     DELETE_TOPIC = 30_048
+    CONFIRM_CLOCK = 30_050
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,6 +339,13 @@ _TABLE = (
         about="Delete a topic with all that is in it, also if something is undecided.",
         header=hand_headers.DeleteTopicHeader,
         answer=hand_headers.DeleteTopicAnswer,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.CONFIRM_CLOCK,
+        about="Say that the broker's wall clock is right, though nobody else vouches for it.",
+        header=hand_headers.ConfirmClockHeader,
+        answer=hand_headers.ConfirmClockAnswer,
         changes=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""The fields of requests for people: settling and resuming by hand, deleting, and backups.
+"""The fields of requests for people: settling and resuming by hand, deleting, backups, the clock.
 
 As ``own_headers.py``, which has all the others.
 """
@@ -75,3 +75,23 @@ class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):
     path: str
     #: Up to where the log is durable.
     log_end: Int64
+
+
+class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):
+    """CONFIRM_CLOCK."""
+
+    #: How far the wall clock was ahead of store time when the person looked, below 0 behind: if it
+    #: is another gap by now, by a minute or more, the broker refuses.
+    gap_ms: Int64
+    #: Who says so, for the record.
+    by: str
+
+
+class ConfirmClockAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """CONFIRM_CLOCK."""
+
+    #: Store time before, and what the wall clock said: store time is there now if that is later.
+    from_ms: Int64
+    to_ms: Int64
+    #: For how long nothing is deleted for its age.
+    deletion_waits_ms: Int64

@@ -135,6 +135,27 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     topics_found: str = ""
     #: Kinds of names of which 80 % of the limit is in use, and how many; empty if there is none.
     names_near: str = ""
+    #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
+    #: time, which is `nowMs`; below 0, behind.
+    wall_ms: Int64 = 0
+    is_clock_synchronized: bool = False
+    clock_gap_ms: Int64 = 0
+    #: `none`; `ahead`, and nobody vouches for it; or `behind`.  Whether a person should look at it.
+    clock_gap: str = ""
+    is_clock_doubtful: bool = False
+    #: Why nothing is deleted for its age (empty: it is), and for how long as far as that is known.
+    deletion_waits: str = ""
+    deletion_waits_ms: Int64 = 0
+    #: What deletes old messages: `idle`, `working`, `waits_for_room`, `waits_for_decisions` or
+    #: `waits_for_permission`; and how much room is missing.
+    retention: str = ""
+    retention_missing_bytes: Int64 = 0
+    #: Bytes of messages that are undecided, parked or not yet due, and the setting
+    #: `store.retention_bytes`, against which they do not count.
+    undecided_bytes: Int64 = 0
+    retention_bytes: Int64 = 0
+    #: Of the free bytes, those that the reserve holds.
+    disk_reserve_bytes: Int64 = 0
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):

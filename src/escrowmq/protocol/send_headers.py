@@ -94,6 +94,8 @@ class CheckTransactionHeader(Header, frozen=True, kw_only=True):
     lineage: str | None = field(name="escrowLineage", default=None)
     log_end: Int64 | None = field(name="escrowLogEnd", default=None)
     half_end: Int64 | None = field(name="escrowHalfEnd", default=None)
+    #: And its store time, in which the half message's time and its deadline are.
+    now_ms: Int64 | None = field(name="escrowNow", default=None)
 
 
 class ResumeCheckHeader(Header, frozen=True, kw_only=True):

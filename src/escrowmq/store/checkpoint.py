@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from escrowmq.model.clock import Anchor
 from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
@@ -20,7 +21,7 @@ from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.origins import SavedOrigins
-from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 from escrowmq.transaction.uses import SavedUses
 
 if TYPE_CHECKING:
@@ -80,10 +81,13 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     deleted_queues: list[NamedQueue] = []
     #: Topics, consumer groups and settings.
     catalog: SavedCatalog = SavedCatalog()
-    #: Directories of deleted queues whose files may still be there, and since which log offset.
-    garbage: dict[str, int] = {}
+    #: Files of deleted queues that may still be there.
+    garbage: list[str] = []
     #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
     meta_at: int = -1
+    #: What happened to store time last, and the last time that is known by the boot clock.
+    time_moved: TimeMoved | None = None
+    anchor: Anchor | None = None
     #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
     #: a release whose origins never expired.
     origin_uses: SavedOrigins | None = None

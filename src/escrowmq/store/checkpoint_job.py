@@ -1,20 +1,28 @@
 """A checkpoint under way.
 
-Made between two batches, when memory holds exactly what the log has written; ``write`` then does
-the long work, which begins with flushing that, and may run in another thread while the store goes
-on.
+Made between two batches, when memory holds exactly what the log has written.  ``write`` does the
+long work, which begins with flushing that; ``install`` lets memory forget it, ``seal`` names the
+files, ``save`` makes them count, and ``finish`` notes that they do.  ``write`` and ``save`` wait
+for the disk and may run in another thread while the store goes on.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.store.checkpoint import Checkpoint
-from escrowmq.store.consume_queue import remove_queue, write_tails
+from escrowmq.store.checkpoint import Checkpoint, save
+from escrowmq.store.consume_queue import write_tails
+from escrowmq.store.key_index import remove_runs
 from escrowmq.transaction.core import Parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from escrowmq.store.key_run import Run
     from escrowmq.store.store import Store
+
+INSTALLED_AT_ONCE = 1_024
+"""Queues whose entries leave memory in one slice."""
 
 
 class CheckpointJob:
@@ -22,13 +30,16 @@ class CheckpointJob:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._checkpoint: Checkpoint | None = None
+        #: The checkpoints that count once it is saved, and runs of keys that neither names.
+        self._named: list[Checkpoint] = []
+        self._garbage: list[Run] = []
         self._unflushed = store.log.unflushed()
         queues = [store.queues[number] for number in store.core.names.queues]
         self._tails = [tail for queue in queues if (tail := queue.tail()) is not None]
-        #: Directories of queues that the checkpoint which counts now does not name.  If that is
-        #: damaged the one before it is used, but none of the files that it names.
-        known_to = -1 if store.previous is None else store.previous.log_end
-        self.removed = [path for path, at in store.garbage.items() if at < known_to]
+        #: Files of queues that went with their topic.  Once this is saved no checkpoint that counts
+        #: names them: if it is damaged the one before it is used, but none of the files of that.
+        self._removed = list(store.garbage)
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
         has_room = store.space.allows_files(store.keys.merge_bytes())
@@ -51,7 +62,7 @@ class CheckpointJob:
             queues_end=core.names.queues_end,
             deleted_queues=list(core.names.deleted.values()),
             catalog=core.catalog.saved(),
-            garbage=dict(store.garbage),
+            garbage=list(store.garbage),
             meta_at=store.meta_at,
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
@@ -69,6 +80,8 @@ class CheckpointJob:
             parkings=store.parkings.saved(),
             lost=list(store.lost.ranges),
             epochs=list(core.lineage.epochs),
+            time_moved=core.time_moved,
+            anchor=core.anchor,
         )
 
     def write(self) -> None:
@@ -81,22 +94,49 @@ class CheckpointJob:
         store.table.files.write(self._state)
         for run in self._runs:
             run.write()
-        for directory in self.removed:
-            remove_queue(store.disk, directory)
 
-    def install(self) -> Checkpoint:
-        """Let memory forget what the files hold now; returns the checkpoint to save."""
+    def install(self) -> Iterator[None]:
+        """Let memory forget what the files hold now, a slice at a time.
+
+        Whoever reads or adds in between finds everything; only the next checkpoint must wait.
+        """
         store = self._store
         store.log.note_flushed(self._frozen.log_end)
-        for tail in self._tails:
-            tail.queue.install(tail)
+        for at in range(0, len(self._tails), INSTALLED_AT_ONCE):
+            for tail in self._tails[at : at + INSTALLED_AT_ONCE]:
+                tail.queue.install(tail)
+            yield
         store.table.install(self._state)
         for run in self._runs:
             store.keys.install(run)
+
+    def seal(self) -> None:
+        """Name the files that hold it; nothing changes in them from here on."""
+        store = self._store
         files = store.table.files
-        return self._frozen.with_files(
-            chunks=files.chunks,
+        self._checkpoint = self._frozen.with_files(
+            chunks=list(files.chunks),
             survivors_generation=files.survivors_generation,
             survivors_count=files.survivors_count,
             key_runs=store.keys.names(),
         )
+        self._named = [one for one in (self._checkpoint, store.previous) if one is not None]
+        self._garbage = store.keys.discard({name for one in self._named for name in one.key_runs})
+
+    def save(self) -> None:
+        """Make it count, and delete files that it made unnecessary.  For any thread."""
+        assert self._checkpoint is not None, "it is not sealed"
+        disk = self._store.disk
+        save(disk, self._checkpoint)
+        self._store.table.files.collect({name for one in self._named for name in one.state_files()})
+        remove_runs(disk, self._garbage)
+        for path in self._removed:
+            disk.remove(path)
+
+    def finish(self) -> None:
+        """Replays start here from now on."""
+        assert self._checkpoint is not None, "it is not sealed"
+        for path in self._removed:
+            del self._store.garbage[path]
+        self._store.previous = self._checkpoint
+        self._store.checkpointed = self._checkpoint.log_end

@@ -16,13 +16,14 @@ import msgspec
 import numpy as np
 
 from escrowmq.store.consume_queue import Columns
+from escrowmq.store.frozen_chunk import FrozenChunk
+from escrowmq.store.release_order import NO_RELEASES, ReleaseOrder
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX
 
 if TYPE_CHECKING:
-    from escrowmq.store.unfiled_ops import OpColumns
     from escrowmq.transaction.table import NewRows
 
 #: Column name and array type code.
@@ -71,34 +72,6 @@ class Checks(msgspec.Struct, kw_only=True, gc=False):
     sink_attempts: int = 0
 
 
-class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a chunk at some moment; another thread may have them."""
-
-    base: int
-    columns: dict[str, Rows]
-    locations: dict[int, int]
-
-    def to_rows(self, ops: OpColumns) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows."""
-        count = len(self.columns["log_offset"])
-        rows = np.zeros(count, dtype=STATE_ROW)
-        for name, column in self.columns.items():
-            rows[name] = column
-        rows["location"] = rows["log_offset"]
-        rows["op_offset"] = -1
-        for row, location in self.locations.items():
-            rows["location"][row - self.base] = location
-        op_offsets = rows["op_offset"]
-        firsts, counts, values = ops
-        here = (firsts + counts > self.base) & (firsts < self.base + count)
-        alone = here & (counts == 1)
-        op_offsets[firsts[alone] - self.base] = values[alone]
-        for index in np.flatnonzero(here & (counts > 1)).tolist():
-            first = int(firsts[index]) - self.base
-            op_offsets[max(first, 0) : first + int(counts[index])] = values[index]
-        return rows
-
-
 class Chunk:
     """Rows ``[base, base + count)``; those before ``base + skipped`` are not here."""
 
@@ -129,20 +102,40 @@ class Chunk:
         self.needed = 0
         #: No row is due before this; may be earlier than the true minimum, never later.
         self.due_from_ms = NEVER
-        #: The same of committed rows alone: undecided ones may be overdue by the million.
+        #: The same of committed rows that are not in ``releases``.
         self.release_from_ms = NEVER
+        self.releases = NO_RELEASES
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         #: What that look found; None once a row has changed.
         self.checks: Checks | None = None
-        #: Rows whose bytes were carried forward, and where to.
-        self.locations: dict[int, int] = {}
+        #: Where the bytes of each row were carried to, or 0; None while none was carried.
+        self.moved: array[int] | None = None
         #: Whether it differs from the file.
         self.is_dirty = False
 
     def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
         """A column's rows as numpy sees them."""
         return self._views[name][: self.count]
+
+    def location(self, at: int) -> int:
+        """Where a row's bytes are."""
+        return (self.moved is not None and self.moved[at]) or self.log_offset[at]
+
+    def locations(self, at: int = 0, end: int | None = None) -> Rows:
+        """Where the bytes of rows [at, end) are."""
+        stored_at = self.view("log_offset")[at:end]
+        if self.moved is None:
+            return stored_at
+        moved = np.frombuffer(self.moved, dtype=np.int64)[: self.count][at:end]
+        return np.where(moved, moved, stored_at)
+
+    def move(self, at: int, location: int) -> None:
+        """A row's bytes were carried forward."""
+        if self.moved is None:
+            self.moved = _column("q", self.rows_max)
+        self.moved[at] = location
+        self.is_dirty = True
 
     def insert_one(self, rows: NewRows, id_hash: int) -> None:
         """Add the only row of a request, and the hash of its transaction's id."""
@@ -246,17 +239,14 @@ class Chunk:
         self.is_dirty = True
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        state = self._views["state"][at:end]
+        state, next_at_ms = self._views["state"][at:end], self._views["next_at_ms"][at:end]
         # Rolled back rows are never due, so what is due and decided is committed.
-        needs: np.ndarray[Any, np.dtype[np.bool_]] = (
-            (state == _PREPARED) | (state == _PARKED) | (self._views["next_at_ms"][at:end] != NEVER)
-        )
+        needs: Rows = (state == _PREPARED) | (state == _PARKED) | (next_at_ms != NEVER)
         return needs
 
     def _needed_in(self, at: int, end: int) -> int:
-        if self.state[at:end].count(_PREPARED) == end - at:
-            return end - at
-        return int(np.count_nonzero(self._needs(at, end)))
+        is_held = self.state[at:end].count(_PREPARED) == end - at
+        return end - at if is_held else int(np.count_nonzero(self._needs(at, end)))
 
     def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
         """Set rows [at, end); a settled row is never due again."""
@@ -289,27 +279,26 @@ class Chunk:
 
     def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
         """Consume queue entries of rows [at, end)."""
-        log_offsets = self.log_offset[at:end]
-        for row, location in self.locations.items():
-            if at <= row - self.base < end:
-                log_offsets[row - self.base - at] = location
         return Columns(
-            log_offsets,
+            array("q", self.locations(at, end).tobytes()),
             self.size[at:end],
             self.tags[at:end],
             self.crc[at:end],
             array("q", (visible_at_ms,)) * (end - at),
         )
 
-    def needed_below(self, log_offset: int) -> list[int]:
-        """Needed rows whose bytes lie below this log offset."""
-        location = self.view("log_offset")
-        if self.locations:
-            location = location.copy()
-            for row, moved_to in self.locations.items():
-                location[row - self.base] = moved_to
-        hits = np.flatnonzero(self._needs(0, self.count) & (location < log_offset))
-        return [self.base + hit for hit in hits.tolist() if hit >= self.skipped]
+    def needed_below(self, log_offset: int) -> Rows:
+        """Needed rows whose bytes lie below this log offset: their indices."""
+        is_below = self.locations(self.skipped) < log_offset
+        hits: Rows = np.flatnonzero(self._needs(self.skipped, self.count) & is_below)
+        return hits + self.skipped
+
+    def needed_bytes(self) -> int:
+        """Stored bytes of the rows that are needed."""
+        sizes = self.view("size")[self.skipped :]
+        if self.needed == len(sizes):
+            return int(sizes.sum(dtype=np.int64))
+        return int(sizes[self._needs(self.skipped, self.count)].sum(dtype=np.int64))
 
     def origins_needed(self) -> list[int]:
         """The origins of rows that are still needed."""
@@ -341,19 +330,25 @@ class Chunk:
             self.due_from_ms = int(next_at_ms.min())
         return [self.base + hit for hit in hits.tolist()]
 
-    def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows to make visible now."""
-        if self.release_from_ms > now_ms:
-            return []
-        is_due = self.view("next_at_ms") <= now_ms
-        hits = np.flatnonzero(is_due & (self.view("state") == _COMMITTED))[:limit]
-        if not len(hits):
-            self._find_release()
-        return [self.base + hit for hit in hits.tolist()]
+    def sort_releases(self, until_ms: int) -> None:
+        """Find the committed rows that become visible until then, in the order of their times."""
+        next_at_ms, state = self.view("next_at_ms"), self.view("state")
+        self.releases = ReleaseOrder(self.base, next_at_ms, state, until_ms)
+        self.release_from_ms = self.releases.rest_from_ms
 
-    def _find_release(self) -> None:
-        committed = self.view("next_at_ms")[self.view("state") == _COMMITTED]
-        self.release_from_ms = int(committed.min(initial=NEVER))
+    def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
+        """The first rows to make visible now, of those that were sorted, and their times."""
+        return self.releases.first(self.view("next_at_ms"), self.view("state"), now_ms, limit)
+
+    def release_rows(self, at: Rows) -> None:
+        """These rows are visible, so they are never due again."""
+        next_at_ms, state = self._views["next_at_ms"], self._views["state"]
+        was_needed = next_at_ms[at] != NEVER
+        is_decided = (state[at] != _PREPARED) & (state[at] != _PARKED)
+        next_at_ms[at] = NEVER
+        self.needed -= int(np.count_nonzero(was_needed & is_decided))
+        self.checks = None
+        self.is_dirty = True
 
     def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
         """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
@@ -376,7 +371,7 @@ class Chunk:
     def frozen(self) -> FrozenChunk:
         """All rows as they are now."""
         columns = {name: self.view(name).copy() for name, _ in COLUMNS}
-        return FrozenChunk(base=self.base, columns=columns, locations=dict(self.locations))
+        return FrozenChunk(base=self.base, columns=columns, locations=self.locations().copy())
 
     def load(self, rows: Rows) -> None:
         """Take all rows from the file."""
@@ -385,8 +380,10 @@ class Chunk:
         self.skipped = int(np.argmax(rows["size"] > 0))
         for name, _ in COLUMNS:
             self.view(name)[:] = rows[name]
-        moved = np.flatnonzero(rows["location"] != rows["log_offset"])
-        self.locations = {self.base + int(at): int(rows["location"][at]) for at in moved}
+        for at in np.flatnonzero(rows["location"] != rows["log_offset"]).tolist():
+            self.move(at, int(rows["location"][at]))
+        self.is_dirty = False
         self.needed = self._needed_in(self.skipped, self.count)
         self.due_from_ms = self.check_from_ms = int(self.view("next_at_ms").min())
-        self._find_release()
+        is_committed = self.view("state") == _COMMITTED
+        self.release_from_ms = int(self.view("next_at_ms")[is_committed].min(initial=NEVER))

@@ -16,7 +16,7 @@ from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.frames import read_frame, stated_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from escrowmq.store.disk import Bytes, Disk, File
     from escrowmq.store.frames import Frame
@@ -168,24 +168,29 @@ class CommitLog:
             )
         return self.segments[at]
 
-    def remove_below(self, log_offset: int) -> list[int]:
-        """Delete the segments that end at or before this offset, oldest first."""
-        removed = []
+    def forget_below(self, log_offset: int) -> list[Segment]:
+        """Segments that end at or before this offset, oldest first, for ``remove_segments``."""
+        forgotten = []
         while len(self.segments) > 1 and self.segments[0].end <= log_offset:
             segment = self.segments.pop(0)
-            segment.file.close()
             self._unflushed.pop(segment.start, None)
-            self._disk.remove(segment_path(segment.start))
-            removed.append(segment.start)
-        if removed:
-            self._disk.flush_directory(DIRECTORY)
-        return removed
+            forgotten.append(segment)
+        return forgotten
 
     def close(self) -> None:
         """Give all handles back."""
         for segment in self.segments:
             segment.file.close()
         self.segments = []
+
+
+def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
+    """Delete segments that the log has forgotten, oldest first.  For any thread."""
+    for segment in segments:
+        segment.file.close()
+        disk.remove(segment_path(segment.start))
+    if segments:
+        disk.flush_directory(DIRECTORY)
 
 
 def block_at(segment: Segment, log_offset: int, end: int, size: int = BLOCK_BYTES) -> memoryview:

@@ -10,27 +10,27 @@ from __future__ import annotations
 import contextlib
 import struct
 from array import array
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.store.queue_files import FILE_ENTRIES, files_of, found_files, path_of
 from escrowmq.store.rows import QUEUE_ENTRY, Rows, first_bad, sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from escrowmq.store.disk import Disk, File
+    from escrowmq.store.queue_files import OpenFiles
 
-DIRECTORY = "consumequeue"
 ENTRY_BYTES = QUEUE_ENTRY.itemsize
-FILE_ENTRIES = 262_144
-OPEN_FILES_MAX = 256
 #: Queues that a checkpoint files at a time.
 FILED_AT_ONCE = 256
 SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
+#: Entries that retention reads at a time.
+SEARCHED_AT_ONCE = 16_384
 
 _UNPACK = struct.Struct("<qqIiI4x")
 
@@ -45,41 +45,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     crc: int
 
 
-class OpenFiles:
-    """The queue files that were used last; with ten thousand topics not all can stay open."""
-
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        self._files: OrderedDict[str, File] = OrderedDict()
-
-    def get(self, path: str) -> File:
-        """An open handle; it may be closed by the next call."""
-        file = self._files.pop(path, None)
-        if file is None:
-            file = self._disk.open(path)
-            if len(self._files) >= OPEN_FILES_MAX:
-                self._files.popitem(last=False)[1].close()
-        self._files[path] = file
-        return file
-
-    def forget(self, path: str) -> None:
-        """Close it, if it is open."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
-
-    def forget_under(self, directory: str) -> None:
-        """Close those in this directory."""
-        for path in [path for path in self._files if path.startswith(f"{directory}/")]:
-            self.forget(path)
-
-    def close(self) -> None:
-        """Close all."""
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-
-
 class Columns(msgspec.Struct, frozen=True):
     """Entries, one array per field."""
 
@@ -91,53 +56,59 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Entries that a checkpoint files."""
+    """Entries that a checkpoint files: the first so many that are not in files yet."""
 
     queue: ConsumeQueue
     first: int
-    rows: Rows
+    count: int
 
 
 class ConsumeQueue:
     """Entries ``[start, end)`` of one queue."""
 
     def __init__(
-        self, disk: Disk, files: OpenFiles, topic: str, queue_id: int, incarnation: int = 0
+        self,
+        disk: Disk,
+        files: OpenFiles,
+        number: int,
+        topic: str,
+        queue_id: int,
+        *,
+        is_new: bool = False,
     ) -> None:
         self._disk = disk
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
-        #: Where its files are.
-        self.directory = queue_directory(topic, queue_id, incarnation)
+        #: Whether earlier releases cannot have made it.
+        self._is_new = is_new
+        #: How the paths of its files begin.
+        self.prefix = files_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
         self.filed = 0
-        #: Whether files may be left of it, also of a process that ended before they counted.
-        self.may_have_files = False
         # What is not in files yet, a column per field: nothing is built per entry.
         self._log_offsets = array("q")
         self._visible_at_ms = array("q")
         self._sizes = array("I")
         self._tags = array("i")
         self._crcs = array("I")
-        self._has_directory = False
-
-    @property
-    def is_new(self) -> bool:
-        """Whether its directory may be missing."""
-        return not self._has_directory
+        #: Files below this entry are deleted; -1 until somebody has looked.
+        self._files_start = -1
+        #: Whether files may be left of it, also of a process that ended before they counted.
+        self.may_have_files = False
 
     def _path(self, entry: int) -> str:
-        return f"{self.directory}/{entry - entry % FILE_ENTRIES:020d}"
+        return path_of(self.prefix, entry)
 
     def open(self, start: int, end: int) -> None:
         """Continue as of a checkpoint; files that hold less are damaged."""
         self.start, self.end, self.filed = start, end, end
         self.may_have_files = True
+        if end > start and not self._is_new:
+            self.prefix = found_files(self._disk, self.prefix, self.topic, self.queue_id, end - 1)
         if end > start:
-            self._has_directory = True
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
@@ -228,12 +199,12 @@ class ConsumeQueue:
         return self._log_offsets, self._visible_at_ms, self._sizes, self._tags, self._crcs
 
     def _read_file(self, offset: int, stop: int) -> Rows:
+        return self._read(_opened(self._files.get, self._path(offset)), offset, stop)
+
+    def _read(self, file: File, offset: int, stop: int) -> Rows:
         path = self._path(offset)
         at = offset % FILE_ENTRIES
-        try:
-            data = self._files.get(path).read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
-        except FileNotFoundError:
-            raise _damaged(path, 0, "the file is missing") from None
+        data = file.read_at(at * ENTRY_BYTES, (stop - offset) * ENTRY_BYTES)
         if len(data) < (stop - offset) * ENTRY_BYTES:
             raise _damaged(path, len(data), "the file is too short")
         rows = np.frombuffer(data, dtype=QUEUE_ENTRY)
@@ -277,29 +248,32 @@ class ConsumeQueue:
 
     # Files.
 
+    @property
+    def unfiled(self) -> int:
+        """How many entries are not in files yet."""
+        return len(self._sizes)
+
     def tail(self) -> Tail | None:
         """What is not in files yet."""
-        if not self._sizes:
-            return None
-        self.may_have_files = True
-        return Tail(self, self.filed, self._tail_rows(0, len(self._sizes)))
+        count = len(self._sizes)
+        self.may_have_files = self.may_have_files or count > 0
+        return Tail(self, self.filed, count) if count else None
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
         """Write these entries into files that are left open, to be flushed.
 
-        Its directory must be there; returns it if it gained a name.
+        Returns the directories that gained a name.
         """
         grown = []
-        rows = tail.rows
-        data = memoryview(sealed(rows))
+        # In another thread than the one that adds entries: slices of arrays are taken in one step.
+        data = memoryview(sealed(self._tail_rows(0, tail.count)))
         offset = tail.first
-        end = offset + len(rows)
-        self._has_directory = True
+        end = offset + tail.count
         while offset < end:
             stop = min(end, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
             path = self._path(offset)
             if not self._disk.exists(path):
-                grown.append(self.directory)
+                grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
             # Not through the open files: those belong to the thread that reads.
@@ -311,70 +285,94 @@ class ConsumeQueue:
     def install(self, tail: Tail) -> None:
         """The files hold these entries: drop them from memory."""
         for column in self._columns():
-            del column[: len(tail.rows)]
-        self.filed += len(tail.rows)
+            del column[: tail.count]
+        self.filed += tail.count
 
     def first_after(self, log_offset: int, bound_ms: int) -> int:
         """One past the highest entry that points below this log offset.
 
         Entries visible after ``bound_ms`` cannot: anything older was copied when it became
-        visible.
+        visible.  May run beside the thread that adds entries, while nothing is filed.
         """
-        after = self.start
-        stop = self.offset_at(bound_ms + 1)
-        offset = self.start
-        while offset < stop:
-            entries = self.entries(offset, min(4096, stop - offset))
-            for at, entry in enumerate(entries, offset + 1):
-                if entry.log_offset < log_offset:
-                    after = at
-            offset += len(entries)
+        after = offset = self.start
+        for rows in self._pieces(offset, self.end):
+            end = int(np.searchsorted(rows["visible_at_ms"], bound_ms, side="right"))
+            below = np.flatnonzero(rows["log_offset"][:end] < log_offset)
+            if len(below):
+                after = offset + int(below[-1]) + 1
+            if end < len(rows):
+                break
+            offset += end
         return after
+
+    def _pieces(self, offset: int, end: int) -> Iterator[Rows]:
+        """Entries, not through the open files: those belong to the thread that reads."""
+        filed = min(self.filed, end)
+        while offset < filed:
+            file_end = min(filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
+            file = _opened(self._disk.open, self._path(offset))
+            try:
+                while offset < file_end:
+                    stop = min(file_end, offset + SEARCHED_AT_ONCE)
+                    yield self._read(file, offset, stop)
+                    offset = stop
+            finally:
+                file.close()
+        if offset < end:
+            yield self._tail_rows(offset - filed, end - filed)
 
     def forget_below(self, start: int) -> None:
         """Entries below this are gone for readers."""
         self.start = max(self.start, start)
 
-    def remove_files(self) -> None:
-        """Delete the files, oldest first, that hold only forgotten entries."""
-        names = self._disk.list(self.directory) if self._has_directory else []
-        # Whatever has no number is somebody else's.
-        for name in filter(str.isdecimal, names):
-            if int(name) + FILE_ENTRIES > self.start:
-                break
-            self._files.forget(f"{self.directory}/{name}")
-            self._disk.remove(f"{self.directory}/{name}")
+    @property
+    def may_have_forgotten_files(self) -> bool:
+        """Whether files may be left that hold only forgotten entries."""
+        return self.start - self.start % FILE_ENTRIES > max(self._files_start, 0)
 
+    def forgotten_files(self) -> list[str]:
+        """The files, oldest first, that hold only forgotten entries: to be deleted in this order.
 
-def queue_directory(topic: str, queue_id: int, incarnation: int) -> str:
-    """Where a queue's files are; each incarnation of a topic has directories of its own."""
-    name = f"{queue_id}.{incarnation}" if incarnation else str(queue_id)
-    return f"{DIRECTORY}/{topic}/{name}"
+        A crash on the way leaves no gap, so that the next time finds the others.
+        """
+        base = self.start - self.start % FILE_ENTRIES
+        paths = []
+        while base > 0 and self._disk.exists(self._path(base - 1)):
+            base -= FILE_ENTRIES
+            paths.append(self._path(base))
+        return paths[::-1]
 
+    def paths(self) -> list[str]:
+        """All files that it may have."""
+        first = self.start - self.start % FILE_ENTRIES
+        entries = range(first, self.end + 1, FILE_ENTRIES)
+        return [*self.forgotten_files(), *map(self._path, entries)]
 
-def remove_queue(disk: Disk, directory: str) -> None:
-    """Delete the files of a queue whose topic was deleted; no error if they are gone."""
-    for name in disk.list(directory):
-        disk.remove(f"{directory}/{name}")
-    disk.remove_directory(directory)
-    # That of the topic, unless it has other queues.
-    disk.remove_directory(directory.rpartition("/")[0])
+    def note_files_gone(self) -> None:
+        """All of them are deleted."""
+        self._files_start = self.start - self.start % FILE_ENTRIES
 
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:
     """File the entries of many queues, flushed: some at a time, which is faster than one by one."""
+    grown: set[str] = set()
     for first in range(0, len(tails), FILED_AT_ONCE):
-        some = tails[first : first + FILED_AT_ONCE]
-        disk.make_directories([tail.queue.directory for tail in some if tail.queue.is_new])
-        grown: list[str] = []
         files: list[File] = []
         try:
-            for tail in some:
-                grown += tail.queue.write(tail, files)
-            disk.flush_all(files, sorted(set(grown)))
+            for tail in tails[first : first + FILED_AT_ONCE]:
+                grown.update(tail.queue.write(tail, files))
+            disk.flush_all(files, ())
         finally:
             for file in files:
                 file.close()
+    disk.flush_all((), sorted(grown))
+
+
+def _opened(open_file: Callable[[str], File], path: str) -> File:
+    try:
+        return open_file(path)
+    except FileNotFoundError:
+        raise _damaged(path, 0, "the file is missing") from None
 
 
 def _damaged(path: str, at: int, what: str) -> StoreCorrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -58,7 +58,10 @@ class Disk(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory."""
+        """Names in a directory, sorted; empty if there is no such directory.
+
+        Names that the file system puts there itself are left out (``listed``).
+        """
         ...
 
     def make_directory(self, path: str) -> None:
@@ -81,10 +84,6 @@ class Disk(Protocol):
         """Remove a file; no error if it is gone."""
         ...
 
-    def remove_directory(self, path: str) -> None:
-        """Remove a directory that is empty; no error if it is not, or is gone."""
-        ...
-
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
         ...
@@ -92,6 +91,42 @@ class Disk(Protocol):
     def free_bytes(self) -> int:
         """Bytes that can still be written, as far as anybody can tell."""
         ...
+
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        ...
+
+    def allocated(self, path: str) -> int:
+        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        ...
+
+
+#: What file systems and desktops put into directories of their own accord.
+_OF_FILE_SYSTEMS = frozenset(
+    {
+        "lost+found",
+        ".snapshot",
+        ".snapshots",
+        ".zfs",
+        ".DS_Store",
+        ".Trashes",
+        ".Spotlight-V100",
+        ".fseventsd",
+        ".TemporaryItems",
+        ".directory",
+    }
+)
+#: A file that is deleted while it is open, on NFS or through FUSE; a file's attributes on a Mac.
+_PREFIXES_OF_FILE_SYSTEMS = (".nfs", ".fuse_hidden", "._", ".Trash-")
+
+
+def listed(names: Iterable[str]) -> list[str]:
+    """These names, sorted, without those that the file system or a desktop made."""
+    return sorted(
+        name
+        for name in names
+        if not (name in _OF_FILE_SYSTEMS or name.startswith(_PREFIXES_OF_FILE_SYSTEMS))
+    )
 
 
 def checked_path(path: str) -> str:
@@ -205,9 +240,10 @@ class OsDisk:
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is no such directory."""
         try:
-            return sorted(os.listdir(self._absolute(path)))
+            names = os.listdir(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
+        return listed(names)
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
@@ -250,21 +286,6 @@ class OsDisk:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._absolute(path))
 
-    def remove_directory(self, path: str) -> None:
-        """Remove a directory that is empty; no error if it is not, or is gone."""
-        self._refuse_if_read_only(path)
-        directory = self._absolute(path)
-        try:
-            os.rmdir(directory)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            return
-        # Made again, its name has to be made durable again.
-        self._named.discard(directory)
-
     def flush_directory(self, path: str) -> None:
         """Return once names made, renamed or removed in it are on the disk."""
         self._refuse_if_read_only(path)
@@ -275,10 +296,31 @@ class OsDisk:
         found = os.statvfs(self._root)
         return found.f_bavail * found.f_frsize
 
+    def allocate(self, path: str, size: int) -> None:
+        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        self._refuse_if_read_only(path)
+        descriptor = os.open(
+            self._absolute(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE
+        )
+        try:
+            _allocate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def allocated(self, path: str) -> int:
+        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        try:
+            return os.stat(self._absolute(path)).st_blocks * _BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
+
 
 # Messages may be private: nothing for others, whatever the umask.
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
+
+#: What ``st_blocks`` counts in, whatever the file system does.
+_BLOCK_BYTES = 512
 
 _FLUSHERS = 8
 _FLUSHES_APART_MAX = 16
@@ -293,12 +335,38 @@ def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
         for one in each:
             flush(one)
         return
+
+    def flush_share(share: Sequence[T]) -> None:
+        for one in share:
+            flush(one)
+
     # Written back at once, and what is left for each flush is little.  It promises nothing: what
     # must be durable is flushed nevertheless.
     os.sync()
     with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="flush_all") as flushers:
+        # A share for each thread: handing over one by one takes longer than most flushes.
+        shares = [each[first::_FLUSHERS] for first in range(_FLUSHERS)]
         # Taken to the end, so that an error of any of them is raised.
-        list(flushers.map(flush, each))
+        list(flushers.map(flush_share, shares))
+
+
+def _write_zeros(descriptor: int, _start: int, size: int) -> None:
+    zeros = bytes(1024 * 1024)
+    for at in range(0, size, len(zeros)):
+        os.pwrite(descriptor, zeros[: size - at], at)
+
+
+# Not every system has it.
+_fallocate: Callable[[int, int, int], None] = getattr(os, "posix_fallocate", _write_zeros)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    try:
+        _fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        _write_zeros(descriptor, 0, size)
 
 
 def _not_a_directory(path: str) -> OSError:

@@ -140,10 +140,19 @@ class Dispatcher:
         return entry if entry.size else Entry(where.frame, where.at_ms, 0, 0, 0)
 
     def _released(self, record: Released, where: Where) -> None:
-        columns = zip(record.rows, record.queues, record.queue_offsets, strict=True)
-        for row, queue, queue_offset in columns:
-            if queue_offset == NOWHERE:
-                continue
+        if NOWHERE in record.queue_offsets[:1]:
+            # All of them went with their topic.
+            return
+        if not self._lost.ranges:
+            rows = np.array(record.rows, dtype=np.int64)
+            columns, _ = columns_of_each(self._table, rows, where.at_ms, gone_at=where.frame)
+            # In each queue the offsets are a run, so its first one tells them all.
+            ends = dict(zip(reversed(record.queues), reversed(record.queue_offsets), strict=True))
+            self._waiting.extend(_by_queue(columns, array("I", record.queues), ends))
+            return
+        for row, queue, queue_offset in zip(
+            record.rows, record.queues, record.queue_offsets, strict=True
+        ):
             entry = self._entry(row, where)
             if self._lost.hold(entry.log_offset):
                 entry = Entry(where.frame, where.at_ms, 0, 0, 0)

@@ -26,10 +26,7 @@ def entry_of(table: StateTable, row: int, visible_at_ms: int) -> Entry:
             # Its message was deleted, and the queue starts after it.
             return Entry(0, visible_at_ms, 0, 0, 0)
         return Entry(half.location, visible_at_ms, half.size, half.tags, half.crc)
-    location = chunk.log_offset[at]
-    if chunk.locations:
-        location = chunk.locations.get(row, location)
-    return Entry(location, visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
+    return Entry(chunk.location(at), visible_at_ms, chunk.size[at], chunk.tags[at], chunk.crc[at])
 
 
 def columns_of(
@@ -55,10 +52,13 @@ def columns_of(
 
 
 def columns_of_each(
-    table: StateTable, rows: Rows, visible_at_ms: int
+    table: StateTable, rows: Rows, visible_at_ms: int, *, gone_at: int | None = None
 ) -> tuple[Columns, array[int]]:
-    """Entries for these rows, in their order, and their queues."""
-    held = gather(table, rows)
+    """Entries for these rows, in their order, and their queues.
+
+    A row that is gone gets an empty entry at ``gone_at``, where its place goes with the log.
+    """
+    held = gather(table, rows, gone_at=gone_at)
     return (
         Columns(
             log_offsets=array("q", held["log_offset"].tobytes()),
@@ -71,7 +71,7 @@ def columns_of_each(
     )
 
 
-def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
+def gather(table: StateTable, rows: Rows, *, gone_at: int | None = None) -> dict[str, Rows]:
     """What consume queue entries need of these rows, in their order."""
     columns = {
         name: np.zeros(len(rows), dtype=STATE_ROW[name])
@@ -81,18 +81,13 @@ def gather(table: StateTable, rows: Rows) -> dict[str, Rows]:
         chunk = table.chunks[base]
         at = rows[here] - base
         for name, column in columns.items():
-            column[here] = chunk.view(name)[at]
-        if chunk.locations:
-            moved = chunk.locations.get
-            columns["log_offset"][here] = [
-                moved(row, stored_at)
-                for row, stored_at in zip(
-                    rows[here].tolist(), columns["log_offset"][here].tolist(), strict=True
-                )
-            ]
+            column[here] = (chunk.locations() if name == "log_offset" else chunk.view(name))[at]
     for index in np.flatnonzero(columns["size"] == 0).tolist():
         half = table.get(int(rows[index]))
-        assert half is not None, "no row is missing"
+        if half is None:
+            assert gone_at is not None, "no row is missing"
+            columns["log_offset"][index] = gone_at
+            continue
         values = (half.location, half.size, half.tags, half.crc, half.queue)
         for column, value in zip(columns.values(), values, strict=True):
             column[index] = value

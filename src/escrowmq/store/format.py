@@ -9,7 +9,7 @@ from zlib import crc32
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store import commit_log, consume_queue, state_files
+from escrowmq.store import commit_log, queue_files, state_files
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -21,7 +21,7 @@ VERSION = 3
 READABLE = (1, 2, 3)
 DIRECTORIES = (
     commit_log.DIRECTORY,
-    consume_queue.DIRECTORY,
+    queue_files.DIRECTORY,
     state_files.DIRECTORY,
     "keyindex",
 )

@@ -12,7 +12,7 @@ import msgspec
 
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
-from escrowmq.store import commit_log
+from escrowmq.store import commit_log, reserve
 from escrowmq.store import format as formats
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frame_check import FrameCheck
@@ -73,7 +73,13 @@ def inspect(disk: Disk) -> Inspection:
 
 
 def _find_foreign(disk: Disk, report: Report) -> None:
-    ours = (*formats.DIRECTORIES, formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+    ours = (
+        *formats.DIRECTORIES,
+        formats.PATH,
+        checkpoints.PATH,
+        checkpoints.PREVIOUS,
+        reserve.PATH,
+    )
     for name in disk.list(""):
         if name in (formats.TEMPORARY, checkpoints.TEMPORARY):
             report.leftovers.append(f"{name}: an unfinished file")

@@ -9,10 +9,11 @@ and no Python object per entry.
 What is found are candidates: keys may share a hash, so the caller looks into the record.
 
 A checkpoint does ``snapshot`` -> ``PendingRun.write`` -> ``install``, keeps ``names`` and, once it
-is itself durable, calls ``collect`` with them; a merge does ``merge`` -> ``write`` -> ``install``
-at any time.  Only ``write`` is long at the disk, and it may run in another thread; all else belongs
-to the thread that adds.  A file is removed only when no checkpoint names it any more; a file that
-no checkpoint names is removed when the index is opened, since it is ahead of the log that counts.
+is itself durable, removes what ``discard`` gives for them; a merge does ``merge`` -> ``write`` ->
+``install`` at any time.  Only ``write`` and ``remove_runs`` are long at the disk, and they may run
+in another thread; all else belongs to the thread that adds.  A file is removed only when no
+checkpoint names it any more; a file that no checkpoint names is removed when the index is opened,
+since it is ahead of the log that counts.
 """
 
 from __future__ import annotations
@@ -168,6 +169,11 @@ class KeyIndex:
                 found.update(run.find(key_hash, low, high, limit))
         return nlargest(limit, found)
 
+    @property
+    def unfiled_bytes(self) -> int:
+        """What a snapshot would write, about."""
+        return len(self._hashes) * ENTRY_BYTES
+
     def snapshot_due(self) -> bool:
         """Whether so much is in memory that a checkpoint should not wait any longer."""
         return len(self._hashes) >= self._limits.active_entries_max
@@ -227,15 +233,12 @@ class KeyIndex:
         """Files that are not searched any more, but that an earlier checkpoint may name."""
         return sorted(run.name for run in self._garbage)
 
-    def collect(self, valid_names: Collection[str]) -> int:
-        """Remove the garbage that the newest durable checkpoint does not name; how many files."""
+    def discard(self, valid_names: Collection[str]) -> list[Run]:
+        """The garbage that no checkpoint names, for ``remove_runs``: forgotten here."""
         in_use = self._merge.replaces if self._merge is not None else ()
         removed = [r for r in self._garbage if r.name not in valid_names and r not in in_use]
         self._garbage = [run for run in self._garbage if run not in removed]
-        for run in removed:
-            run.close()
-            self._disk.remove(run.path)
-        return len(removed)
+        return removed
 
     def _open_run(self, name: str, present: Collection[str]) -> Run:
         path = f"{self._directory}/{name}"
@@ -268,6 +271,13 @@ class KeyIndex:
         path = f"{self._directory}/{self._next_number:020}.run"
         self._next_number += 1
         return PendingRun(self._disk, path, pieces, replaces)
+
+
+def remove_runs(disk: Disk, runs: Iterable[Run]) -> None:
+    """Delete the files of runs that the index has discarded.  For any thread."""
+    for run in runs:
+        run.close()
+        disk.remove(run.path)
 
 
 class PendingRun:

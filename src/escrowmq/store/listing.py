@@ -199,14 +199,9 @@ def _from_chunk(
     here = slice(at, max(block[1] - chunk.base, at))
 
     def column(name: str) -> Rows:
-        return chunk.view("log_offset" if name == "location" else name)[here]
+        return (chunk.locations() if name == "location" else chunk.view(name))[here]
 
-    heads = _picked(column, chunk.base + at, states, limit)
-    if chunk.locations:
-        for index, row in enumerate(heads["half_offset"].tolist()):
-            if row in chunk.locations:
-                heads["location"][index] = chunk.locations[row]
-    return heads
+    return _picked(column, chunk.base + at, states, limit)
 
 
 def _from_file(

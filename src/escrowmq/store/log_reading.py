@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from escrowmq.model.errors import StoreCorrupt
 from escrowmq.protocol.stored_message import decode, record_crc
 from escrowmq.store.frames import HEAD_BYTES, read_frame, stated_head
-from escrowmq.transaction.records import UNNUMBERED, Moved, Op, Prepared
+from escrowmq.transaction.records import PLAIN, UNNUMBERED, Moved, Op, Prepared
 from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
@@ -69,14 +69,17 @@ class LogReading:
         if known is not None:
             return known
         start = half.location - HEAD_BYTES
-        if start < self._log.start or not half.part & FIRST or self._lost.hold(start):
+        is_named = half.part & FIRST and half.origin != PLAIN
+        if start < self._log.start or not is_named or self._lost.hold(start):
             return "", UNNUMBERED
-        for record in self.frame(start).records:
-            if isinstance(record, Prepared) and record.first == half.half_offset:
-                return record.transaction_id, record.number
-            if isinstance(record, Moved) and record.rows[0].half_offset == half.half_offset:
-                return record.rows[0].transaction_id, record.rows[0].number
-        return "", UNNUMBERED
+        found = [
+            (record.transaction_id, record.number)
+            if isinstance(record, Prepared)
+            else (record.rows[0].transaction_id, record.rows[0].number)
+            for record in self.frame(start).records
+            if isinstance(record, Prepared | Moved) and _first_row(record) == half.half_offset
+        ]
+        return found[0] if found else ("", UNNUMBERED)
 
     def remember(self, first: int, transaction_id: str, number: int) -> None:
         """The identity of a request that is being written."""
@@ -100,3 +103,7 @@ class LogReading:
             if isinstance(record, Op):
                 return record.by, frame.stored_at_ms
         raise StoreCorrupt("op_record_missing", "run `escrowmq store check`", log_offset=op_offset)
+
+
+def _first_row(record: Prepared | Moved) -> int:
+    return record.first if isinstance(record, Prepared) else record.rows[0].half_offset

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -107,7 +108,6 @@ class Meta:
         self.standing = -1
         self._offsets: dict[OffsetKey, int] = {}
         self._unwritten: set[OffsetKey] = set()
-        self.index = OffsetIndex(self._offsets)
         self._forgotten_topics: dict[str, None] = {}
         self._forgotten_groups: dict[str, None] = {}
         self._changed: dict[str, dict[str, None]] = {TOPICS: {}, GROUPS: {}, SETTINGS: {}}
@@ -116,12 +116,14 @@ class Meta:
         #: Where the log's words are; ``follow`` sets it.
         self._catalog: Catalog | None = None
         self._file = MetaFile(str(path), limits.pages_max)
+        self._copying = Lock()
         try:
             self._load()
         except BaseException:
             self._file.close()
             raise
         self.offsets: Mapping[OffsetKey, int] = MappingProxyType(self._offsets)
+        self.index = OffsetIndex(self._offsets)
 
     def _load(self) -> None:
         self.stated_topics = {one.name: one for one in self._stated(TOPICS, StatedTopic)}
@@ -141,7 +143,6 @@ class Meta:
                 continue
             key = (offset.consumer_group, offset.topic, offset.queue_id)
             self._offsets[key] = offset.queue_offset
-            self.index.add(key)
 
     def _stated(self, table: str, kind: type[Stated]) -> Iterator[Stated]:
         for row in self._file.rows(table, ("name", "document")):
@@ -233,15 +234,13 @@ class Meta:
         """Forget how far everybody was in a topic that is gone."""
         self.changed(TOPICS, name)
         self._forgotten_topics[name] = None
-        self._drop(list(self.index.of_topic(name)))
-        self.index.forget(topic=name)
+        self._drop(self.index.taken(topic=name))
 
     def forget_group(self, name: str) -> None:
         """Forget how far a group was that is gone."""
         self.changed(GROUPS, name)
         self._forgotten_groups[name] = None
-        self._drop(list(self.index.of_group(name)))
-        self.index.forget(group=name)
+        self._drop(self.index.taken(group=name))
 
     def _drop(self, keys: Iterable[OffsetKey]) -> None:
         for key in keys:
@@ -364,16 +363,22 @@ class Meta:
         return count
 
     def copy(self, standing: int = -1) -> Path:
-        """Write everything, and a copy of it beside the file, for a backup; where that is.
-
-        Nobody else can read the file itself, which is locked.  Who has an older copy open keeps it.
-        """
+        """Write everything, and a copy of it beside the file, for a backup; where that is."""
         self.flush(standing)
+        return self.copy_file()
+
+    def copy_file(self) -> Path:
+        """Write a copy of the file beside it; other threads may call this.
+
+        Other processes cannot read the file itself, which is locked.  A process that has an older
+        copy open keeps it.
+        """
         path = Path(self._file.path)
         copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
-        unfinished.unlink(missing_ok=True)
-        self.copy_to(unfinished)
-        return unfinished.rename(copy)
+        with self._copying:
+            unfinished.unlink(missing_ok=True)
+            self.copy_to(unfinished)
+            return unfinished.rename(copy)
 
     def copy_to(self, path: Path) -> None:
         """Copy the file as it is, damaged rows too."""

@@ -17,6 +17,8 @@ class OffsetIndex:
         self._offsets = offsets
         #: Group -> topic -> the highest queue id.
         self._queues: dict[str, dict[str, int]] = {}
+        for key in offsets:
+            self.add(key)
 
     def add(self, key: OffsetKey) -> None:
         """There is an offset with this key."""
@@ -40,8 +42,10 @@ class OffsetIndex:
             if key in self._offsets:
                 yield key
 
-    def forget(self, *, group: str = "", topic: str = "") -> None:
-        """All offsets of a group, or of a topic, are gone."""
+    def taken(self, *, group: str = "", topic: str = "") -> list[OffsetKey]:
+        """The keys of a group's offsets, or of all in a topic, which are forgotten here."""
+        keys = [*self.of_group(group), *self.of_topic(topic)]
         self._queues.pop(group, None)
         for topics in self._queues.values() if topic else ():
             topics.pop(topic, None)
+        return keys

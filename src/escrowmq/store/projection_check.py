@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store import consume_queue, state_files
+from escrowmq.store import queue_files, state_files
 from escrowmq.store.key_run import open_run
 from escrowmq.store.report import QueueSpan, Span
 from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW, Rows, first_bad
@@ -65,13 +65,15 @@ class ProjectionCheck:
 
     def _queue(self, named: NamedQueue, start: int, end: int) -> None:
         offset = start
-        while offset < end:
-            base = offset - offset % consume_queue.FILE_ENTRIES
-            stop = min(end, base + consume_queue.FILE_ENTRIES)
-            directory = consume_queue.queue_directory(
-                named.topic, named.queue_id, named.incarnation
+        prefix = queue_files.files_of(named.id)
+        if start < end and not named.incarnation:
+            prefix = queue_files.found_files(
+                self._disk, prefix, named.topic, named.queue_id, end - 1
             )
-            path = f"{directory}/{base:020d}"
+        while offset < end:
+            base = offset - offset % queue_files.FILE_ENTRIES
+            stop = min(end, base + queue_files.FILE_ENTRIES)
+            path = queue_files.path_of(prefix, base)
             for at, rows in self._pieces(
                 path, QUEUE_ENTRY, offset - base, stop - offset, "consume_queue_damaged"
             ):

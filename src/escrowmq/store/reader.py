@@ -18,8 +18,10 @@ from escrowmq.protocol.limits import BODY_BYTES_MAX
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.properties import index_facts
 from escrowmq.protocol.stored_message import skim
+from escrowmq.store.consume_queue import SEARCHED_ENTRIES_MAX
 from escrowmq.store.key_index import key_hash
-from escrowmq.transaction.records import NEVER, PLAIN
+from escrowmq.store.visible_from import visible_from_ms
+from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -93,8 +95,10 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 class Reader:
     """Questions to a store.  They change nothing."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, searched_max: int = SEARCHED_ENTRIES_MAX) -> None:
         self._store = store
+        #: Entries of a queue that a search for one message looks at.
+        self._searched_max = searched_max
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
@@ -204,10 +208,8 @@ class Reader:
         if queue is None:
             # It went with its topic.
             return None
-        not_before_ms = half.stored_at_ms
-        if half.origin != PLAIN:
-            not_before_ms = store.table.decided_by(half)[1]
-        offset = queue.find(half.location, queue.offset_at(not_before_ms))
+        from_offset = queue.offset_at(visible_from_ms(store, half))
+        offset = queue.find(half.location, from_offset, limit=self._searched_max)
         if offset is None:
             # The queue starts after it: for consumers it is gone.
             return None

@@ -10,19 +10,23 @@ import errno
 import gc
 import logging
 import secrets
+from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from escrowmq.model.clock import time_at_start
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
+from escrowmq.store import reserve as reserves
 from escrowmq.store.checkpoint_job import CheckpointJob
 from escrowmq.store.commit_log import BLOCK_BYTES, CommitLog, block_at, read_frames
 from escrowmq.store.config import COPY_AFTER_MAX_MS
 from escrowmq.store.format import DIRECTORIES
 from escrowmq.store.replay import Replayer, publish_all
+from escrowmq.store.reserve import Reserve
 from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
@@ -30,16 +34,19 @@ from escrowmq.transaction.core import Where
 from escrowmq.transaction.origins import SavedOrigins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from escrowmq.model.clock import Reading
     from escrowmq.store.checkpoint import Checkpoint
     from escrowmq.store.config import StoreConfig
     from escrowmq.store.disk import Disk
     from escrowmq.transaction.policy import CheckPolicy
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
-FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS)
+FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS, reserves.PATH)
 #: How many checkpoints' worth of log a replay keeps in memory: writing files takes its time.
 SPILLED_CHECKPOINTS = 4
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
@@ -54,20 +61,33 @@ class Found(msgspec.Struct, kw_only=True):
     frames: int = 0
     #: Bytes of a torn tail that were cut.
     cut_bytes: int = 0
+    #: The last store time that the log had; 0 if the store is new.
+    last_at_ms: int = 0
     #: Why everything was rebuilt from the start of the log, if it was.
     rebuilt_because: str = ""
 
 
 def start_store(
-    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, now_ms: int
+    disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, reading: Reading
 ) -> tuple[Store, Found]:
-    """Open a store to serve it: what is written from here on belongs to a new epoch."""
-    with refusing_full_disk():
+    """Open a store to serve it: what is written from here on belongs to a new epoch.
+
+    Its first frame has the store time that belongs to the reading.
+    """
+
+    def start() -> tuple[Store, Found]:
         store, found = _open(disk, config, policy, store_host)
         formats.upgrade(disk)
-        # Later than everything before it: the time tells which queue entries came after the start.
-        store.execute(Begin(epoch=secrets.token_hex(8)), max(now_ms, store.last_at_ms + 1))
+        found.last_at_ms = store.last_at_ms
+        begin = Begin(epoch=secrets.token_hex(8), boot_ms=reading.boot_ms, boot_id=reading.boot_id)
+        store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
         store.sync()
+        return store, found
+
+    with refusing_full_disk():
+        store, found = _with_reserve(disk, start)
+    if store.space.wants_reserve:
+        store.space.reserve.make()
     return store, found
 
 
@@ -76,7 +96,20 @@ def open_store(
 ) -> tuple[Store, Found]:
     """Open a store, new or old, and bring it to the state that its log says."""
     with refusing_full_disk():
-        return _open(disk, config, policy, store_host)
+        return _with_reserve(disk, lambda: _open(disk, config, policy, store_host))
+
+
+def _with_reserve(disk: Disk, work: Callable[[], T]) -> T:
+    """Do this; if the disk is full, once more with the room that the reserve holds."""
+    try:
+        return work()
+    except OSError as error:
+        reserve = Reserve(disk, 0)
+        if error.errno != errno.ENOSPC or not reserve.held:
+            raise
+    # Recovery from what the first attempt left gives the same.
+    reserve.release()
+    return work()
 
 
 @contextmanager
@@ -182,7 +215,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     core.catalog.load(checkpoint.catalog)
     core.uses.load(checkpoint.uses)
     store.catalog.load(checkpoint.catalog)
-    store.garbage.update(checkpoint.garbage)
+    store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at
     core.batches.load(
         checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
@@ -193,6 +226,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     }
     core.delays = dict(checkpoint.delays)
     core.resumed_at_ms = dict(checkpoint.resumed_at_ms)
+    core.time_moved, core.anchor = checkpoint.time_moved, checkpoint.anchor
     for epoch in checkpoint.epochs:
         core.lineage = core.lineage.with_epoch(epoch)
     store.parkings.load(checkpoint.parkings)
@@ -312,7 +346,7 @@ def spill(store: Store) -> None:
     publish_all(store)
     job = CheckpointJob(store)
     job.write()
-    job.install()
+    deque(job.install(), maxlen=0)
 
 
 def note_times(store: Store) -> None:

@@ -19,6 +19,7 @@ from escrowmq.store.commit_log import DIRECTORY, TEMPORARY, segment_path
 from escrowmq.store.filler import Filler, fillers
 from escrowmq.store.frames import HEAD_BYTES, stated_head
 from escrowmq.store.inspect import Inspection, inspect
+from escrowmq.store.needed import needed_rows
 from escrowmq.store.report import Kind, Span
 from escrowmq.transaction.commands import Abandon
 from escrowmq.transaction.losing import is_incomplete
@@ -35,8 +36,6 @@ REPORT = "report.json"
 #: Findings about files that are made again from the log.
 PROJECTIONS = ("state_table_damaged", "consume_queue_damaged", "key_index_damaged")
 _COPIED_BYTES = 4 * 1024 * 1024
-_OFFSET_END = 2**63 - 1
-_ROWS_MAX = 2**31
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +249,7 @@ def settle_lost(store: Store, now_ms: int, *, batch_max: int = 1_000) -> list[Ab
     """
     ended: list[Abandoned] = []
     core = store.core
-    for row in store.table.needed_below(_OFFSET_END, _ROWS_MAX):
+    for row in needed_rows(store.table):
         half = store.row(row)
         if not (store.lost.hold(half.location) or is_incomplete(core, half)):
             continue

@@ -1,7 +1,8 @@
 """Deleting the oldest log: a prefix only, and never what is still needed.
 
-First every needed half message in the prefix is carried forward; then a checkpoint records the new
-start; only then are files removed.  A crash at any point leaves a store that opens and goes on.
+Which segments may go is decided here; ``retirement.py`` has the way out of each of them.  A
+retirement is a generator of steps, so that the logic exists once: ``retain`` does the steps at
+once, and the broker does them beside its clients.
 """
 
 from __future__ import annotations
@@ -9,66 +10,100 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from escrowmq.transaction.commands import Carry
+from escrowmq.store.retirement import (
+    Aside,
+    Carrying,
+    Checkpointing,
+    Removed,
+    Retirement,
+    Waits,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from escrowmq.store.retirement import Step, Steps
     from escrowmq.store.store import Store
-
-CARRIED_ROWS_MAX = 4_096
-
-
-class Removed(msgspec.Struct, kw_only=True):
-    """What one run of retention did."""
-
-    log_start: int
-    segments: int
-    carried: int
+    from escrowmq.transaction.commands import Decision
 
 
 def removable_below(store: Store, now_ms: int) -> int:
     """The log offset below which everything may go: a segment's start."""
-    segments = store.log.segments
-    config = store.config
-    below = segments[0].start if segments else 0
-    total = store.log.written - below
-    for segment, after in pairwise(segments):
+    return max(expired_below(store, now_ms), crowded_below(store))
+
+
+def expired_below(store: Store, now_ms: int) -> int:
+    """The same by age alone."""
+    below = store.log.start
+    for _, after in pairwise(store.log.segments):
         # Store times never go back, so the next segment's first is the latest of this one's.
         # One without a frame yet says nothing.
-        is_old = 0 < after.first_at_ms <= now_ms - config.retention_ms
-        is_too_much = 0 < config.retention_bytes < total
-        if not (is_old or is_too_much):
+        if not 0 < after.first_at_ms <= now_ms - store.config.retention_ms:
+            break
+        below = after.start
+    return below
+
+
+def crowded_below(store: Store) -> int:
+    """The same by size alone: the bytes of half messages that are still needed do not count."""
+    below, limit = store.log.start, store.config.retention_bytes
+    if not limit:
+        return below
+    total = store.log.written - below - store.table.needed_bytes
+    for segment, after in pairwise(store.log.segments):
+        if total <= limit or not after.first_at_ms:
             break
         below = after.start
         total -= segment.size
     return below
 
 
+def exceeding_bytes(store: Store) -> int:
+    """By how much needed half messages alone exceed ``store.retention_bytes``; 0 if they do not."""
+    limit = store.config.retention_bytes
+    return max(store.table.needed_bytes - limit, 0) if limit else 0
+
+
+def retirements(
+    store: Store, now_ms: int, removed: Removed, may_delete: Callable[[], bool] = lambda: True
+) -> Steps:
+    """Retire segments, oldest first, until none is left that may go."""
+    while (below := removable_below(store, now_ms)) > store.log.start:
+        if not may_delete():
+            removed.waits = Waits.FOR_PERMISSION
+            return
+        is_expired = expired_below(store, now_ms) > store.log.start
+        yield from Retirement(store, below, removed, is_expired=is_expired).steps()
+        if removed.waits:
+            return
+
+
+def next_step(steps: Steps, decisions: Sequence[Decision] | None) -> Step | None:
+    """Tell what came of the last step, if there was one; the next one, or None if that was all."""
+    try:
+        return steps.send(decisions)
+    except StopIteration:
+        return None
+
+
+def do_step(store: Store, step: Step, now_ms: int) -> list[Decision]:
+    """Do a step at once; what came of it."""
+    if isinstance(step, Carrying):
+        decisions = [store.execute(command, now_ms) for command in step.commands]
+        store.sync()
+        return decisions
+    if isinstance(step, Aside):
+        step.work()
+    elif isinstance(step, Checkpointing):
+        store.checkpoint()
+    return []
+
+
 def retain(store: Store, now_ms: int) -> Removed:
     """Delete what retention allows.  Nothing may be gathered, unflushed or unpublished."""
-    below = removable_below(store, now_ms)
-    removed = Removed(log_start=below, segments=0, carried=0)
-    if below <= store.log.start:
-        return removed
-    while rows := store.table.needed_below(below, CARRIED_ROWS_MAX):
-        for first in sorted({store.row(row).first for row in rows}):
-            decision = store.execute(Carry(first=first), now_ms)
-            removed.carried += len(decision.copies)
-        store.sync()
-    cut_at_ms = next(s.first_at_ms for s in store.log.segments if s.start == below)
-    for queue in store.queues.values():
-        queue.forget_below(queue.first_after(below, cut_at_ms + store.copy_after_max_ms))
-    store.core.batches.forget_below(below)
-    store.core.names.origins.forget_below(below)
-    store.keys.forget_below(below)
-    store.parkings.forget_below(below)
-    store.log_start = below
-    store.table.forget_below(below)
-    # Twice: the one before the newest must not count on what is about to go.
-    store.checkpoint()
-    store.checkpoint()
-    removed.segments = len(store.log.remove_below(below))
-    for queue in store.queues.values():
-        queue.remove_files()
+    removed = Removed(log_start=store.log.start)
+    steps = retirements(store, now_ms, removed)
+    decisions: list[Decision] | None = None
+    while (step := next_step(steps, decisions)) is not None:
+        decisions = do_step(store, step, now_ms)
     return removed

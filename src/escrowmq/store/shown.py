@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from escrowmq.transaction.records import CatalogRecord, NamedQueue, TopicRemoved
 
 if TYPE_CHECKING:
-    from escrowmq.store.consume_queue import ConsumeQueue, OpenFiles
+    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.store.queue_files import OpenFiles
     from escrowmq.transaction.catalog import Catalog
     from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Record
@@ -25,8 +26,8 @@ class Shown:
         self._open_files = open_files
         self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
         self._later: list[tuple[Record, Where]] = []
-        #: Directories of queues that are gone, and the log offset of the frame that said so.
-        self.garbage: dict[str, int] = {}
+        #: Files of queues that are gone.
+        self.garbage: dict[str, None] = {}
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
@@ -52,9 +53,9 @@ class Shown:
             self._catalog.apply(record, where.frame)
             if isinstance(record, TopicRemoved):
                 for number in record.queues:
-                    self._remove(number, where.frame)
+                    self._remove(number)
 
-    def _remove(self, number: int, removed_at: int) -> None:
+    def _remove(self, number: int) -> None:
         queue = self._queues.pop(number, None)
         if queue is None:
             return
@@ -63,6 +64,8 @@ class Shown:
         del of_topic[queue.queue_id]
         if not of_topic:
             del self._queues_of[queue.topic]
-        self._open_files.forget_under(queue.directory)
         if queue.may_have_files:
-            self.garbage[queue.directory] = removed_at
+            paths = queue.paths()
+            for file in self._open_files.release(paths):
+                file.close()
+            self.garbage.update(dict.fromkeys(paths))

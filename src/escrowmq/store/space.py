@@ -1,10 +1,11 @@
 """Room on the disk, looked at before it is used up: a write that fails ends the process.
 
 ``store.free_bytes_min`` is kept free.  Below it new messages are refused; below half of it also
-decisions, which are small and end what is held; the last quarter is for nothing at all, and what
-lies between is for checkpoints and retention.  Between two looks at the disk, what is taken on is
-counted.  When room comes back, a little more than was missing must be there, so that the broker
-does not go on and off.
+decisions, which are small and end what is held; what lies above the last quarter is for checkpoints
+and retention.  Of the last quarter, half is a file (``reserve``) that no other program can take: it
+is for recovery, and for retention when nothing else is left.  Between two looks at the disk, what
+is taken on is counted.  When room comes back, a little more than was missing must be there, so that
+the broker does not go on and off.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.store.reserve import Reserve
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -35,6 +37,9 @@ class Level(IntEnum):
     NOTHING = 3
 
 
+#: The parts of ``store.free_bytes_min`` that a file holds, and that even retention leaves free.
+RESERVE_PART = 1 / 8
+_LAST_PART = 1 / 32
 _PARTS = {Level.NO_MESSAGES: 1.0, Level.NO_DECISIONS: 0.5, Level.NOTHING: 0.25}
 
 
@@ -43,14 +48,17 @@ class Space:
 
     def __init__(self, disk: Disk, free_bytes_min: int) -> None:
         self._disk = disk
+        self.reserve = Reserve(disk, int(free_bytes_min * RESERVE_PART))
         #: Bytes that are free when a level begins.
         self._floors = {level: int(free_bytes_min * part) for level, part in _PARTS.items()}
-        self.free_bytes = disk.free_bytes()
+        self._last_bytes = int(free_bytes_min * _LAST_PART)
+        #: Those of the reserve count.
+        self.free_bytes = disk.free_bytes() + self.reserve.held
         self.level = self._level_now(Level.ALL)
 
     def look(self, pending_bytes: int = 0) -> Level:
         """See what is free, but for what is taken on and not written yet."""
-        self.free_bytes = self._disk.free_bytes() - pending_bytes
+        self.free_bytes = self._disk.free_bytes() + self.reserve.held - pending_bytes
         was, self.level = self.level, self._level_now(self.level)
         if self.level != was:
             event = "disk_full" if self.level > was else "disk_has_room"
@@ -82,6 +90,21 @@ class Space:
     def allows_files(self, size: int = 0) -> bool:
         """Whether there is room for a checkpoint, as far as anybody can tell before it is made."""
         return self.look() < Level.NOTHING and self.free_bytes - size >= self._floors[Level.NOTHING]
+
+    def missing_bytes(self, size: int, *, from_reserve: bool = False) -> int:
+        """How much room is missing for retention to write so much; 0 if there is enough.
+
+        With ``from_reserve``, once the reserve is released; without, beside it.
+        """
+        self.look()
+        floor = self._last_bytes if from_reserve else self._floors[Level.NOTHING]
+        is_looked_at = self._floors[Level.NO_MESSAGES] > 0
+        return max(size + floor - self.free_bytes, 0) if is_looked_at else 0
+
+    @property
+    def wants_reserve(self) -> bool:
+        """Whether the reserve is to be made: it is not there, and there is room for it."""
+        return not self.reserve.is_whole and self.level <= Level.NO_MESSAGES
 
     def _level_now(self, was: Level) -> Level:
         now = Level.ALL

@@ -15,15 +15,14 @@ import msgspec
 import numpy as np
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
-from escrowmq.store.chunk import FrozenChunk
+from escrowmq.store.frozen_chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, SURVIVOR_ROW, Rows, first_bad, sealed
 from escrowmq.store.unfiled_ops import OpColumns
 from escrowmq.transaction.states import State
 from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterable, Mapping
 
     from escrowmq.store.disk import Disk
 
@@ -64,12 +63,41 @@ class Survivor(msgspec.Struct, frozen=True):
     id_hash: int
 
 
+class SavedSurvivors:
+    """All rows that outlived their chunks, as of the moment when this was made.
+
+    To copy them then would hold everybody up.  So they are copied when they are written, maybe in
+    another thread, and what has changed since is taken back.
+    """
+
+    def __init__(self, live: Mapping[int, Half], id_hashes: Mapping[int, int]) -> None:
+        self._live = live
+        self._id_hashes = id_hashes
+        #: What rows that have changed since were before; None if they were not there.
+        self.before: dict[int, Half | None] = {}
+
+    def note(self, row: int, half: Half | None) -> None:
+        """A row is about to change; this is what it is."""
+        self.before.setdefault(row, half)
+
+    def survivors(self) -> list[Survivor]:
+        """Every row."""
+        # Each of these copies is made in one step, and in this order: what changes between the two
+        # is in the second one.
+        rows, before = dict(self._live), dict(self.before)
+        rows.update((row, half) for row, half in before.items() if half is not None)
+        later = {row for row, half in before.items() if half is None}
+        return [
+            Survivor(half, self._id_hashes[row]) for row, half in rows.items() if row not in later
+        ]
+
+
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint writes, and what memory may forget afterwards."""
 
     #: By base.
     chunks: dict[int, FrozenChunk]
-    survivors: list[Survivor] | None
+    survivors: SavedSurvivors | None
     dropped: list[int]
     #: What was decided since the last one.
     ops: OpColumns
@@ -189,11 +217,11 @@ class StateFiles:
             by_base[base] = new
         if snapshot.survivors is not None:
             self.survivors_generation += 1
-            self.survivors_count = len(snapshot.survivors)
-            if snapshot.survivors:
+            survivors = snapshot.survivors.survivors()
+            self.survivors_count = len(survivors)
+            if survivors:
                 self._write(
-                    survivors_name(self.survivors_generation),
-                    sealed(_survivor_rows(snapshot.survivors)),
+                    survivors_name(self.survivors_generation), sealed(_survivor_rows(survivors))
                 )
         self._disk.flush_directory(DIRECTORY)
         self.chunks = [by_base[base] for base in sorted(by_base)]
@@ -217,10 +245,13 @@ class StateFiles:
         finally:
             file.close()
 
-    def remove_below(self, log_offset: int, pinned: AbstractSet[int]) -> None:
-        """Forget chunks, oldest first, all of whose messages lie below this log offset."""
+    def remove_below(self, log_offset: int, pinned_base: int) -> None:
+        """Forget chunks, oldest first, all of whose messages lie below this log offset.
+
+        Chunks from ``pinned_base`` on stay.
+        """
         while len(self.chunks) > 1 and self.chunks[1].log_offset <= log_offset:
-            if self.chunks[0].base in pinned or self.chunks[0].location_max >= log_offset:
+            if self.chunks[0].base >= pinned_base or self.chunks[0].location_max >= log_offset:
                 break
             self.chunks.pop(0)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from escrowmq.store.chunk import Chunk
 from escrowmq.store.id_filter import IdFilter
+from escrowmq.store.releases import Releases
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import StateFiles, StateSnapshot
 from escrowmq.store.survivors import Survivors
@@ -38,7 +39,16 @@ DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
 
 #: What decisions by the column ask of each row.
-_HALF_COLUMNS = ("size", "stored_at_ms", "origin", "queue", "part", "state", "checks_sent")
+_HALF_COLUMNS = (
+    "size",
+    "stored_at_ms",
+    "next_at_ms",
+    "origin",
+    "queue",
+    "part",
+    "state",
+    "checks_sent",
+)
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
@@ -67,8 +77,11 @@ class StateTable:
         #: By base, ascending.
         self.chunks: dict[int, Chunk] = {}
         self.survivors = Survivors()
+        self.releases = Releases(self)
         self.ops = UnfiledOps()
         self.ids = IdFilter()
+        #: Bases of chunks that leave memory once a checkpoint has them.
+        self._leaving: list[int] = []
         #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
         self.lacks_rows = False
 
@@ -86,13 +99,13 @@ class StateTable:
         at = half_offset - chunk.base
         if not chunk.skipped <= at < chunk.count or not chunk.size[at]:
             return self.survivors.rows.get(half_offset)
-        log_offset = chunk.log_offset[at]
+        log_offset, moved = chunk.log_offset[at], chunk.moved
         part = chunk.part[at]
         first = half_offset if part & FIRST else half_offset - part
         return Half(
             half_offset=half_offset,
             log_offset=log_offset,
-            location=chunk.locations.get(half_offset, log_offset),
+            location=log_offset if moved is None else moved[at] or log_offset,
             size=chunk.size[at],
             crc=chunk.crc[at],
             stored_at_ms=chunk.stored_at_ms[at],
@@ -113,7 +126,7 @@ class StateTable:
             at = rows[here] - base
             for name, column in held.items():
                 column[here] = self.chunks[base].view(name)[at]
-        is_here = held.pop("size") > 0
+        is_here = held["size"] > 0
         kept = self.survivors.rows
         if kept:
             is_here &= np.fromiter((row not in kept for row in rows.tolist()), dtype=np.bool_)
@@ -218,35 +231,10 @@ class StateTable:
         return rows[:limit]
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows whose time to become visible has come."""
-        rows = []
-        if self.survivors.release_from_ms <= now_ms:
-            rows = [
-                half.half_offset
-                for half in self.kept()
-                if half.next_at_ms <= now_ms and half.state is State.COMMITTED
-            ]
-            if not rows:
-                self.survivors.find_release()
-        for chunk in self.chunks.values():
-            if len(rows) >= limit:
-                break
-            rows.extend(chunk.releasable(now_ms, limit - len(rows)))
-        return rows[:limit]
-
-    def needed_below(self, log_offset: int, limit: int) -> list[int]:
-        """Needed rows whose bytes lie below this log offset."""
-        rows = [
-            half.half_offset
-            for half in self.kept()
-            if half.location < log_offset and half.is_needed
-        ]
-        for chunk in self.chunks.values():
-            if len(rows) >= limit:
-                break
-            if chunk.needed:
-                rows.extend(chunk.needed_below(log_offset))
-        return rows[:limit]
+        """Committed rows whose time to become visible has come, in the order of their times."""
+        while self.releases.sort_one(now_ms):
+            pass
+        return self.releases.first(now_ms, limit)
 
     def origins_needed(self, origins: set[int]) -> set[int]:
         """Those of these origins with a row that is still needed."""
@@ -261,6 +249,15 @@ class StateTable:
         """How many rows are undecided, parked or not yet visible."""
         kept = sum(half.is_needed for half in self.kept())
         return kept + sum(chunk.needed for chunk in self.chunks.values())
+
+    @property
+    def needed_bytes(self) -> int:
+        """Stored bytes of these rows."""
+        # The needed rows of a chunk that is about to leave are in the map already.
+        staying = (chunk for base, chunk in self.chunks.items() if base not in self._leaving)
+        return self.survivors.needed_bytes + sum(
+            chunk.needed_bytes() for chunk in staying if chunk.needed
+        )
 
     # Changes.  Each sets absolute values, so that a repeat changes nothing more.
 
@@ -359,6 +356,14 @@ class StateTable:
         # A chunk that is about to leave is in both places.
         self.survivors.change(half_offset, next_at_ms=at_ms)
 
+    def release(self, rows: Rows) -> None:
+        """These rows became visible: there is nothing more to do."""
+        for base, here in self.by_chunk(rows):
+            self.chunks[base].release_rows(rows[here] - base)
+        if self.survivors.rows:
+            for row in rows.tolist():
+                self.survivors.change(row, next_at_ms=NEVER)
+
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent and when to look next."""
         chunk, at = self.place(half_offset)
@@ -371,10 +376,9 @@ class StateTable:
         """Set whole rows as they were carried forward; the first one's bytes are at location."""
         placed = moved.placed
         for index, row in enumerate(moved.rows):
-            chunk, _ = self.place(row.half_offset)
+            chunk, at = self.place(row.half_offset)
             if chunk is not None:
-                chunk.locations[row.half_offset] = location
-                chunk.is_dirty = True
+                chunk.move(at, location)
             if chunk is None or row.half_offset in self.survivors.rows:
                 self._restore_survivor(row, location, index, moved)
             location += placed.sizes[index]
@@ -424,6 +428,7 @@ class StateTable:
                 dropped.append(base)
         for base in dropped:
             self._drop(base)
+        self._leaving = dropped
         return StateSnapshot(
             chunks=changed,
             survivors=self.survivors.to_save(),
@@ -436,16 +441,18 @@ class StateTable:
         chunk = self.chunks[base]
         # What was seen of them has been seen.
         unseen_from_ms = min(self.survivors.check_from_ms, chunk.check_from_ms)
-        for row in chunk.needed_below(NEVER):
-            half = self.get(row)
+        for at in chunk.needed_below(NEVER).tolist():
+            half = self.get(base + at)
             assert half is not None
-            self.survivors.keep(half, chunk.id_hash[row - base])
+            self.survivors.keep(half, chunk.id_hash[at])
         self.survivors.check_from_ms = unseen_from_ms
 
     def install(self, snapshot: StateSnapshot) -> None:
         """The files hold the snapshot: forget what need not stay in memory."""
         # Decided rows of the map keep their op offset themselves.
         self.ops.forget_frozen()
+        self.survivors.saved()
+        self._leaving = []
         for base in snapshot.dropped:
             # The filter of ids forgets them when it is built anew.
             del self.chunks[base]
@@ -468,17 +475,15 @@ class StateTable:
         self.survivors.load(self.files.read_survivors())
         self.rebuild_filter()
 
-    def forget_below(self, log_offset: int) -> None:
-        """Forget decided rows whose messages are no longer in the log."""
-        needed = {
-            row - row % self.chunk_rows
-            for row, half in self.survivors.rows.items()
-            if half.is_needed
-        }
-        self.files.remove_below(log_offset, needed | self.chunks.keys())
+    def forget_files_below(self, log_offset: int, needed_from: int) -> None:
+        """Forget files of decided rows whose messages are no longer in the log.
+
+        No survivor below the row ``needed_from`` is needed.
+        """
+        pinned = min((needed_from - needed_from % self.chunk_rows, *self.chunks))
+        self.files.remove_below(log_offset, pinned)
         if self.files.chunks:
             self.start = max(self.start, self.files.chunks[0].base)
-        self.survivors.forget_below(self.start, log_offset)
 
     # Where rows are.
 

@@ -8,14 +8,14 @@ everything, and a restart recovers from the log.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused, Unavailable
 from escrowmq.protocol.limits import validate_queue
 from escrowmq.protocol.stored_message import SYS_PREPARED
-from escrowmq.store.checkpoint import save
 from escrowmq.store.checkpoint_job import CheckpointJob
-from escrowmq.store.consume_queue import ConsumeQueue, Entry, OpenFiles
+from escrowmq.store.consume_queue import ConsumeQueue, Entry
 from escrowmq.store.dispatch import Dispatcher
 from escrowmq.store.encoding import MessageEncoder, note_copied, note_transaction
 from escrowmq.store.frames import HEAD_BYTES, close_frame, whole_frame
@@ -23,6 +23,7 @@ from escrowmq.store.key_index import KeyIndex
 from escrowmq.store.log_reading import LogReading
 from escrowmq.store.lost import LostRanges
 from escrowmq.store.parkings import Parkings
+from escrowmq.store.queue_files import OpenFiles
 from escrowmq.store.shown import Shown
 from escrowmq.store.space import Space
 from escrowmq.store.state_table import Reading, StateTable
@@ -30,6 +31,7 @@ from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Appended,
     Carry,
+    CarryAlone,
     Command,
     Decision,
     Held,
@@ -112,7 +114,7 @@ class Store:
         #: Topics, groups and settings, as far as they are durable; the core is ahead of it.
         self.catalog = Catalog()
         self._shown = Shown(self.catalog, self.queues, self.open_files)
-        #: Directories of queues that are gone, and the log offset of the frame that said so.
+        #: Files of queues that are gone.
         self.garbage = self._shown.garbage
         #: Up to which log offset meta.db has been written.
         self.meta_at = -1
@@ -145,6 +147,9 @@ class Store:
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
+        if decision.carries_alone:
+            alone = CarryAlone(half_offsets=decision.carries_alone)
+            self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             try:
                 self._record(decision, at_ms)
@@ -219,7 +224,12 @@ class Store:
         # One that is deleted later on in a log that is replayed is not there.
         if record.id in self.core.names.queues and record.id not in self.queues:
             self.queues[record.id] = queue = ConsumeQueue(
-                self.disk, self.open_files, record.topic, record.queue_id, record.incarnation
+                self.disk,
+                self.open_files,
+                record.id,
+                record.topic,
+                record.queue_id,
+                is_new=record.incarnation > 0,
             )
             queue.may_have_files = not self.is_recovered
 
@@ -374,15 +384,10 @@ class Store:
 
     def end_checkpoint(self, job: CheckpointJob) -> None:
         """Make it count, and forget what it made unnecessary."""
-        checkpoint = job.install()
-        save(self.disk, checkpoint)
-        named = [one for one in (checkpoint, self.previous) if one is not None]
-        self.table.files.collect({name for one in named for name in one.state_files()})
-        self.keys.collect({name for one in named for name in one.key_runs})
-        for directory in job.removed:
-            self.garbage.pop(directory, None)
-        self.previous = checkpoint
-        self.checkpointed = checkpoint.log_end
+        deque(job.install(), maxlen=0)
+        job.seal()
+        job.save()
+        job.finish()
 
     def close(self) -> None:
         """Checkpoint, unless the store has failed or has no room, and give all files back."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from escrowmq.store.state_files import Survivor
+from escrowmq.store.state_files import SavedSurvivors, Survivor
 from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import State
 
@@ -27,8 +27,13 @@ class Survivors:
     def __init__(self) -> None:
         self.rows: dict[int, Half] = {}
         self.has_changed = False
-        #: No committed row becomes visible before this; may be too early, never too late.
-        self.release_from_ms = NEVER
+        #: When committed rows become visible, and their half offsets; some may be outdated.
+        self._releases: list[tuple[int, int]] = []
+        self._are_releases_sorted = True
+        #: What a checkpoint is writing, if one is.
+        self._saving: SavedSurvivors | None = None
+        #: Stored bytes of the rows that are needed.
+        self.needed_bytes = 0
         #: No check came due since the last look, nor does one before this; maybe not even then.
         self.check_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
@@ -40,12 +45,22 @@ class Survivors:
     def keep(self, half: Half, id_hash: int) -> None:
         """Take a row in, or set all of it."""
         row = half.half_offset
-        if row not in self.rows:
+        known = self.rows.get(row)
+        if known is None:
             self._row_by_log_offset[half.log_offset] = row
             self._hash_by_row[row] = id_hash
             self.rows_by_hash.setdefault(id_hash, []).append(row)
             self._order = None
-        self.rows[row] = half
+        self._set(known, half)
+
+    def _set(self, known: Half | None, half: Half) -> None:
+        if known is not None and known.is_needed:
+            self.needed_bytes -= known.size
+        if half.is_needed:
+            self.needed_bytes += half.size
+        if self._saving is not None:
+            self._saving.note(half.half_offset, known)
+        self.rows[half.half_offset] = half
         self._expect(half)
         self.has_changed = True
 
@@ -53,21 +68,35 @@ class Survivors:
         """Set some fields of a row, if it is here."""
         half = self.rows.get(row)
         if half is not None:
-            self.rows[row] = msgspec.structs.replace(half, **fields)
-            self._expect(self.rows[row])
-            self.has_changed = True
+            self._set(half, msgspec.structs.replace(half, **fields))
 
     def _expect(self, half: Half) -> None:
         if half.state is State.COMMITTED:
-            self.release_from_ms = min(self.release_from_ms, half.next_at_ms)
+            if half.next_at_ms != NEVER:
+                self._releases.append((half.next_at_ms, half.half_offset))
+                self._are_releases_sorted = False
         elif half.state is State.PREPARED:
             self.check_from_ms = min(self.check_from_ms, half.next_at_ms)
 
-    def find_release(self) -> None:
-        """Find out when the next committed row becomes visible."""
-        self.release_from_ms = NEVER
-        for half in self.rows.values():
-            self._expect(half)
+    def next_releases(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
+        """The first committed rows to make visible now: their times and half offsets."""
+        if not self._are_releases_sorted:
+            # Nearly sorted already, which is what this sort is quick at.
+            self._releases.sort()
+            self._are_releases_sorted = True
+        found: dict[tuple[int, int], None] = {}
+        looked = 0
+        for looked, (at_ms, row) in enumerate(self._releases):  # noqa: B007 - used after the loop
+            if at_ms > now_ms or len(found) == limit:
+                break
+            half = self.rows.get(row)
+            if half is not None and half.state is State.COMMITTED and half.next_at_ms == at_ms:
+                found[at_ms, row] = None
+        else:
+            looked = len(self._releases)
+        if len(found) < looked:
+            self._releases[:looked] = found
+        return list(found)
 
     def between(self, start: int, end: int) -> list[int]:
         """The rows in ``[start, end)``, in their order."""
@@ -79,32 +108,45 @@ class Survivors:
         """The row with exactly this identity in the log."""
         return self._row_by_log_offset.get(log_offset)
 
-    def forget_below(self, row_start: int, log_offset: int) -> None:
-        """Let go of rows that nobody needs, no file holds and the log has nothing of."""
+    def forget(self, rows: Iterable[int], row_start: int, log_offset: int) -> None:
+        """Let go of those of these rows that nobody needs, no file holds and the log has not."""
         gone = [
-            row
-            for row, half in self.rows.items()
-            if row < row_start
+            half
+            for half in map(self.rows.get, rows)
+            if half is not None
+            and half.half_offset < row_start
             and max(half.op_offset, half.location) < log_offset
             and not half.is_needed
         ]
-        if gone:
-            self._order = None
-        for row in gone:
-            half = self.rows.pop(row)
-            del self._row_by_log_offset[half.log_offset]
-            id_hash = self._hash_by_row.pop(row)
-            self.rows_by_hash[id_hash].remove(row)
-            if not self.rows_by_hash[id_hash]:
+        if not gone:
+            return
+        assert self._saving is None, "no row goes while all are saved"
+        self._order = None
+        self.has_changed = True
+        by_hash: dict[int, set[int]] = {}
+        for half in gone:
+            row = half.half_offset
+            del self.rows[row], self._row_by_log_offset[half.log_offset]
+            by_hash.setdefault(self._hash_by_row.pop(row), set()).add(row)
+        # Once for each hash: messages without an id share one, and may be very many.
+        for id_hash, its_gone in by_hash.items():
+            left = [row for row in self.rows_by_hash[id_hash] if row not in its_gone]
+            if left:
+                self.rows_by_hash[id_hash] = left
+            else:
                 del self.rows_by_hash[id_hash]
-            self.has_changed = True
 
-    def to_save(self) -> list[Survivor] | None:
+    def to_save(self) -> SavedSurvivors | None:
         """All of them, if they changed since they were last saved."""
         if not self.has_changed:
             return None
         self.has_changed = False
-        return [Survivor(half, self._hash_by_row[row]) for row, half in self.rows.items()]
+        self._saving = SavedSurvivors(self.rows, self._hash_by_row)
+        return self._saving
+
+    def saved(self) -> None:
+        """A file has what was to be saved."""
+        self._saving = None
 
     def load(self, saved: Iterable[Survivor]) -> None:
         """Take them from a file."""

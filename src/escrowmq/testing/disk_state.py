@@ -25,7 +25,6 @@ from escrowmq.testing.journal import (
     Operation,
     PendingOperation,
     Remove,
-    RemoveDirectory,
     Rename,
     Truncate,
     Write,
@@ -116,7 +115,7 @@ class DiskState:
             path: bytes(changed[file]) if file in changed else self.inodes[file].durable()
             for path, file in names.items()
         }
-        return DiskImage.of(files, self.directories)
+        return DiskImage(files, frozenset(self.directories))
 
     def apply(self, operation: Operation) -> None:
         """Do it."""
@@ -138,8 +137,6 @@ class DiskState:
                 self._settle_names(operation.path)
             case MakeDirectory():
                 self.directories.update((operation.path, *parents_of(operation.path)))
-            case RemoveDirectory():
-                self.directories.discard(operation.path)
             case FlipBit():
                 self._flip(operation)
             case _:

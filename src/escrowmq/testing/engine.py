@@ -17,7 +17,8 @@ from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.reader import Reader, Status
 from escrowmq.store.recovery import Found, open_store
-from escrowmq.store.retention import Removed, retain
+from escrowmq.store.retention import retain
+from escrowmq.store.retirement import Removed
 from escrowmq.testing.calls import Calls
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.faulty_disk import FaultyDisk

@@ -15,13 +15,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from escrowmq.store.disk import Bytes, File, checked_path
+from escrowmq.store.disk import Bytes, File, checked_path, listed
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
-from escrowmq.testing.faults import Fault, Kind
 from escrowmq.testing.journal import (
     Create,
     Extend,
@@ -34,7 +35,6 @@ from escrowmq.testing.journal import (
     Operation,
     PendingOperation,
     Remove,
-    RemoveDirectory,
     Rename,
     Truncate,
     Write,
@@ -42,7 +42,30 @@ from escrowmq.testing.journal import (
 )
 from escrowmq.testing.survivors import Survivors, nothing_survives
 
-__all__ = ["FaultyDisk", "FaultyFile", "Kind"]
+
+class Kind(StrEnum):
+    """The calls that ``fail_after`` can make fail."""
+
+    READ = "read"
+    WRITE = "write"
+    TRUNCATE = "truncate"
+    FLUSH = "flush"
+    CREATE = "create"
+    RENAME = "rename"
+    REMOVE = "remove"
+    MAKE_DIRECTORY = "make_directory"
+    FLUSH_DIRECTORY = "flush_directory"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fault:
+    kind: Kind
+    successes_left: int
+    failures_left: int | None
+    errno: int
+    under: str
+    short_bytes: int
+    survivors: Survivors
 
 
 class FaultyFile:
@@ -104,7 +127,9 @@ class FaultyDisk:
         self.read_only = False
         #: Growing beyond it raises ENOSPC, after writing as much as fits.
         self.capacity_bytes: int | None = None
-        self._faults: list[Fault] = []
+        #: By path.
+        self._allocated: dict[str, int] = {}
+        self._faults: list[_Fault] = []
         self._lock = threading.Lock()
         self._state = DiskState(image)
 
@@ -187,7 +212,7 @@ class FaultyDisk:
         """Names in a directory, sorted; empty if there is no such directory."""
         path = checked_path(path)
         everything = (*self._state.names, *self._state.directories)
-        return sorted(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
+        return listed(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
 
     def make_directory(self, path: str) -> None:
         """Make it and its parents; no error if it is there.  Durable when it returns."""
@@ -236,13 +261,6 @@ class FaultyDisk:
         if path in self._state.names:
             self._refuse(Kind.REMOVE, path)
             self.perform(Remove(self._state.names[path], path))
-
-    def remove_directory(self, path: str) -> None:
-        """Remove a directory that is empty; no error if it is not, or is gone."""
-        path = checked_path(path)
-        if path in self._state.directories and not self.list(path):
-            self._refuse(Kind.REMOVE, path)
-            self.perform(RemoveDirectory(path))
 
     def flush_directory(self, path: str) -> None:
         """Make all names in it durable as they are, unless the disk lies."""
@@ -306,7 +324,7 @@ class FaultyDisk:
         ``short_bytes``; of a failing flush, ``survivors`` reach the disk.
         """
         self._faults.append(
-            Fault(
+            _Fault(
                 kind=kind,
                 successes_left=count,
                 failures_left=times,
@@ -334,7 +352,7 @@ class FaultyDisk:
         if fault is not None:
             raise _error(fault.errno, path)
 
-    def _planned(self, kind: Kind, path: str) -> Fault | None:
+    def _planned(self, kind: Kind, path: str) -> _Fault | None:
         for fault in self._faults:
             if fault.kind is not kind or not path.startswith(fault.under):
                 continue
@@ -356,15 +374,29 @@ class FaultyDisk:
         """See ``Disk.free_bytes``; without a capacity there is always room."""
         if self.capacity_bytes is None:
             return sys.maxsize
-        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
-        return max(0, self.capacity_bytes - used)
+        return max(0, self.capacity_bytes - self._used_bytes())
+
+    def allocate(self, path: str, size: int) -> None:
+        """See ``Disk.allocate``; a power cut loses it."""
+        if size - self.allocated(path) > self.free_bytes():
+            raise _error(codes.ENOSPC, path)
+        self.open(path, create=True).close()
+        self._allocated[checked_path(path)] = size
+
+    def allocated(self, path: str) -> int:
+        """See ``Disk.allocated``."""
+        path = checked_path(path)
+        return self._allocated.get(path, 0) if path in self._state.names else 0
+
+    def _used_bytes(self) -> int:
+        files = (len(self._state.inodes[file].visible) for file in self._state.names.values())
+        return sum(files) + sum(map(self.allocated, self._allocated))
 
     def _fitting_bytes(self, inode: Inode, offset: int, wanted: int) -> int:
         size = len(inode.visible)
         if self.capacity_bytes is None or offset + wanted <= size:
             return wanted
-        used = sum(len(self._state.inodes[file].visible) for file in self._state.names.values())
-        return min(wanted, max(0, size + self.capacity_bytes - used - offset))
+        return min(wanted, max(0, size + self.capacity_bytes - self._used_bytes() - offset))
 
     # Names.
 

@@ -54,6 +54,10 @@ _RESOLUTIONS = {
 }
 
 
+FREE_BYTES_MIN = 1024 * 1024
+"""What must be free on the disk; an eighth of it is a file."""
+
+
 class InProcessBroker:
     """Use it in a ``with`` block.
 
@@ -81,8 +85,8 @@ class InProcessBroker:
         #: Those that ``run_checks`` reads.
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
-        # A test's machine keeps its power, and flushes are slow.
-        self._store = replace(store or StoreConfig(), durability="os")
+        # A test's machine keeps its power, flushes are slow, and many brokers share its disk.
+        self._store = replace(store or StoreConfig(free_bytes_min=FREE_BYTES_MIN), durability="os")
         self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
         self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
         self._folder: tempfile.TemporaryDirectory[str] | None = None

@@ -79,13 +79,6 @@ class MakeDirectory:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveDirectory:
-    """An empty directory taken away; it is there again where a power cut brings a file back."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Flush:
     """All data operations so far of a file made durable."""
 
@@ -133,16 +126,7 @@ class Mark:
 DataOperation = Write | Truncate | Extend
 NameOperation = Create | Rename | Remove
 PendingOperation = DataOperation | NameOperation
-Operation = (
-    PendingOperation
-    | MakeDirectory
-    | RemoveDirectory
-    | Flush
-    | FlushFailed
-    | FlushDirectory
-    | FlipBit
-    | Mark
-)
+Operation = PendingOperation | MakeDirectory | Flush | FlushFailed | FlushDirectory | FlipBit | Mark
 
 
 def apply_data(content: bytearray, operation: DataOperation) -> None:

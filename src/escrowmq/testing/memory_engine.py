@@ -14,7 +14,7 @@ from escrowmq.testing.calls import Calls
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.memory_log import MemoryFrame, MemoryLog
 from escrowmq.testing.memory_table import MemoryTable
-from escrowmq.transaction.commands import Appended, Carry, Command, Decision, Held
+from escrowmq.transaction.commands import Appended, Carry, CarryAlone, Command, Decision, Held
 from escrowmq.transaction.core import MOVED_MAX, Transactions
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.records import (
@@ -74,6 +74,9 @@ class MemoryEngine(Calls):
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
+        if decision.carries_alone:
+            alone = CarryAlone(half_offsets=decision.carries_alone)
+            self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             self._record(decision, at_ms)
         return decision

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import NewRows, Numbers
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
+_COLUMNS = (
+    "size",
+    "stored_at_ms",
+    "next_at_ms",
+    "origin",
+    "queue",
+    "part",
+    "state",
+    "checks_sent",
+)
 #: Stands for a row that is not there.
 _NOBODY = Half(
     half_offset=-1,
@@ -65,7 +75,7 @@ class MemoryTable:
             is_here=np.array([half is not _NOBODY for half in halves], dtype=np.bool_),
             **{
                 name: np.array([getattr(half, name) for half in halves], dtype=np.int64)
-                for name in ("stored_at_ms", "origin", "queue", "part", "state", "checks_sent")
+                for name in _COLUMNS
             },
         )
 
@@ -119,7 +129,8 @@ class MemoryTable:
 
     def due(self, now_ms: int, limit: int) -> list[int]:
         """Rows to look at now: undecided ones to check, committed ones to make visible."""
-        return [row for row, half in self.rows.items() if half.next_at_ms <= now_ms][:limit]
+        due = [(half.next_at_ms, row) for row, half in self.rows.items()]
+        return [row for at_ms, row in sorted(due) if at_ms <= now_ms][:limit]
 
     # Changes.
 
@@ -165,6 +176,11 @@ class MemoryTable:
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when to look at this row next; NEVER when there is nothing more to do."""
         self._change(half_offset, next_at_ms=at_ms)
+
+    def release(self, rows: Numbers) -> None:
+        """These rows became visible: there is nothing more to do."""
+        for row in rows.tolist():
+            self._change(row, next_at_ms=NEVER)
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
         """Set the number of checks sent and when to look next."""

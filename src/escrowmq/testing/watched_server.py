@@ -51,8 +51,8 @@ class WatchedServer(Server):
 
     async def catch_up(self) -> None:
         """Do what has become due."""
-        while self.broker.store.table.releasable(self._clock.now_ms(), 1):
-            await self._release()
+        await self._look_at_clock()
+        await self._release()
         await self._retain()
 
     async def until_published(self) -> None:

@@ -1,11 +1,11 @@
-"""The start of an epoch."""
+"""The start of an epoch, and what happens to store time."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.commands import Begin, Decision
-from escrowmq.transaction.records import Began
+from escrowmq.transaction.commands import Begin, Decision, MoveTime
+from escrowmq.transaction.records import Began, TimeMoved
 
 if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
@@ -13,4 +13,17 @@ if TYPE_CHECKING:
 
 def begin(_core: Transactions, command: Begin, _now_ms: int) -> Decision:
     """Record the epoch; nothing can refuse it."""
-    return Decision(records=(Began(command.epoch),))
+    return Decision(records=(Began(command.epoch, command.boot_ms, command.boot_id),))
+
+
+def move_time(_core: Transactions, command: MoveTime, _now_ms: int) -> Decision:
+    """Record what is to happen; whoever keeps store time has decided it."""
+    moved = TimeMoved(
+        command.from_ms,
+        command.to_ms,
+        command.why,
+        command.by,
+        command.boot_ms,
+        command.boot_id,
+    )
+    return Decision(records=(moved,))

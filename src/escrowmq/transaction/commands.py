@@ -170,10 +170,24 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carry(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy forward what is needed of one request, so that the log before it may be deleted."""
+    """Copy forward what is needed of one request, so that the log before it may be deleted.
+
+    A large request is carried in parts, the last rows first: as long as the first row is where it
+    was, the request counts as not carried.
+    """
 
     #: The request's first row.
     first: int
+    #: The part to carry, as half offsets: from, and up to; None means all of it.
+    part: tuple[int, int] | None = None
+    #: When the first part of several was carried; 0 if this is the only one.
+    since_ms: int = 0
+
+
+class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy forward ordinary messages that were sent alone and become visible now, in one frame."""
+
+    half_offsets: tuple[int, ...]
 
 
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +201,20 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """A broker starts: what it writes from here on belongs to this epoch."""
 
     epoch: str
+    #: The boot clock, and which boot of which machine it counts from.
+    boot_ms: int = 0
+    boot_id: str = ""
+
+
+class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
+    """Put on record that store time moves, or that the wall clock is behind it."""
+
+    from_ms: int
+    to_ms: int
+    why: str
+    by: str = ""
+    boot_ms: int = 0
+    boot_id: str = ""
 
 
 class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +283,7 @@ Command = (
     | DecideBatch
     | Release
     | Carry
+    | CarryAlone
     | Abandon
     | Begin
     | PutTopic
@@ -264,6 +293,7 @@ Command = (
     | PutSetting
     | RemoveSetting
     | MarkCatalog
+    | MoveTime
     | ExpireOrigins
     | ExpireQueries
     | NoteUses
@@ -358,3 +388,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[int, ...] = ()
     #: Requests, by their first rows, to be carried forward in frames of their own before this.
     carries: tuple[int, ...] = ()
+    #: Ordinary messages that were sent alone, to be carried together in one frame before this.
+    carries_alone: tuple[int, ...] = ()

@@ -1,24 +1,37 @@
 """Copying half messages forward: for retention, and when they become visible very late.
 
 A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
-is carried in a frame of its own: no frame outgrows a request, and the frame of a request's first
-row is found from the row alone.
+is carried in frames of its own: no frame outgrows a request, and the frame of a request's first
+row is found from the row alone.  Ordinary messages that were sent alone share a frame when they
+become visible together.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from escrowmq.transaction.commands import Carry, Decision, Release
+import numpy as np
+
+from escrowmq.transaction.commands import Carry, CarryAlone, Decision, Release
 from escrowmq.transaction.giving import give_each
-from escrowmq.transaction.records import NOWHERE, UNNUMBERED, Moved, MovedRow, Placed, Released
+from escrowmq.transaction.records import (
+    NEVER,
+    NOWHERE,
+    PLAIN,
+    UNNUMBERED,
+    Moved,
+    MovedRow,
+    Placed,
+    Released,
+)
 from escrowmq.transaction.states import State
-from escrowmq.transaction.table import FIRST, SPAN_MAX, Half
+from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX, Half
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.table import Numbers
 
 
 def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
@@ -46,20 +59,32 @@ def stale_requests(
 
 def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
     """Copy forward those half messages of a request that are still needed."""
-    first = core.table.get(command.first)
-    # The first row may be gone, while later ones of its request still wait for their time.
-    count = SPAN_MAX if first is None else first.part & ~FIRST
+    rows = range(*command.part) if command.part is not None else _rows_of(core, command.first)
     halves = [
         half
-        for half in map(core.table.get, range(command.first, command.first + count))
+        for half in map(core.table.get, rows)
         if half is not None and half.first == command.first and half.is_needed
     ]
-    dropped = deleted_rows(core, halves)
-    if dropped:
-        gone = set(dropped.rows)
-        halves = [half for half in halves if half.half_offset not in gone]
+    return _copied(core, halves, command.since_ms)
+
+
+def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decision:
+    """Copy forward ordinary messages that become visible now.
+
+    They share a frame, because nobody looks for the transaction of an ordinary message in it: a
+    frame each takes twice as long.
+    """
+    return _copied(core, list(map(core.row, command.half_offsets)), 0)
+
+
+def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
+    # What waits for its time in a topic that was deleted waits no more.
+    gone = [half for half in halves if is_waiting_in_deleted(core, half)]
+    dropped = _dropped([half.half_offset for half in gone], [half.queue for half in gone])
+    if gone:
+        halves = [half for half in halves if not is_waiting_in_deleted(core, half)]
     if not halves:
-        return Decision(records=(dropped,) if dropped else ())
+        return Decision(records=dropped)
     moved = Moved(
         rows=[moved_row(core, half) for half in halves],
         placed=Placed(
@@ -68,33 +93,43 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
             crcs=[half.crc for half in halves],
             tags=[half.tags for half in halves],
         ),
+        since_ms=since_ms,
     )
-    records = (dropped, moved) if dropped else (moved,)
-    return Decision(records=records, copies=tuple(half.half_offset for half in halves))
+    return Decision(records=(*dropped, moved), copies=tuple(half.half_offset for half in halves))
 
 
-def deleted_rows(core: Transactions, halves: Iterable[Half]) -> Released | None:
-    """Those that wait for their time in a topic that was deleted: they will never be visible."""
+def is_waiting_in_deleted(core: Transactions, half: Half) -> bool:
+    """Whether it waits for its time in a queue that went with its topic."""
+    return half.state is State.COMMITTED and half.queue not in core.queue_ends
+
+
+def _are_deleted(core: Transactions, queues: Numbers) -> Numbers:
+    """Which of these queues went with their topic."""
     if not core.names.lacks_queues:
-        return None
-    gone = [
-        half
-        for half in halves
-        if half.state is State.COMMITTED and half.queue not in core.queue_ends
-    ]
-    if not gone:
-        return None
-    return Released(
-        rows=[half.half_offset for half in gone],
-        queues=[half.queue for half in gone],
-        queue_offsets=[NOWHERE] * len(gone),
-    )
+        return np.zeros(len(queues), dtype=np.bool_)
+    gone = set(np.unique(queues).tolist()) - core.queue_ends.keys()
+    return np.isin(queues, list(gone))
+
+
+def _dropped(rows: list[int], queues: list[int]) -> tuple[Released, ...]:
+    """The record that these will never be visible, if there are any: their topic was deleted."""
+    return (Released(rows, queues, [NOWHERE] * len(rows)),) if rows else ()
+
+
+def _rows_of(core: Transactions, first: int) -> range:
+    """The rows of a request.
+
+    The first one may be gone, while later ones of the request still wait for their time.
+    """
+    half = core.table.get(first)
+    return range(first, first + (SPAN_MAX if half is None else half.part & ~FIRST))
 
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:
     """All that is known of a half message, for the log that will outlive its first frame."""
-    is_first = bool(half.part & FIRST)
-    transaction_id, number = core.table.identity(half) if is_first else ("", UNNUMBERED)
+    # An ordinary message has no transaction, so its frame need not be read.
+    is_named = half.part & FIRST and half.origin != PLAIN
+    transaction_id, number = core.table.identity(half) if is_named else ("", UNNUMBERED)
     return MovedRow(
         half_offset=half.half_offset,
         log_offset=half.log_offset,
@@ -113,25 +148,39 @@ def moved_row(core: Transactions, half: Half) -> MovedRow:
 
 def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     """Make messages visible whose time has come; the others are passed over."""
-    halves = [
-        half
-        # Each once: a table may name a row twice while it moves it from one place to another.
-        for half in map(core.table.get, dict.fromkeys(command.half_offsets))
-        if half is not None and half.state is State.COMMITTED and half.next_at_ms <= now_ms
-    ]
-    dropped = deleted_rows(core, halves)
-    if dropped:
-        halves = [half for half in halves if half.queue in core.queue_ends]
-    if not halves:
-        return Decision(records=(dropped,) if dropped else ())
+    # Each once: a table may name a row twice while it moves it from one place to another.
+    rows = np.array(list(dict.fromkeys(command.half_offsets)), dtype=np.int64)
+    held = core.table.columns(rows)
+    for index in np.flatnonzero(~held.is_here).tolist():
+        half = core.table.get(int(rows[index]))
+        # A row that is gone is never due.
+        held.next_at_ms[index] = NEVER if half is None else half.next_at_ms
+        if half is not None:
+            held.state[index], held.queue[index] = half.state, half.queue
+            held.stored_at_ms[index] = half.stored_at_ms
+    is_due = (held.state == int(State.COMMITTED)) & (held.next_at_ms <= now_ms)
     # In the order of their times, so that a queue shows them as they were meant.
-    halves.sort(key=lambda half: (half.next_at_ms, half.half_offset))
-    queues = [half.queue for half in halves]
+    order = np.lexsort((rows, held.next_at_ms))
+    order = order[is_due[order]]
+    is_deleted = _are_deleted(core, held.queue[order])
+    dropped = _dropped(rows[order[is_deleted]].tolist(), held.queue[order[is_deleted]].tolist())
+    order = order[~is_deleted]
+    if not len(order):
+        return Decision(records=dropped)
+    queues = held.queue[order].tolist()
     released = Released(
-        rows=[half.half_offset for half in halves],
-        queues=queues,
-        queue_offsets=give_each(core, queues),
+        rows=rows[order].tolist(), queues=queues, queue_offsets=give_each(core, queues)
     )
-    stale = dict.fromkeys(half.first for half in halves if is_stale(core, half, now_ms))
-    records = (dropped, released) if dropped else (released,)
-    return Decision(records=records, carries=tuple(stale))
+    may_be_stale = now_ms - held.stored_at_ms[order] >= core.copy_after_ms
+    old = map(core.row, rows[order[may_be_stale]].tolist())
+    stale = [half for half in old if is_stale(core, half, now_ms)]
+    alone = [half.half_offset for half in stale if is_alone(half)]
+    requests = dict.fromkeys(half.first for half in stale if not is_alone(half))
+    return Decision(
+        records=(*dropped, released), carries=tuple(requests), carries_alone=tuple(alone)
+    )
+
+
+def is_alone(half: Half) -> bool:
+    """Whether this is an ordinary message, the only one of its request."""
+    return half.origin == PLAIN and half.part == ALONE

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from escrowmq.model.clock import Anchor
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
@@ -19,6 +20,8 @@ from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
 from escrowmq.transaction.records import (
+    AGREES,
+    BEHIND,
     CATALOG_RECORDS,
     NEVER,
     NOWHERE,
@@ -46,6 +49,7 @@ from escrowmq.transaction.records import (
     Scheduled,
     Span,
     Stored,
+    TimeMoved,
     TopicRemoved,
 )
 from escrowmq.transaction.states import STATES, State
@@ -113,6 +117,9 @@ class Transactions:
         self.resumed_at_ms: dict[int, int] = {}
         #: First row of a request -> when it was carried forward last.
         self.moved_at_ms: dict[int, int] = {}
+        #: What happened to store time last, and the last time that is known by the boot clock.
+        self.time_moved: TimeMoved | None = None
+        self.anchor: Anchor | None = None
         self._moved_max = moved_max
         self._appliers: dict[type, Callable[..., None]] = {
             NamedQueue: self._apply_named_queue,
@@ -131,6 +138,7 @@ class Transactions:
             Lost: self._apply_lost,
             DecidedMany: self._apply_decided_many,
             Began: self._apply_began,
+            TimeMoved: self._apply_time_moved,
             **dict.fromkeys(CATALOG_RECORDS, self._apply_cataloged),
             TopicRemoved: self._apply_topic_removed,
             OriginsExpired: lambda record, _: self.names.origins.expire(record.numbers),
@@ -329,25 +337,26 @@ class Transactions:
         self.resumed_at_ms[record.head] = where.at_ms
 
     def _apply_released(self, record: Released, _where: Where) -> None:
-        for row, queue, offset in zip(
-            record.rows, record.queues, record.queue_offsets, strict=True
-        ):
-            self.table.schedule(row, NEVER)
+        self.table.release(np.array(record.rows, dtype=np.int64))
+        for queue, offset in zip(record.queues, record.queue_offsets, strict=True):
             if offset != NOWHERE and queue in self.queue_ends:
                 self.queue_ends[queue] = offset + 1
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
         self.names.origins.carry(record.rows[0].origin, where.frame)
+        for row in record.rows:
+            if row.deliver_after_ms:
+                self.delays[row.half_offset] = row.deliver_after_ms
+        if record.since_ms and not record.rows[0].part & FIRST:
+            # The part with the first row comes last, and says when the others were carried.
+            return
         first = first_row(record.rows[0].half_offset, record.rows[0].part)
         # The latest move is the last to be forgotten.
         self.moved_at_ms.pop(first, None)
         if len(self.moved_at_ms) >= self._moved_max:
             del self.moved_at_ms[next(iter(self.moved_at_ms))]
-        self.moved_at_ms[first] = where.at_ms
-        for row in record.rows:
-            if row.deliver_after_ms:
-                self.delays[row.half_offset] = row.deliver_after_ms
+        self.moved_at_ms[first] = record.since_ms or where.at_ms
 
     def _apply_lost(self, record: Lost, where: Where) -> None:
         for queue, end in record.queue_ends:
@@ -361,6 +370,12 @@ class Transactions:
     def _apply_began(self, record: Began, where: Where) -> None:
         epoch = Epoch(record.epoch, where.frame, self.table.end, where.at_ms)
         self.lineage = self.lineage.with_epoch(epoch)
+        self.anchor = Anchor(where.at_ms, record.boot_ms, record.boot_id)
+
+    def _apply_time_moved(self, record: TimeMoved, _where: Where) -> None:
+        self.time_moved = record
+        if record.why not in (BEHIND, AGREES):
+            self.anchor = Anchor(record.to_ms, record.boot_ms, record.boot_id)
 
     def _apply_cataloged(self, record: CatalogRecord, where: Where) -> None:
         self.catalog.apply(record, where.frame)

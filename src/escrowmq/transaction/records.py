@@ -24,6 +24,19 @@ UNNUMBERED = -1
 """The part number of a stock client's half message."""
 
 
+BOOT_CLOCK = "boot_clock"
+KERNEL = "kernel"
+CLIENTS = "clients"
+PERSON = "person"
+"""Why store time moves ahead: who vouches for it."""
+
+BEHIND = "behind"
+"""The wall clock is behind store time, which stays."""
+
+AGREES = "agrees"
+"""The wall clock is no longer behind."""
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Queue offsets ``[first, first + count)`` given in one queue."""
 
@@ -200,12 +213,14 @@ class MovedRow(msgspec.Struct, frozen=True, array_like=True):
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Half messages carried forward, by retention or because they become visible very late.
 
-    They are of one request.  Their bytes are in this frame, unchanged, and they keep their
-    identity.
+    They are of one request, or ordinary messages that were sent alone.  Their bytes are in this
+    frame, unchanged, and they keep their identity.
     """
 
     rows: list[MovedRow]
     placed: Placed
+    #: When the first part of the request was carried; 0 if it was not carried in parts.
+    since_ms: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -246,6 +261,26 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     """A broker started: from this frame on, the log is written under this epoch."""
 
     epoch: str
+    #: The boot clock at the frame's time, and which boot of which machine it counts from.
+    boot_ms: int = 0
+    boot_id: str = ""
+
+
+class TimeMoved(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
+    """Store time moves to ``to_ms``, or the wall clock is there and store time does not follow.
+
+    For what happened see the reasons above.  Nothing is written at the new time before this.
+    """
+
+    #: Store time before, and what the wall clock said.
+    from_ms: int
+    to_ms: int
+    why: str
+    #: The person who confirmed it, if one did.
+    by: str
+    #: The boot clock at that moment, and which boot of which machine it counts from.
+    boot_ms: int = 0
+    boot_id: str = ""
 
 
 class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
@@ -346,6 +381,7 @@ Record = (
     | Lost
     | DecidedMany
     | Began
+    | TimeMoved
     | TopicPut
     | TopicRemoved
     | GroupPut

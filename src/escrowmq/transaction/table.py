@@ -97,7 +97,9 @@ class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Of a row that is not at hand nothing else here is true.
     is_here: Numbers
+    size: Numbers
     stored_at_ms: Numbers
+    next_at_ms: Numbers
     origin: Numbers
     queue: Numbers
     part: Numbers
@@ -181,6 +183,10 @@ class HalfTable(Protocol):
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
         """Set when to look at this row next; NEVER when there is nothing more to do."""
+        ...
+
+    def release(self, rows: Numbers) -> None:
+        """These rows became visible: there is nothing more to do."""
         ...
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:

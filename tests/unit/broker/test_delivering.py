@@ -28,13 +28,13 @@ from escrowmq.protocol.consumer_headers import (
 )
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.protocol.stored_message import decode_many
-from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.wire import (
     COMMIT,
     END,
     SEND,
     T0,
     Peer,
+    clock_of,
     ending,
     eventually,
     facts,
@@ -199,8 +199,7 @@ async def test_a_queue_tells_its_ends_and_times(tmp_path: Path) -> None:
     empty = QueueHeader(topic="orders", queue_id=2)
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
-        clock = server.broker.clock
-        assert isinstance(clock, ManualClock)
+        clock = clock_of(server)
         for body in "abc":
             await send(peer, body)
             clock.advance(ms=100)
@@ -246,8 +245,7 @@ async def test_a_queue_is_locked_by_one_consumer_of_a_group(tmp_path: Path) -> N
         assert not await locks("b")
         await peer.ask(RequestCode.UNLOCK_BATCH_MQ, body=wanting("a"))
         assert await locks("b")
-        clock = server.broker.clock
-        assert isinstance(clock, ManualClock)
+        clock = clock_of(server)
         clock.advance(ms=60_000)
         assert await locks("a")
         clock.advance(ms=60_000)
@@ -270,8 +268,7 @@ async def test_a_message_that_is_given_back_comes_again_and_then_to_the_dead_let
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as server:
-        clock = server.broker.clock
-        assert isinstance(clock, ManualClock)
+        clock = clock_of(server)
         peer = await shop(server)
         answer = await peer.ask(SEND, half("t", TAGS="paid"), b"x")
         await peer.ask(END, ending(answer, COMMIT))
@@ -295,8 +292,7 @@ async def test_a_message_that_is_given_back_comes_again_and_then_to_the_dead_let
 
 async def test_the_owner_sets_how_long_levels_and_retries_wait(tmp_path: Path) -> None:
     async with serving(tmp_path, topics={"delay_levels": "2s 2s 3s"}) as server:
-        clock = server.broker.clock
-        assert isinstance(clock, ManualClock)
+        clock = clock_of(server)
         peer = await shop(server)
         await peer.ask(SEND, sending(properties={"DELAY": "1"}), b"later")
         await peer.ask(SEND, sending(), b"now")

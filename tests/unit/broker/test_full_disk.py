@@ -12,12 +12,15 @@ from escrowmq.model.errors import Unavailable
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.remoting import Frame
 from escrowmq.store.disk import OsDisk
+from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.test_limits import pulling
 from tests.unit.broker.wire import (
     COMMIT,
     END,
     SEND,
+    T0,
     Peer,
+    clock_of,
     ending,
     eventually,
     half,
@@ -32,10 +35,12 @@ MIN = 100 * MIB
 
 @pytest.fixture
 def set_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Say how much is free on every disk."""
+    """Say how much is free on every disk, with what its reserve holds, if there is so much."""
 
     def set_free(free_bytes: int) -> None:
-        monkeypatch.setattr(OsDisk, "free_bytes", lambda _disk: free_bytes)
+        monkeypatch.setattr(
+            OsDisk, "free_bytes", lambda disk: max(0, free_bytes - disk.allocated("reserve"))
+        )
 
     set_free(10 * MIN)
     return set_free
@@ -114,3 +119,33 @@ async def test_it_stops_and_starts_on_a_full_disk(
         set_free(10 * MIN)
         await told(server, "ALL")
         assert (await peer.ask(SEND, sending(), b"yes")).code == ResponseCode.SUCCESS
+
+
+async def test_store_time_moves_on_a_disk_that_takes_no_decisions(
+    tmp_path: Path, set_free: Callable[[int], None]
+) -> None:
+    """Nothing is deleted before that, and there would never be room."""
+    async with serving(tmp_path, store={"free_bytes_min": MIN}) as server:
+        set_free(MIN // 2 - 1)
+        await told(server, "NO_DECISIONS")
+        clock = clock_of(server)
+        clock.jump(seconds=86_400)
+        await server._look_at_clock()
+        assert server.broker.clock.now_ms() == clock.now_ms()
+
+
+async def test_a_start_without_room_for_a_record_goes_on_with_the_time_it_had(
+    tmp_path: Path, set_free: Callable[[int], None]
+) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock, store={"free_bytes_min": MIN}):
+        pass
+    clock.power_off(seconds=86_400)
+    set_free(MIN // 4 - 1)
+    async with serving(tmp_path, clock, store={"free_bytes_min": MIN}) as server:
+        assert server.broker.clock.now_ms() < clock.now_ms()
+        assert not server.broker.clock.may_delete
+        set_free(10 * MIN)
+        await told(server, "ALL")
+        await server._look_at_clock()
+        assert server.broker.clock.now_ms() == clock.now_ms()

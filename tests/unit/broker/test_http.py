@@ -26,6 +26,7 @@ from tests.unit.broker.wire import (
     SEND,
     T0,
     Peer,
+    clock_of,
     ending,
     half,
     serving,
@@ -117,7 +118,7 @@ async def test_the_status_tells_what_waits_and_who_is_there(tmp_path: Path) -> N
         before = await shown(server)
         assert (before["undecided"], before["oldest_undecided_age_ms"]) == (0, 0)
         held = [await peer.ask(SEND, half(key), b"x") for key in ("t1", "t2")]
-        server.broker.clock.advance(ms=5_000)  # type: ignore[attr-defined] # a ManualClock
+        clock_of(server).advance(ms=5_000)
         await peer.ask(END, ending(held[1], COMMIT))
         status = await shown(server)
         assert (status["undecided"], status["oldest_undecided_age_ms"]) == (1, 5_000)
@@ -136,10 +137,10 @@ async def test_the_status_tells_what_waits_and_who_is_there(tmp_path: Path) -> N
 async def test_a_pipeline_that_says_nothing_is_missed(tmp_path: Path) -> None:
     async with watched(tmp_path) as server:
         assert (await shown(server))["pipeline_away_since_ms"] == T0
-        server.broker.clock.advance(ms=1)  # type: ignore[attr-defined] # a ManualClock
+        clock_of(server).advance(ms=1)
         await ask(await Peer.to(server.broker_address), OwnCode.OBEY_VERDICTS)
         assert (await shown(server))["pipeline_away_since_ms"] == 0
-        server.broker.clock.advance(ms=600_000)  # type: ignore[attr-defined] # a ManualClock
+        clock_of(server).advance(ms=600_000)
         status = await shown(server)
         assert status["pipeline_away_since_ms"] == status["last_verdict_at_ms"] == T0 + 1
 

@@ -31,6 +31,7 @@ from tests.unit.broker.wire import (
     SEND,
     UNKNOWN,
     Peer,
+    clock_of,
     ending,
     eventually,
     half,
@@ -50,7 +51,7 @@ async def scrape(server: Server) -> Page:
 
 
 def advance(server: Server, ms: int) -> None:
-    server.broker.clock.advance(ms=ms)  # type: ignore[attr-defined] # a ManualClock
+    clock_of(server).advance(ms=ms)
 
 
 async def test_a_message_that_is_sent_is_counted_by_its_topic_type_and_size(tmp_path: Path) -> None:

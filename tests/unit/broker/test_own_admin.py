@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from escrowmq.model.catalog import Group
-from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.model.errors import EscrowError, ProtocolViolation, RequestRefused, StoreUnusable
 from escrowmq.protocol.bodies import encode_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import ByHandHeader, SettleHeader
 from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, TopicFilterHeader
 from escrowmq.protocol.own_rows import GroupRow, OffsetRow
+from escrowmq.store.meta import Meta
+from escrowmq.store.meta_file import MetaFile
 from escrowmq.transaction.commands import Park, PutGroup
 from escrowmq.transaction.states import State
 from tests.unit.broker.own_peer import all_rows, ask, hold, sent
-from tests.unit.broker.wire import T0, Peer, serving, visible
+from tests.unit.broker.wire import SEND, T0, Peer, sending, serving, visible
 
 
 async def test_groups_are_listed_with_who_is_online_of_them(tmp_path: Path) -> None:
@@ -135,3 +140,37 @@ async def test_a_parked_transaction_is_resumed(tmp_path: Path) -> None:
         await server.broker.writer.submit(Park(half_offset=0, reason="test"))
         await ask(peer, OwnCode.RESUME, header)
         assert server.broker.store.row(0).state is State.PREPARED
+
+
+async def test_the_broker_answers_others_while_it_copies_the_small_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_copy = threading.Event()
+    copy_to = MetaFile.copy_to
+
+    def waits(file: MetaFile, path: str) -> None:
+        assert may_copy.wait(20)
+        copy_to(file, path)
+
+    monkeypatch.setattr(MetaFile, "copy_to", waits)
+    async with serving(tmp_path) as server:
+        backup, other = [await Peer.to(server.broker_address) for _ in range(2)]
+        copying = asyncio.ensure_future(ask(backup, OwnCode.COPY_META))
+        try:
+            assert (await other.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
+            assert not copying.done()
+        finally:
+            may_copy.set()
+        with closing(Meta((await copying).header.path)) as copied:
+            assert "orders" in copied.topics
+
+
+async def test_a_copy_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_file: MetaFile, _path: str) -> None:
+        raise StoreUnusable("meta_io_failed", "the disk failed")
+
+    monkeypatch.setattr(MetaFile, "copy_to", fails)
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        with pytest.raises(EscrowError, match="meta_io_failed"):
+            await ask(peer, OwnCode.COPY_META)

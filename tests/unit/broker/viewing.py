@@ -16,6 +16,7 @@ from tests.unit.broker.test_delivering import PULL, SUBSCRIBES
 from tests.unit.broker.wire import (
     SEND,
     Peer,
+    clock_of,
     facts,
     half,
     make_topic,
@@ -89,7 +90,7 @@ def end(row: int) -> End:
 
 
 def later(server: Server, ms: int) -> None:
-    server.broker.clock.advance(ms=ms)  # type: ignore[attr-defined] # a ManualClock
+    clock_of(server).advance(ms=ms)
 
 
 def bodies(messages: Sequence[StoredMessage]) -> list[str]:

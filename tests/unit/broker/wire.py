@@ -31,6 +31,8 @@ from escrowmq.transaction.policy import CheckPolicy
 
 DEADLINE_S = 20
 T0 = 1_700_000_000_000
+#: An eighth of it is a file of each broker.
+FREE_BYTES_MIN = 1024 * 1024
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
@@ -132,7 +134,7 @@ async def serving(
     """A broker; fields of its sections as keyword arguments."""
     sections: dict[str, Any] = {
         "broker": LOOPBACK,
-        "store": StoreConfig(),
+        "store": StoreConfig(free_bytes_min=FREE_BYTES_MIN),
         "policy": CheckPolicy(),
         "topics": TopicsConfig(),
         "writer": WriterConfig(),
@@ -148,6 +150,13 @@ async def serving(
         while _peers:
             await _peers.pop().closed()
         await server.stop()
+
+
+def clock_of(server: Server) -> ManualClock:
+    """The clock of the machine that it runs on."""
+    clock = server._clock
+    assert isinstance(clock, ManualClock)
+    return clock
 
 
 async def eventually(is_so: Callable[[], object]) -> None:

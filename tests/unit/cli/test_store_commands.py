@@ -15,11 +15,15 @@ from typer.testing import CliRunner
 
 from escrowmq.cli.main import app_for, main
 from escrowmq.cli.store_text import SHOWN_MAX, as_table
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
+from escrowmq.store.recovery import open_store
 from escrowmq.store.report import Finding, Report
 from escrowmq.testing.disk_image import DiskImage
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import everything_survives
+from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.store.damage import damaged, frame_of
 from tests.unit.store.shop import Frame, Shop, frames_of
 
@@ -199,6 +203,18 @@ def test_what_can_no_longer_be_delivered_is_named(
     printed = capsys.readouterr().out
     assert "No damage found." in printed
     assert "Ended" not in printed
+
+
+def test_a_repair_writes_at_the_stores_own_time(tmp_path: Path) -> None:
+    """By the machine's clock, which may be wrong, everything could look old at the next start."""
+    shop = Shop()
+    head = shop.prepare()
+    shop.store.sync()
+    shop.store.checkpoint()
+    data = data_of(damaged(shop, frame_of(shop, head)), tmp_path)
+    assert exit_code("store", "repair", data, "--yes") == 0
+    store, _ = open_store(OsDisk(data / "store"), StoreConfig(), CheckPolicy(), bytes(8))
+    assert store.last_at_ms == shop.store.last_at_ms
 
 
 def test_a_clean_store_is_left_alone(good: Path, capsys: pytest.CaptureFixture[str]) -> None:

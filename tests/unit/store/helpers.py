@@ -40,7 +40,7 @@ from escrowmq.transaction.states import Resolution, State
 if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
     from escrowmq.store.disk import Disk
-    from escrowmq.store.retention import Removed
+    from escrowmq.store.retirement import Removed
     from escrowmq.transaction.table import Half
 
 T0 = 1_700_000_000_000

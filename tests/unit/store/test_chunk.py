@@ -131,14 +131,18 @@ def test_setting_a_state_again_changes_nothing(chunk: Chunk) -> None:
         chunk.set_state(0, 1, State.PREPARED, settled=False)
 
 
+def needed_rows(chunk: Chunk, log_offset: int) -> list[int]:
+    return [chunk.base + at for at in chunk.needed_below(log_offset).tolist()]
+
+
 def test_needed_rows_are_those_whose_bytes_lie_below(chunk: Chunk) -> None:
-    assert chunk.needed_below(1_600) == []
-    assert chunk.needed_below(1_801) == [16, 17, 18]
+    assert needed_rows(chunk, 1_600) == []
+    assert needed_rows(chunk, 1_801) == [16, 17, 18]
     chunk.set_state(1, 4, State.COMMITTED, settled=True)
-    assert chunk.needed_below(NEVER) == [16, 20, 21]
-    chunk.locations[20] = 50_000
-    assert chunk.needed_below(50_000) == [16, 21]
-    assert chunk.needed_below(50_001) == [16, 20, 21]
+    assert needed_rows(chunk, NEVER) == [16, 20, 21]
+    chunk.move(4, 50_000)
+    assert needed_rows(chunk, 50_000) == [16, 21]
+    assert needed_rows(chunk, 50_001) == [16, 20, 21]
 
 
 # Searching
@@ -182,11 +186,11 @@ def test_a_chunk_comes_back_from_its_rows_as_it_was(chunk: Chunk) -> None:
     chunk.set_state(1, 4, State.ROLLED_BACK, settled=True)
     chunk.set_state(5, 6, State.PARKED, settled=False)
     chunk.checks_sent[4] = 255
-    chunk.locations[20] = 50_000
+    chunk.move(4, 50_000)
     again = Chunk(BASE, 8)
     again.load(chunk.frozen().to_rows(NO_OPS))
     assert (again.frozen().to_rows(NO_OPS) == chunk.frozen().to_rows(NO_OPS)).all()
-    assert (again.count, again.needed, again.locations) == (6, 3, {20: 50_000})
+    assert (again.count, again.needed, again.location(4)) == (6, 3, 50_000)
     assert again.due(5_016, 9) == [16]
     assert not again.is_dirty
     insert(again, request(22))
@@ -213,7 +217,7 @@ def test_rows_before_the_first_one_are_not_there() -> None:
     again.load(chunk.frozen().to_rows(NO_OPS))
     for one in (chunk, again):
         assert (one.count, one.skipped, one.needed) == (5, 3, 2)
-        assert one.needed_below(NEVER) == [19, 20]
+        assert needed_rows(one, NEVER) == [19, 20]
         assert one.candidates(crc32(b"")) == [19]
         assert one.row_at(0) is None
         assert one.row_at(1_900) == 19

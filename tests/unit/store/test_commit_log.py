@@ -7,7 +7,13 @@ import errno
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store.commit_log import DIRECTORY, CommitLog, read_frames, segment_path
+from escrowmq.store.commit_log import (
+    DIRECTORY,
+    CommitLog,
+    read_frames,
+    remove_segments,
+    segment_path,
+)
 from escrowmq.store.frames import close_frame, open_frame
 from escrowmq.store.tail import open_segments
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
@@ -237,21 +243,28 @@ def test_a_peek_gives_what_there_is(log: CommitLog) -> None:
 # Deleting
 
 
+def removed(disk: FaultyDisk, log: CommitLog, below: int) -> list[int]:
+    """Delete what ends there; where the deleted segments began."""
+    segments = log.forget_below(below)
+    remove_segments(disk, segments)
+    return [segment.start for segment in segments]
+
+
 def test_only_whole_segments_below_an_offset_go(disk: FaultyDisk, log: CommitLog) -> None:
     append(log, 12)
     log.write()
-    assert log.remove_below(3_999) == []
-    assert log.remove_below(4_000) == [0]
+    assert removed(disk, log, 3_999) == []
+    assert removed(disk, log, 4_000) == [0]
     assert log.start == 4_000
-    assert log.remove_below(7_999) == []
+    assert removed(disk, log, 7_999) == []
     assert not disk.exists(segment_path(0))
     assert log.peek(0, 4) == b""
 
 
-def test_the_last_segment_stays(log: CommitLog) -> None:
+def test_the_last_segment_stays(disk: FaultyDisk, log: CommitLog) -> None:
     append(log, 9)
     log.write()
-    assert log.remove_below(10**9) == [0, 4_000]
+    assert removed(disk, log, 10**9) == [0, 4_000]
     assert log.start == 8_000
 
 
@@ -259,7 +272,7 @@ def test_deletions_are_durable(disk: FaultyDisk, log: CommitLog) -> None:
     append(log, 9)
     log.write()
     log.flush()
-    log.remove_below(8_000)
+    removed(disk, log, 8_000)
     assert disk.crash(nothing_survives).list(DIRECTORY) == [f"{8_000:020d}"]
 
 
@@ -268,7 +281,7 @@ def test_a_segment_that_is_deleted_is_not_flushed_any_more(
 ) -> None:
     append(log, 5)
     log.write()
-    log.remove_below(4_000)
+    removed(disk, log, 4_000)
     log.flush()
     assert log.flushed == 5_000
     assert list(disk.durable_snapshot()) == [segment_path(4_000)]

@@ -9,20 +9,18 @@ from itertools import groupby
 import pytest
 
 from escrowmq.model.errors import StoreCorrupt
-from escrowmq.store import consume_queue
 from escrowmq.store.consume_queue import (
     ENTRY_BYTES,
-    FILE_ENTRIES,
     Columns,
     ConsumeQueue,
     Entry,
-    OpenFiles,
     write_tails,
 )
+from escrowmq.store.queue_files import FILE_ENTRIES, OpenFiles
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.survivors import nothing_survives
 
-FIRST_FILE = f"consumequeue/orders/3/{0:020d}"
+FIRST_FILE = f"consumequeue/00000007.{0:020d}"
 
 
 def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = None) -> Entry:
@@ -60,7 +58,7 @@ def numbered(first: int, count: int) -> list[Entry]:
 
 def made(disk: FaultyDisk) -> ConsumeQueue:
     disk.make_directory("consumequeue")
-    return ConsumeQueue(disk, OpenFiles(disk), "orders", 3)
+    return ConsumeQueue(disk, OpenFiles(disk), 7, "orders", 3)
 
 
 def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
@@ -73,7 +71,9 @@ def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
 
 @pytest.fixture
 def disk() -> FaultyDisk:
-    return FaultyDisk()
+    made_up = FaultyDisk()
+    made_up.make_directory("consumequeue")
+    return made_up
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_entries_cross_from_file_to_file(disk: FaultyDisk, queue: ConsumeQueue) 
     queue.begin_at(FILE_ENTRIES - 2)
     add(queue, FILE_ENTRIES - 2, numbered(0, 5))
     file_all(disk, queue)
-    assert disk.list(queue.directory) == [f"{0:020d}", f"{FILE_ENTRIES:020d}"]
+    assert disk.list("consumequeue") == [f"00000007.{at:020d}" for at in (0, FILE_ENTRIES)]
     assert queue.entries(FILE_ENTRIES - 2, 9) == [entry(number) for number in range(5)]
     again = made(disk)
     again.open(FILE_ENTRIES - 2, FILE_ENTRIES + 3)
@@ -214,6 +214,18 @@ def test_a_start_never_goes_back(queue: ConsumeQueue) -> None:
     assert queue.start == 4
 
 
+def remove_files(disk: FaultyDisk, queue: ConsumeQueue) -> None:
+    """Delete the files that hold only forgotten entries, as retention does."""
+    if queue.may_have_forgotten_files:
+        paths = queue.forgotten_files()
+        for file in queue._files.release(paths):
+            file.close()
+        for path in paths:
+            disk.remove(path)
+        queue.note_files_gone()
+    assert not queue.may_have_forgotten_files
+
+
 def test_files_go_only_when_all_their_entries_are_forgotten(
     disk: FaultyDisk, queue: ConsumeQueue
 ) -> None:
@@ -222,29 +234,31 @@ def test_files_go_only_when_all_their_entries_are_forgotten(
     file_all(disk, queue)
     queue.entries(FILE_ENTRIES - 1, 1)
     queue.forget_below(FILE_ENTRIES - 1)
-    queue.remove_files()
-    assert len(disk.list(queue.directory)) == 2
+    remove_files(disk, queue)
+    assert len(disk.list("consumequeue")) == 2
     queue.forget_below(FILE_ENTRIES)
-    queue.remove_files()
-    assert disk.list(queue.directory) == [f"{FILE_ENTRIES:020d}"]
+    remove_files(disk, queue)
+    assert disk.list("consumequeue") == [f"00000007.{FILE_ENTRIES:020d}"]
     assert queue.entries(FILE_ENTRIES, 1) == [entry(2)]
 
 
-def test_a_queue_that_was_never_filed_has_no_files_to_remove(queue: ConsumeQueue) -> None:
+def test_a_queue_that_was_never_filed_has_no_files_to_remove(
+    disk: FaultyDisk, queue: ConsumeQueue
+) -> None:
     add(queue, 0, numbered(0, 2))
     queue.forget_below(2)
-    queue.remove_files()
+    remove_files(disk, queue)
     assert (queue.start, queue.end) == (2, 2)
 
 
 def test_a_strangers_file_is_left_alone(disk: FaultyDisk, queue: ConsumeQueue) -> None:
     add(queue, 0, numbered(0, 2))
     file_all(disk, queue)
-    disk.open(f"{queue.directory}/notes.txt", create=True)
-    disk.open(f"{queue.directory}/0-notes", create=True)
+    disk.open("consumequeue/notes.txt", create=True)
+    disk.open("consumequeue/00000007.0", create=True)
     queue.begin_at(FILE_ENTRIES)
-    queue.remove_files()
-    assert disk.list(queue.directory) == ["0-notes", "notes.txt"]
+    remove_files(disk, queue)
+    assert disk.list("consumequeue") == ["00000007.0", "notes.txt"]
 
 
 # One past the highest entry into a deleted prefix of the log
@@ -356,7 +370,7 @@ def test_a_file_that_is_missing_or_short_is_damage(disk: FaultyDisk, queue: Cons
     assert short.value.fields == {"path": FIRST_FILE, "at": 0}
     with pytest.raises(StoreCorrupt) as missing:
         made(disk).open(0, FILE_ENTRIES + 1)
-    assert missing.value.fields["path"] == f"consumequeue/orders/3/{FILE_ENTRIES:020d}"
+    assert missing.value.fields["path"] == f"consumequeue/00000007.{FILE_ENTRIES:020d}"
 
 
 def test_an_empty_queue_needs_no_file(disk: FaultyDisk) -> None:
@@ -364,37 +378,3 @@ def test_an_empty_queue_needs_no_file(disk: FaultyDisk) -> None:
     again.open(7, 7)
     add(again, 7, numbered(7, 1))
     assert again.entries(7, 1) == [entry(7)]
-
-
-# Open files
-
-
-def test_only_so_many_files_stay_open(disk: FaultyDisk) -> None:
-    disk.make_directory("many")
-    files = OpenFiles(disk)
-    for number in range(consume_queue.OPEN_FILES_MAX + 1):
-        disk.open(f"many/{number}", create=True)
-    first, second = files.get("many/0"), files.get("many/1")
-    for number in range(2, consume_queue.OPEN_FILES_MAX):
-        files.get(f"many/{number}")
-    # Used again, so the second is now the oldest.
-    assert files.get("many/0") is first
-    files.get(f"many/{consume_queue.OPEN_FILES_MAX}")
-    assert first.size() == 0
-    with pytest.raises(OSError, match="Bad file"):
-        second.size()
-
-
-def test_files_that_are_forgotten_or_closed_are_given_back(disk: FaultyDisk) -> None:
-    disk.make_directory("many")
-    files = OpenFiles(disk)
-    handles = []
-    for name in ("many/a", "many/b"):
-        disk.open(name, create=True)
-        handles.append(files.get(name))
-    files.forget("many/a")
-    files.forget("many/never-opened")
-    files.close()
-    for handle in handles:
-        with pytest.raises(OSError, match="Bad file"):
-            handle.size()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from escrowmq.model.clock import Reading
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.ends import end_at
 from escrowmq.store.reader import Reader
@@ -86,7 +87,8 @@ def test_where_an_epoch_begins_the_end_is_exact() -> None:
     disk = FaultyDisk()
     ends = []
     for _ in range(3):
-        store, _ = start_store(disk, small_config(), CheckPolicy(), HOST, T0)
+        reading = Reading(T0, 0)
+        store, _ = start_store(disk, small_config(), CheckPolicy(), HOST, reading)
         for _ in range(2):
             store.execute(Append(messages=(message(),)), T0)
         store.sync()

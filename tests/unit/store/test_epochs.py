@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from escrowmq.model.clock import Reading
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.model.lineage import ROOT, Lineage
 from escrowmq.store.disk import OsDisk
@@ -26,7 +27,7 @@ from tests.unit.store.helpers import HOST, MINUTE, T0, Driver, message, small_co
 
 
 def start(disk: FaultyDisk | OsDisk, now_ms: int = T0) -> Store:
-    return start_store(disk, small_config(), CheckPolicy(), HOST, now_ms)[0]
+    return start_store(disk, small_config(), CheckPolicy(), HOST, Reading(now_ms, 0))[0]
 
 
 def ids(lineage: Lineage) -> list[str]:

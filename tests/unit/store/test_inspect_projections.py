@@ -18,7 +18,7 @@ def named_files(disk: FaultyDisk) -> dict[str, list[str]]:
         "state_table_damaged": [f"statetable/{name}" for name in checkpoint.state_files()],
         "key_index_damaged": [f"keyindex/{name}" for name in checkpoint.key_runs],
         "consume_queue_damaged": [
-            f"consumequeue/{named.topic}/{named.queue_id}/{0:020d}" for named in checkpoint.queues
+            f"consumequeue/{named.id:08d}.{0:020d}" for named in checkpoint.queues
         ],
     }
 

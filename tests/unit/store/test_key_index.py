@@ -6,6 +6,7 @@ import errno
 import threading
 import zlib
 from array import array
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
 from escrowmq.store.disk import OsDisk
-from escrowmq.store.key_index import KeyIndex, KeyIndexLimits, PendingRun, key_hash
+from escrowmq.store.key_index import KeyIndex, KeyIndexLimits, PendingRun, key_hash, remove_runs
 from escrowmq.store.key_run import BLOCK_ENTRIES, HEADER_BYTES, PIECE_BLOCKS
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
 from escrowmq.testing.survivors import RandomSubset, everything_survives, nothing_survives
@@ -35,6 +36,13 @@ def disk() -> FaultyDisk:
     return FaultyDisk()
 
 
+def collect(index: KeyIndex, valid_names: Collection[str]) -> int:
+    """Remove the garbage that no checkpoint names; how many files."""
+    runs = index.discard(valid_names)
+    remove_runs(index._disk, runs)
+    return len(runs)
+
+
 def checkpoint(index: KeyIndex) -> list[str]:
     """What the broker does; the names go into a file that is durable when this returns."""
     pending = index.snapshot()
@@ -42,7 +50,7 @@ def checkpoint(index: KeyIndex) -> list[str]:
         pending.write()
         index.install(pending)
     names = index.names()
-    index.collect(names)
+    collect(index, names)
     return names
 
 
@@ -523,9 +531,9 @@ def test_old_runs_are_removed_once_no_checkpoint_names_them(disk: FaultyDisk) ->
     some_runs(index, 3)
     before = index.names()
     merge(index)
-    assert index.collect(before) == 0
+    assert collect(index, before) == 0
     assert files(disk) == [*before, *index.names()]
-    assert index.collect(index.names()) == 3
+    assert collect(index, index.names()) == 3
     assert files(disk) == index.names()
     assert index.garbage() == []
 
@@ -563,7 +571,7 @@ def test_what_the_log_has_deleted_is_not_found_and_its_runs_are_dropped(disk: Fa
     index.forget_below(5)  # What is gone does not come back.
     assert index.find(7) == [21]
     assert index.garbage() == names[:2]
-    assert index.collect(index.names()) == 2
+    assert collect(index, index.names()) == 2
     assert files(disk) == names[2:]
 
 
@@ -583,11 +591,11 @@ def test_runs_forgotten_while_they_are_merged_stay_until_it_is_done(disk: Faulty
     assert pending is not None
     index.forget_below(10)
     assert len(index.garbage()) == 1
-    assert index.collect(index.names()) == 0
+    assert collect(index, index.names()) == 0
     pending.write()
     index.install(pending)
     assert index.find(7) == [11, 10]
-    assert index.collect(index.names()) == 2
+    assert collect(index, index.names()) == 2
 
 
 def test_a_run_forgotten_before_it_is_installed_is_garbage_at_once(disk: FaultyDisk) -> None:
@@ -600,7 +608,7 @@ def test_a_run_forgotten_before_it_is_installed_is_garbage_at_once(disk: FaultyD
         index.forget_below(31)
         index.install(pending)
     assert index.names() == []
-    assert index.collect(()) == 4
+    assert collect(index, ()) == 4
     assert files(disk) == []
 
 
@@ -663,7 +671,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.pending = None
         names = self.index.names()
         self.checkpoint = (names, self.in_snapshot)
-        self.index.collect(names)
+        collect(self.index, names)
         assert set(self.disk.list("keyindex")) >= set(names)
 
     @precondition(lambda self: self.merging is None and self.index.merge_due())

@@ -106,7 +106,7 @@ def live_files(driver: Driver, kind: str) -> list[str]:
     names = {
         "chunk": [f"statetable/{chunk.name}" for chunk in store.table.files.chunks[1:]],
         "survivors": [f"statetable/survivors.{store.table.files.survivors_generation}"],
-        "queue": ["consumequeue/orders/0/00000000000000000000"],
+        "queue": [f"{store.queues[0].prefix}00000000000000000000"],
         "keys": [f"keyindex/{name}" for name in store.keys.names()],
     }
     assert all(driver.disk.exists(path) for path in names[kind])
@@ -177,7 +177,7 @@ def test_a_crash_at_any_moment_of_a_rebuild_loses_nothing(driver: Driver) -> Non
 
 def test_a_damaged_entry_in_the_middle_of_a_queue_is_seen_when_it_is_read(driver: Driver) -> None:
     driver.store.checkpoint()
-    faulty(driver).flip_bit("consumequeue/orders/0/00000000000000000000", 40, 0)
+    faulty(driver).flip_bit("consumequeue/00000000.00000000000000000000", 40, 0)
     after = driver.opened_again()
     with pytest.raises(StoreCorrupt) as refused:
         after.bodies()

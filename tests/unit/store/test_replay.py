@@ -14,9 +14,9 @@ from escrowmq.store import replay
 from escrowmq.store.commit_log import segment_path
 from escrowmq.store.frames import HEAD_BYTES, MAGIC, VERSION, open_frame
 from escrowmq.store.lone import DECISION_BYTES, MARK
+from escrowmq.store.needed import needed_rows
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import CheckSent, End, Park, Prepare, Resume
-from escrowmq.transaction.records import NEVER
 from escrowmq.transaction.states import Resolution, State
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, faulty, message
 
@@ -46,7 +46,7 @@ class Walk:
         ]
 
     def undecided(self) -> list[int]:
-        needed = sorted(self.driver.store.table.needed_below(NEVER, 10**6))
+        needed = needed_rows(self.driver.store.table)
         return [row for row in needed if self.driver.half(row).state is not State.COMMITTED]
 
     def step(self) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
 from escrowmq.store import state_files
-from escrowmq.store.chunk import COLUMNS, FrozenChunk
+from escrowmq.store.chunk import COLUMNS
+from escrowmq.store.frozen_chunk import FrozenChunk
 from escrowmq.store.rows import STATE_ROW, Rows
 from escrowmq.store.state_files import (
     DIRECTORY,
     ROW_BYTES,
     ChunkFile,
+    SavedSurvivors,
     StateFiles,
     StateSnapshot,
     Survivor,
@@ -40,12 +42,21 @@ def rows_from(first: int, count: int, op_offsets: dict[int, int] | None = None) 
     return rows
 
 
+def saved(survivors: list[Survivor]) -> SavedSurvivors:
+    return SavedSurvivors(
+        {one.half.half_offset: one.half for one in survivors},
+        {one.half.half_offset: one.id_hash for one in survivors},
+    )
+
+
 def snapshot(
     chunks: dict[int, Rows] | None = None, survivors: list[Survivor] | None = None
 ) -> StateSnapshot:
     frozen = {
         base: FrozenChunk(
-            base=base, columns={name: rows[name] for name, _ in COLUMNS}, locations={}
+            base=base,
+            columns={name: rows[name] for name, _ in COLUMNS},
+            locations=rows["location"],
         )
         for base, rows in (chunks or {}).items()
     }
@@ -57,7 +68,7 @@ def snapshot(
     firsts, counts, op_offsets = np.array(decided, dtype=np.int64).reshape(-1, 3).T
     return StateSnapshot(
         chunks=frozen,
-        survivors=survivors,
+        survivors=None if survivors is None else saved(survivors),
         dropped=[],
         ops=(firsts, counts, op_offsets),
     )
@@ -202,13 +213,13 @@ def test_chunks_whose_messages_are_all_deleted_are_forgotten_oldest_first(
     files: StateFiles,
 ) -> None:
     files.write(snapshot({base: rows_from(base, 8) for base in (0, 8, 16)}))
-    files.remove_below(799, set())
+    files.remove_below(799, 99)
     assert [chunk.base for chunk in files.chunks] == [0, 8, 16]
-    files.remove_below(800, {0})
+    files.remove_below(800, 0)
     assert [chunk.base for chunk in files.chunks] == [0, 8, 16]
-    files.remove_below(10**9, {8})
+    files.remove_below(10**9, 8)
     assert [chunk.base for chunk in files.chunks] == [8, 16]
-    files.remove_below(10**9, set())
+    files.remove_below(10**9, 99)
     assert [chunk.base for chunk in files.chunks] == [16]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from escrowmq.model.errors import StoreCorrupt
 from escrowmq.store.lone import HALF
+from escrowmq.store.needed import needed_below, needed_rows
 from escrowmq.store.replay import insert_singles
 from escrowmq.transaction.commands import CheckSent, End, Park, Resume
 from escrowmq.transaction.records import NEVER
@@ -84,7 +85,7 @@ def test_a_table_without_rows_finds_nothing() -> None:
     assert table.find("t") is None
     assert table.row_at(44) is None
     assert table.due(NEVER - 1, 5) == []
-    assert table.needed_below(NEVER, 5) == []
+    assert needed_rows(table) == []
 
 
 def test_parts_of_a_transaction_share_one_check() -> None:
@@ -156,8 +157,8 @@ def test_a_row_that_outlives_its_chunk_can_do_all_it_could(restart: str) -> None
     assert table.row_at(offset) == 5
     assert table.due(driver.clock.now_ms(), 9) == [5]
     assert table.needed == 1
-    assert table.needed_below(offset + 1, 9) == [5]
-    assert table.needed_below(offset, 9) == []
+    assert [one.rows["row"].tolist() for one in needed_below(table, offset + 1)] == [[5]]
+    assert [one.rows["row"].tolist() for one in needed_below(table, offset)] == [[]]
     assert list(table.queues(4, 3)) == [0, 0, 0]
     driver.do(CheckSent(half_offset=5, client="c"))
     assert driver.half(5).checks_sent == 1
@@ -289,8 +290,7 @@ def test_due_rows_come_from_memory_and_from_the_map_up_to_the_limit() -> None:
     assert due == [1, *range(64, 134)]
     assert driver.store.table.due(now_ms, 3) == due[:3]
     assert driver.store.table.due(now_ms, 66) == due[:66]
-    assert len(driver.store.table.needed_below(NEVER, 66)) == 66
-    assert driver.store.table.needed_below(NEVER, 1) == [1]
+    assert needed_rows(driver.store.table) == due
 
 
 # Damage

@@ -85,10 +85,28 @@ def test_they_are_saved_only_when_something_changed() -> None:
     assert saved is not None
     assert kept.to_save() is None
     again = Survivors()
-    again.load(saved)
+    again.load(saved.survivors())
     assert again.rows == kept.rows
     assert again.rows_by_hash == kept.rows_by_hash
     assert again.to_save() is None, "what came from a file is in it"
+
+
+def test_what_is_saved_is_of_the_moment_whenever_it_is_written() -> None:
+    kept = Survivors()
+    for number in (3, 4):
+        kept.keep(row(number), 77)
+    saved = kept.to_save()
+    assert saved is not None
+    kept.change(3, checks_sent=2)
+    kept.change(3, checks_sent=3)
+    kept.keep(row(9), 88)
+    kept.change(9, checks_sent=1)
+    found = {one.half.half_offset: (one.half, one.id_hash) for one in saved.survivors()}
+    assert found == {3: (row(3), 77), 4: (row(4), 77)}
+    kept.saved()
+    again = kept.to_save()
+    assert again is not None
+    assert [one.half.checks_sent for one in again.survivors()] == [3, 0, 1]
 
 
 def test_rows_go_when_they_are_decided_and_their_chunk_and_decision_are_deleted() -> None:
@@ -100,16 +118,19 @@ def test_rows_go_when_they_are_decided_and_their_chunk_and_decision_are_deleted(
     kept.keep(row(9, op_offset=900, **decided), 88)
     kept.keep(row(6, op_offset=900, location=2_000, **decided), 77)
     kept.to_save()
-    kept.forget_below(9, 1_000)
+    kept.saved()
+    kept.forget(list(kept.rows), 9, 1_000)
     # Undecided; decided so late that the log still tells by whom; in a chunk that is there; and
     # one whose bytes were carried forward.
     assert list(kept.rows) == [4, 5, 9, 6]
     assert kept.row_at(300) is None
     assert kept.rows_by_hash == {77: [4, 5, 6], 88: [9]}
     assert kept.to_save() is not None
-    kept.forget_below(10, 2_001)
+    kept.saved()
+    kept.forget([*kept.rows, 77], 10, 2_001)
     assert list(kept.rows) == [4]
     assert kept.rows_by_hash == {77: [4]}
     kept.to_save()
-    kept.forget_below(10, 2_001)
+    kept.saved()
+    kept.forget([*kept.rows, 77], 10, 2_001)
     assert kept.to_save() is None

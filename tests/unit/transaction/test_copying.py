@@ -199,8 +199,8 @@ def test_a_scheduled_message_is_copied_if_it_waited_for_an_hour() -> None:
     assert not is_copied(engine, 0)
     engine.clock.advance(ms=1)
     decision = engine.submit(Release(half_offsets=(1, 2)))
-    # By the first row of each request: of the first one, row 0 is visible already.
-    assert decision.carries == (0, 2)
+    # By the first row of its request, of which row 0 is visible already; and one that came alone.
+    assert (decision.carries, decision.carries_alone) == ((0,), (2,))
     assert [is_copied(engine, row) for row in range(3)] == [False, True, True]
     assert bodies(engine) == [b"0", b"1", b"2"]
 

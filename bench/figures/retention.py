@@ -1,0 +1,162 @@
+"""Retention beside clients: how long it holds the event loop with very many undecided halves.
+
+Old segments hold undecided half messages, and 10,000 queues with one message each.  The broker's
+writer and retention run as in a broker while a client ends transactions.  The longest slice is the
+most processor time that any one callback of the loop took, retention's own or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.figures.common import NOW_MS, held, message, opened, report, scratch
+from escrowmq.broker.retaining import Retaining
+from escrowmq.broker.writer import Writer
+from escrowmq.cli.serving import COLLECT_AFTER
+from escrowmq.model.message import Message
+from escrowmq.store.store import Store
+from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.commands import Append, End
+from escrowmq.transaction.states import Resolution
+
+COUNTS = (20_000, 320_000)
+QUEUES = 10_000
+SEGMENT_BYTES = 64 * 1024 * 1024
+RETENTION_MS = 72 * 3_600_000
+BODY = bytes(200)
+ENDS_MAX = 400
+PAUSE_S = 0.005
+
+
+def run() -> None:
+    """Each count twice: rows in chunks, and rows in the map of survivors."""
+    for count in COUNTS:
+        with scratch() as path:
+            place = path / "store"
+            fill(place, count)
+            measure(place, count, "chunks", ended=0)
+            # Made anew from a log that no longer has their first frames, all rows are survivors.
+            (place / "checkpoint").write_bytes(b"damaged")
+            measure(place, count, "survivors", ended=ENDS_MAX)
+
+
+def settings() -> dict[str, object]:
+    """Of the store."""
+    return {"segment_bytes_max": SEGMENT_BYTES, "retention_ms": RETENTION_MS, "id_window_ms": 0}
+
+
+def fill(path: Path, count: int) -> None:
+    """A message in each queue, and undecided transactions of one message each."""
+    store, _ = opened(path, **settings())
+    for number in range(QUEUES):
+        append(store, Message(topic=f"t{number % 100}", queue_id=number // 100, body=BODY), NOW_MS)
+    for number in range(count):
+        one = message(number, BODY)
+        held(store, (one,), one.unique_key)
+        if number % 1_000 == 0:
+            store.sync()
+    store.sync()
+    store.close()
+
+
+def append(store: Store, one: Message, at_ms: int) -> None:
+    """Store an ordinary message."""
+    store.execute(Append(messages=(one,)), at_ms)
+
+
+def measure(path: Path, count: int, place: str, *, ended: int) -> None:
+    """Retire everything that is old now, and a segment's worth of it only when it is old again."""
+    store, _ = opened(path, **settings())
+    clock = ManualClock(max(store.last_at_ms, NOW_MS) + RETENTION_MS + 1)
+    # A segment is old once the one after it is.
+    filler = Message(topic="filler", queue_id=0, body=bytes(3 * 1024 * 1024))
+    while store.log.segments[-1].first_at_ms < clock.now_ms():
+        append(store, filler, clock.now_ms())
+        store.sync()
+    store.checkpoint()
+    clock.advance(ms=RETENTION_MS)
+    asyncio.run(_measure(store, clock, count, place, ended))
+
+
+async def _measure(store: Store, clock: ManualClock, count: int, place: str, ended: int) -> None:
+    # As ``escrowmq serve`` does it.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    writer = Writer(store, clock)
+    retaining = Retaining(store, writer, clock.now_ms)
+    is_over = asyncio.Event()
+    with longest_callback() as longest:
+        client = asyncio.ensure_future(_end_some(writer, is_over, ended))
+        began = time.perf_counter()
+        log_start = store.log.start
+        await retaining.run()
+        took = time.perf_counter() - began
+        is_over.set()
+        waited = await client
+    assert not retaining.waits, retaining.waits
+    assert store.log.start > log_start
+    report(
+        "retention_longest_slice_ms",
+        longest.took_s * 1e3,
+        "ms",
+        undecided=count,
+        rows=place,
+        queues=len(store.queues),
+        callback=longest.callback,
+        carried=retaining.carried,
+        took_s=round(took, 2),
+        ends=len(waited),
+        end_ms_max=round(max(waited) * 1e3, 2),
+    )
+    await writer.close()
+
+
+async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[float]:
+    """Commit a transaction every few milliseconds; how long each took."""
+    waited = []
+    for half_offset in range(first, first + ENDS_MAX):
+        began = time.perf_counter()
+        end = End(half_offset=half_offset, resolution=Resolution.COMMIT, by="bench")
+        decision = await writer.submit(end)
+        assert decision.refused is None, decision.refused
+        waited.append(time.perf_counter() - began)
+        if is_over.is_set():
+            break
+        await asyncio.sleep(PAUSE_S)
+    return waited
+
+
+class Longest:
+    """The most processor time that one callback of the loop took, and which one that was."""
+
+    took_s = 0.0
+    callback = ""
+
+    def note(self, took_s: float, handle: asyncio.Handle) -> None:
+        """Keep it if it is longer."""
+        if took_s > self.took_s:
+            self.took_s, self.callback = took_s, repr(handle).partition(" at 0x")[0]
+
+
+@contextlib.contextmanager
+def longest_callback() -> Iterator[Longest]:
+    """Watch the one door through which Python's own loop calls anything."""
+    longest = Longest()
+    run_it = vars(asyncio.Handle)["_run"]
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        run_it(handle)
+        longest.note(time.thread_time() - began, handle)
+
+    setattr(asyncio.Handle, "_run", timed)  # noqa: B010 - a private method, in a bench
+    try:
+        yield longest
+    finally:
+        setattr(asyncio.Handle, "_run", run_it)  # noqa: B010

@@ -1,0 +1,84 @@
+"""Makes delayed messages visible when their time has come, in the order of their times.
+
+A backlog of overdue messages, as after a long stop, leaves in slices, one after the other.  Between
+two slices the event loop serves everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from escrowmq.transaction.commands import Release
+from escrowmq.transaction.copying import is_alone, is_stale
+from escrowmq.transaction.table import FIRST
+
+if TYPE_CHECKING:
+    from escrowmq.broker.store_time import StoreClock
+    from escrowmq.broker.writer import Writer
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
+
+SLICE_ROWS_MAX = 2_048
+"""Messages that one slice makes visible: about 5 ms of work."""
+
+COPY_COST = 5
+"""A message that must be copied takes as long as this many that need not be."""
+
+COPIED_REQUEST_COST = 16
+"""The same of a request with half messages, or with several messages, which has its own frame."""
+
+COPY_COST_BYTES = 16_384
+"""Bytes of a copied message that take as long as one message that is not copied."""
+
+
+class Releasing:
+    """Belongs to one broker."""
+
+    def __init__(self, store: Store, writer: Writer, clock: StoreClock) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+
+    async def release_due(self) -> None:
+        """Make everything visible whose time has come."""
+        while rows := await self._next_slice():
+            decision = await self._writer.submit(Release(half_offsets=tuple(rows)))
+            if not decision.records:
+                # Another command settled these rows meanwhile: look again at the next tick.
+                return
+
+    async def _next_slice(self) -> list[int]:
+        releases = self._store.table.releases
+        now_ms = self._clock.now_ms()
+        while releases.sort_one(now_ms):  # noqa: ASYNC110 - each turn does some of it
+            await asyncio.sleep(0)
+        return self._affordable(releases.first(now_ms, SLICE_ROWS_MAX), now_ms)
+
+    def _affordable(self, rows: list[int], now_ms: int) -> list[int]:
+        """As many of these rows as one slice has time for, at least one."""
+        core = self._store.core
+        held = self._store.table.columns(np.array(rows, dtype=np.int64))
+        is_fresh = held.is_here & (now_ms - held.stored_at_ms < core.copy_after_ms)
+        copied: set[int] = set()
+        cost = 0
+        for index, is_cheap in enumerate(is_fresh.tolist()):
+            cost += 1
+            if not is_cheap:
+                half = core.row(rows[index])
+                # A copy takes all of its request along.
+                if half.first not in copied and is_stale(core, half, now_ms):
+                    copied.add(half.first)
+                    cost += _copy_cost(half, core.table.get(half.first))
+            if cost > SLICE_ROWS_MAX:
+                return rows[: max(index, 1)]
+        return rows
+
+
+def _copy_cost(half: Half, first: Half | None) -> int:
+    """About what it costs to copy the request of a row."""
+    count = 1 if first is None else first.part & ~FIRST
+    frame_cost = 0 if is_alone(half) else COPIED_REQUEST_COST
+    return frame_cost + count * (COPY_COST + half.size // COPY_COST_BYTES)

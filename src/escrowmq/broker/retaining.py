@@ -1,0 +1,136 @@
+"""Retention beside the clients: a step at a time, each of them short.
+
+The steps themselves are the store's (``retirement.py``).  Here they are done: what is carried goes
+through the writer like everything else, what waits for the disk goes to another thread, and after
+each slice others have their turn, so that retention takes only a part of the loop's time.
+
+This is the one place where retention is told what time it is, and whether it may delete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import thread_time
+from typing import TYPE_CHECKING
+
+from escrowmq.store.retention import exceeding_bytes, next_step, removable_below, retirements
+from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from escrowmq.broker.writer import Writer
+    from escrowmq.store.retirement import Step
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.commands import Decision
+
+log = logging.getLogger(__name__)
+
+REST = 3
+"""While somebody is sending, a slice is followed by a pause so many times as long as it took."""
+
+
+def _always() -> bool:
+    return True
+
+
+class Retaining:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        now_ms: Callable[[], int],
+        may_delete: Callable[[], bool] = _always,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._now_ms = now_ms
+        #: Whether deletion is allowed now; asked before each segment.
+        self.may_delete = may_delete
+        self.is_working = False
+        #: Why the last run did not delete all that is old; what room it missed.
+        self.waits = Waits.NO
+        self.missing_bytes = 0
+        #: Since the start.
+        self.segments_removed = 0
+        self.carried = 0
+        #: Processor time of the longest slice on the loop's thread.
+        self.longest_slice_s = 0.0
+
+    @property
+    def state(self) -> str:
+        """What it does, or what it waits for."""
+        if self.is_working:
+            return "working"
+        return f"waits_for_{self.waits}" if self.waits else "idle"
+
+    @property
+    def exceeding_bytes(self) -> int:
+        """By how much what is undecided exceeds ``store.retention_bytes`` all by itself."""
+        return exceeding_bytes(self._store)
+
+    async def run(self) -> None:
+        """Delete what is old, as far as there is room to carry what is still needed."""
+        store, now_ms = self._store, self._now_ms()
+        if self.is_working:
+            return
+        removed = Removed(log_start=store.log.start)
+        if removable_below(store, now_ms) > store.log.start:
+            self.is_working = True
+            try:
+                await self._run(removed, now_ms)
+            finally:
+                self.is_working = False
+                self.segments_removed += removed.segments
+                self.carried += removed.carried
+        self._note(removed)
+
+    async def _run(self, removed: Removed, now_ms: int) -> None:
+        steps = retirements(self._store, now_ms, removed, self.may_delete)
+        decisions: Sequence[Decision] | None = None
+
+        def go_on(_: Store) -> Step | None:
+            began = thread_time()
+            step = next_step(steps, decisions)
+            self.longest_slice_s = max(self.longest_slice_s, thread_time() - began)
+            return step
+
+        while (step := await self._writer.alone(go_on)) is not None:
+            decisions = await self._do(step)
+
+    async def _do(self, step: Step) -> Sequence[Decision]:
+        decisions: Sequence[Decision] = ()
+        if isinstance(step, Carrying):
+            began = thread_time()
+            decisions = await self._writer.carry(step.commands)
+            await self._rest(thread_time() - began)
+        elif isinstance(step, Aside):
+            await self._writer.aside(step.work)
+        elif isinstance(step, Checkpointing):
+            await self._writer.checkpoint()
+        else:
+            await asyncio.sleep(0)
+        return decisions
+
+    async def _rest(self, used_s: float) -> None:
+        # What others used meanwhile counts too: then there is more to leave room for.
+        await asyncio.sleep(REST * used_s if self._writer.is_in_use else 0)
+
+    async def keep_reserve(self) -> None:
+        """Take the room of the reserve again, once there is enough."""
+        space = self._store.space
+        if space.wants_reserve and not self.is_working:
+            await self._writer.aside(space.reserve.make)
+
+    def _note(self, removed: Removed) -> None:
+        if removed.segments:
+            facts = {"segments": removed.segments, "carried": removed.carried}
+            log.info("segments_removed", extra={**facts, "log_start": removed.log_start})
+        if removed.waits != self.waits:
+            event = "retention_waits" if removed.waits else "retention_goes_on"
+            why = removed.waits or self.waits
+            log.warning(event, extra={"for": why, "missing_bytes": removed.missing_bytes})
+        self.waits, self.missing_bytes = removed.waits, removed.missing_bytes

@@ -1,0 +1,230 @@
+"""Store time: what due times, delays, retries, ages and retention go by.
+
+It advances with the boot clock, is brought to the wall clock slowly where the two are less than a
+minute apart, and never goes back.  A wall clock that is further ahead is followed only if somebody
+vouches for it: the kernel, two client hosts, or a person.  Pure: readings in, store time out; what
+has to be recorded before store time may move comes out as a command.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from escrowmq.model.clock import GAP_MS
+from escrowmq.transaction.commands import MoveTime
+from escrowmq.transaction.records import AGREES, BEHIND, BOOT_CLOCK, CLIENTS, KERNEL, PERSON
+
+if TYPE_CHECKING:
+    from escrowmq.model.clock import Reading
+    from escrowmq.transaction.records import TimeMoved
+
+DELETION_WAITS_MS = 3_600_000
+"""After store time has moved nothing is deleted by age for so long, by the boot clock."""
+
+SLEW = 10
+"""Store time is at most one part in so many faster or slower than the boot clock."""
+
+CLOSE_MS = 10
+"""So near store time is as good as wall time."""
+
+WITNESS_MS = 60_000
+"""How far a client's clock may be from ours when it vouches for it."""
+
+WITNESSES_MIN = 2
+
+
+class StoreClock(Protocol):
+    """Whoever tells store time."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+
+class Gap(StrEnum):
+    """How wall time and store time stand to each other."""
+
+    NONE = "none"
+    #: The wall clock is ahead, and nobody vouches for it.
+    AHEAD = "ahead"
+    #: The wall clock is behind store time, which never goes back.
+    BEHIND = "behind"
+
+
+class StoreTime:
+    """The time of one store.  Belongs to one thread."""
+
+    def __init__(
+        self, at_ms: int, reading: Reading, *, last_at_ms: int = 0, moved: TimeMoved | None = None
+    ) -> None:
+        """``at_ms`` is the time at the reading; ``last_at_ms`` the last one before the start."""
+        self._go_on_from(at_ms, reading.boot_ms)
+        self.gap = Gap.NONE
+        #: Wall time minus store time, when somebody last looked.
+        self.gap_ms = 0
+        self.is_synchronized = reading.is_synchronized
+        #: While behind: since which store time, and by how much.
+        self._behind_since_ms = 0
+        self._behind_ms = 0
+        #: Whether a person knows that it is behind.
+        self.is_known = False
+        self._deletion_from_boot_ms = reading.boot_ms
+        self._witnesses: set[bytes] = set()
+        self._open_gap_ms = 0
+        #: The boot clock has told that it was away for so long that deletion waits, too.
+        is_long = 0 < last_at_ms <= at_ms - DELETION_WAITS_MS
+        self._away_from_ms = last_at_ms if is_long else 0
+        if moved is not None:
+            self._remember(moved, at_ms, reading.boot_ms)
+
+    def _remember(self, moved: TimeMoved, at_ms: int, boot_ms: int) -> None:
+        if moved.why == BEHIND:
+            self._begin_behind(moved)
+        elif at_ms - max(moved.from_ms, moved.to_ms) < DELETION_WAITS_MS:
+            # How much of the hour had passed is not worth knowing: it counts again.
+            self._deletion_from_boot_ms = boot_ms + DELETION_WAITS_MS
+
+    # What time it is.
+
+    def at(self, boot_ms: int) -> int:
+        """Store time, when the boot clock says this."""
+        if boot_ms >= self.slews_until_boot_ms:
+            return boot_ms + self.offset_ms
+        return self._base_ms + (boot_ms - self._base_boot_ms) * self._parts // SLEW
+
+    def deletion_now_ms(self, kept_ms: int, boot_ms: int) -> int:
+        """The time by which to tell what is older than ``kept_ms``; 0 if nothing may go by age.
+
+        While the wall clock is behind, what was there when that was noticed may be younger than
+        it looks by the whole gap: it gets that much longer, or once more all of ``kept_ms``.
+        """
+        if self.deletion_waits(boot_ms):
+            return 0
+        now_ms = self.at(boot_ms)
+        if self.gap is Gap.BEHIND and now_ms - self._behind_since_ms < kept_ms:
+            return max(now_ms - self._behind_ms, 0)
+        return now_ms
+
+    def deletion_waits(self, boot_ms: int) -> str:
+        """Why nothing is deleted by age now; empty if it is."""
+        if self.gap is Gap.AHEAD:
+            return "the wall clock is ahead and nobody vouches for it"
+        if self.gap is Gap.NONE and self.gap_ms <= -GAP_MS:
+            return "the wall clock went back, and that is not on record yet"
+        if self.deletion_waits_ms(boot_ms):
+            return "store time moved less than an hour ago"
+        return ""
+
+    def deletion_waits_ms(self, boot_ms: int) -> int:
+        """For how long nothing is deleted because store time moved."""
+        return max(self._deletion_from_boot_ms - boot_ms, 0)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a person should look at the clock."""
+        return self.gap is Gap.AHEAD or (self.gap is Gap.BEHIND and not self.is_known)
+
+    @property
+    def wants_witnesses(self) -> bool:
+        """Whether what clients say would help."""
+        return self.gap is Gap.AHEAD
+
+    # What changes it.
+
+    def look(self, reading: Reading) -> MoveTime | None:
+        """Compare with the wall clock; returns what must be on record before store time moves."""
+        self.is_synchronized = reading.is_synchronized
+        now_ms = self.at(reading.boot_ms)
+        self.gap_ms = reading.wall_ms - now_ms
+        if self._away_from_ms:
+            return _move(self._away_from_ms, now_ms, BOOT_CLOCK, reading)
+        if abs(self.gap_ms) < GAP_MS:
+            return self._approach(now_ms, reading)
+        self._go_on_from(now_ms, reading.boot_ms)
+        if self.gap_ms > 0:
+            return self._judge(now_ms, reading)
+        if self.gap is Gap.BEHIND and abs(self.gap_ms + self._behind_ms) < GAP_MS:
+            return None
+        return _move(now_ms, reading.wall_ms, BEHIND, reading)
+
+    def _approach(self, now_ms: int, reading: Reading) -> MoveTime | None:
+        is_slewing = reading.boot_ms < self.slews_until_boot_ms
+        if is_slewing or abs(self.gap_ms) >= CLOSE_MS:
+            self._go_on_from(now_ms, reading.boot_ms, slew_ms=self.gap_ms)
+        if self._behind_ms:
+            return _move(now_ms, reading.wall_ms, AGREES, reading)
+        self.gap = Gap.NONE
+        return None
+
+    def _judge(self, now_ms: int, reading: Reading) -> MoveTime | None:
+        if self.gap is not Gap.AHEAD or abs(self.gap_ms - self._open_gap_ms) >= GAP_MS:
+            # It is another gap: who vouched for the wall clock has not seen this one.
+            self._witnesses.clear()
+            self._open_gap_ms = self.gap_ms
+        self.gap = Gap.AHEAD
+        why = ""
+        if reading.is_synchronized:
+            why = KERNEL
+        elif len(self._witnesses) >= WITNESSES_MIN:
+            why = CLIENTS
+        return _move(now_ms, reading.wall_ms, why, reading) if why else None
+
+    def _go_on_from(self, now_ms: int, boot_ms: int, *, slew_ms: int = 0) -> None:
+        self._base_ms, self._base_boot_ms = now_ms, boot_ms
+        self._parts = SLEW + 1 if slew_ms > 0 else SLEW - 1
+        #: From then on it is the boot clock and this; until then it slews.
+        self.slews_until_boot_ms = boot_ms + abs(slew_ms) * SLEW
+        self.offset_ms = now_ms - boot_ms + slew_ms
+
+    def witness(self, host: bytes, born_at_ms: int, wall_ms: int) -> None:
+        """A client host says what time it is; this host must not be among them."""
+        if self.gap is Gap.AHEAD and abs(born_at_ms - wall_ms) < WITNESS_MS:
+            self._witnesses.add(host)
+
+    @property
+    def witnesses(self) -> int:
+        """How many client hosts vouch for a wall clock that is ahead."""
+        return len(self._witnesses)
+
+    def confirm(self, reading: Reading, by: str) -> MoveTime | None:
+        """A person says that the wall clock is right; None if nobody doubts it."""
+        self.look(reading)
+        if abs(self.gap_ms) < GAP_MS:
+            return None
+        why = PERSON if self.gap_ms > 0 else BEHIND
+        return _move(self.at(reading.boot_ms), reading.wall_ms, why, reading, by)
+
+    def moved(self, record: TimeMoved, boot_ms: int) -> None:
+        """It is on record: now it is so."""
+        self._away_from_ms = 0
+        if record.why == BEHIND:
+            self._begin_behind(record)
+            return
+        self._deletion_from_boot_ms = boot_ms + DELETION_WAITS_MS
+        self.gap = Gap.NONE
+        self._behind_ms = 0
+        self._witnesses.clear()
+        if record.why != AGREES:
+            passed_ms = boot_ms - record.boot_ms
+            self._go_on_from(max(self.at(boot_ms), record.to_ms + passed_ms), boot_ms)
+            self.gap_ms = 0
+
+    def _begin_behind(self, record: TimeMoved) -> None:
+        gap_ms = record.from_ms - record.to_ms
+        is_same = self.gap is Gap.BEHIND and abs(gap_ms - self._behind_ms) < GAP_MS
+        if not is_same:
+            self._behind_since_ms, self._behind_ms = record.from_ms, gap_ms
+        self.gap = Gap.BEHIND
+        self.is_known = bool(record.by)
+
+
+def _move(from_ms: int, to_ms: int, why: str, reading: Reading, by: str = "") -> MoveTime:
+    return MoveTime(
+        from_ms=from_ms,
+        to_ms=to_ms,
+        why=why,
+        by=by,
+        boot_ms=reading.boot_ms,
+        boot_id=reading.boot_id,
+    )

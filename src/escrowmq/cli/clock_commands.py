@@ -1,0 +1,105 @@
+"""``escrowmq clock``: what time it is for a broker, and a person's word on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from escrowmq.cli.asking import (
+    DEFAULT_BROKER,
+    BrokerOption,
+    DryRunOption,
+    asking,
+    at,
+    duration,
+    whoami,
+)
+from escrowmq.cli.clock_text import deletion_of, gap_of
+from escrowmq.cli.output import Output, OutputOption, show_facts
+
+if TYPE_CHECKING:
+    from escrowmq.protocol.own_headers import StatusAnswer
+
+app = typer.Typer(help="See a broker's clocks, and confirm the time.", no_args_is_help=True)
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_FIELDS = (
+    "now_ms",
+    "wall_ms",
+    "clock_gap_ms",
+    "clock_gap",
+    "is_clock_doubtful",
+    "is_clock_synchronized",
+    "deletion_waits",
+    "deletion_waits_ms",
+)
+
+
+@app.callback()
+def clock() -> None:
+    """See a broker's clocks, and confirm the time."""
+
+
+@app.command()
+def show(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
+    """Print store time, the wall clock of the broker's machine, and what waits because of them."""
+    told = _status(broker)
+    show_facts(facts(told) if output is Output.TABLE else raw(told), output)
+
+
+@app.command()
+def confirm(
+    broker: BrokerOption = DEFAULT_BROKER, *, yes: YesOption = False, dry_run: DryRunOption = False
+) -> None:
+    """Say that the wall clock of the broker's machine is right: look at it first.
+
+    Where it is ahead, store time follows at once: delays, retries and checks that are due by then
+    happen. Deletion waits for one more hour. Where it is behind, store time stays, and nobody is
+    alerted any more.
+    """
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
+
+    told = _status(broker)
+    for name, value in facts(told).items():
+        typer.echo(f"{name}: {value}")
+    if dry_run:
+        typer.echo("would confirm that wall time")
+        return
+    if not yes:
+        typer.confirm(f"Is it {at(told.wall_ms)} now, in UTC?", abort=True)
+    header = ConfirmClockHeader(gap_ms=told.clock_gap_ms, by=whoami())
+    with asking(broker) as calls:
+        done = calls.call(OwnCode.CONFIRM_CLOCK, header).header
+    if done.to_ms > done.from_ms:
+        typer.echo(
+            f"store time has moved to {at(done.to_ms)}; nothing is deleted for its age for "
+            f"{duration(done.deletion_waits_ms)}"
+        )
+    else:
+        typer.echo(f"store time stays {duration(done.from_ms - done.to_ms)} ahead")
+
+
+def _status(broker: str) -> StatusAnswer:
+    from escrowmq.protocol.own import OwnCode
+
+    with asking(broker) as calls:
+        told: StatusAnswer = calls.call(OwnCode.STATUS).header
+    return told
+
+
+def raw(told: StatusAnswer) -> dict[str, Any]:
+    """For programs."""
+    return {name: getattr(told, name) for name in _FIELDS}
+
+
+def facts(told: StatusAnswer) -> dict[str, str | None]:
+    """For people."""
+    return {
+        "store time": at(told.now_ms),
+        "wall time": at(told.wall_ms),
+        "synchronized": "yes, the kernel says" if told.is_clock_synchronized else "nobody knows",
+        "gap": gap_of(told),
+        "deletion": deletion_of(told),
+    }

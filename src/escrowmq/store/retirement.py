@@ -1,0 +1,268 @@
+"""The way of the oldest segment out of the log, step by step.
+
+Half messages that are still needed are carried forward; then queues start later, and what knows of
+the deleted log forgets it; two checkpoints record the new start; only then are files removed.  A
+crash at any point leaves a store that opens and goes on.
+
+What runs between two steps is short and never waits for the disk; it runs between two batches,
+while no checkpoint is under way and every queue has its entries.  Whatever is long is a step, which
+the caller does.  ADR-0024 has the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.store.carrying import bytes_of, in_order, slices
+from escrowmq.store.commit_log import remove_segments
+from escrowmq.store.needed import SURVIVORS_SLICE, needed_below
+from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW
+from escrowmq.transaction.commands import Carry, Decision
+
+if TYPE_CHECKING:
+    from escrowmq.store.commit_log import Segment
+    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.store.disk import Disk, File
+    from escrowmq.store.rows import Rows
+    from escrowmq.store.store import Store
+
+SORTED_HERE_MAX = 16_384
+"""Rows that are sorted on the loop; more are sorted aside."""
+
+NAMED_BYTES = 256
+"""What a queue takes in two checkpoints."""
+
+
+class Waits(StrEnum):
+    """Why retention has not deleted all that it may."""
+
+    NO = ""
+    #: The disk has no room for what must be carried first.
+    FOR_ROOM = "room"
+    #: ``store.retention_bytes`` is exceeded, but only by copying once more what was copied before.
+    FOR_DECISIONS = "decisions"
+    #: Nothing may be deleted at this time.
+    FOR_PERMISSION = "permission"
+
+
+class Removed(msgspec.Struct, kw_only=True):
+    """What one run of retention did."""
+
+    log_start: int
+    segments: int = 0
+    carried: int = 0
+    carried_bytes: int = 0
+    waits: Waits = Waits.NO
+    #: Room that is missing, if it waits for that.
+    missing_bytes: int = 0
+
+
+class Carrying(msgspec.Struct, frozen=True):
+    """Commands to be decided and made durable; the decisions are to be sent."""
+
+    commands: Sequence[Carry]
+
+
+class Aside(msgspec.Struct, frozen=True):
+    """Work that is long or waits for the disk; no checkpoint may be under way meanwhile."""
+
+    work: Callable[[], object]
+
+
+class Checkpointing(msgspec.Struct, frozen=True):
+    """A checkpoint to be taken."""
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A slice is done: others may have their turn."""
+
+
+Step = Carrying | Aside | Checkpointing | Pause
+Steps = Generator[Step, Sequence[Decision] | None, None]
+Surveying = Generator[Step, Sequence[Decision] | None, "Rows"]
+_PAUSE = Pause()
+
+
+class Retirement:
+    """Of the oldest segment, and of those after it that hold nothing needed."""
+
+    def __init__(self, store: Store, below: int, removed: Removed, *, is_expired: bool) -> None:
+        self._store = store
+        #: Up to here the log may go at most.
+        self._below = below
+        self._removed = removed
+        #: Whether the oldest segment goes by age, and not only by size.
+        self._is_expired = is_expired
+        #: No survivor below this row is needed.
+        self._needed_from = 0
+        self._uses_reserve = False
+        #: What two checkpoints will write, about.
+        self._files_bytes = 0
+
+    def steps(self) -> Steps:
+        """All of them; without room, or by size alone in vain, none that deletes."""
+        store = self._store
+        oldest = store.log.segments[0]
+        needed = yield from self._survey(self._below)
+        is_first = needed["location"] < oldest.end
+        later = needed["location"][~is_first]
+        if len(later):
+            # Segment by segment: what the next one holds is carried when its turn comes.
+            self._below = self._segment_of(int(later.min())).start
+        needed = needed[is_first]
+        if not self._is_expired and self._would_copy_again(needed, oldest):
+            self._removed.waits = Waits.FOR_DECISIONS
+            return
+        yield from self._make_room(needed)
+        while len(needed) and not self._removed.waits:
+            yield from self._carry(needed)
+            needed = yield from self._survey(self._below)
+        if self._removed.waits:
+            return
+        yield from self._forget()
+        # Twice: the one before the newest must not count on what is about to go.
+        yield Checkpointing()
+        yield Checkpointing()
+        yield from self._remove()
+
+    def _segment_of(self, log_offset: int) -> Segment:
+        return next(s for s in self._store.log.segments if s.start <= log_offset < s.end)
+
+    # Carrying.
+
+    def _survey(self, below: int) -> Surveying:
+        """The needed rows whose bytes lie below."""
+        table = self._store.table
+        found: list[Rows] = []
+        self._needed_from = table.end
+        for one in needed_below(table, below):
+            if found:
+                yield _PAUSE
+            self._needed_from = min(self._needed_from, one.lowest)
+            found.append(one.rows)
+        in_their_order: list[Rows] = []
+        if sum(map(len, found)) > SORTED_HERE_MAX:
+            yield Aside(lambda: in_their_order.append(in_order(found)))
+        else:
+            in_their_order.append(in_order(found))
+        return in_their_order[0]
+
+    def _would_copy_again(self, needed: Rows, oldest: Segment) -> bool:
+        """Whether size alone would have the same half messages copied again and again.
+
+        That is fine for a few that free much more: a parked one must not pin the log.
+        """
+        again = int(needed["size"][needed["was_moved"]].sum())
+        limit = self._store.config.retention_bytes
+        return again > 0 and (self._store.table.needed_bytes > limit or 2 * again > oldest.size)
+
+    def _make_room(self, needed: Rows) -> Steps:
+        """Begin only what there is room to end; the last room is what the reserve holds."""
+        space = self._store.space
+        self._files_bytes = _files_bytes(self._store)
+        size = bytes_of(needed) + self._files_bytes
+        if not space.missing_bytes(size):
+            return
+        missing = space.missing_bytes(size, from_reserve=True)
+        if missing:
+            self._wait_for_room(missing)
+            return
+        self._uses_reserve = True
+        if space.reserve.held:
+            yield Aside(space.reserve.release)
+
+    def _carry(self, needed: Rows) -> Steps:
+        store, removed = self._store, self._removed
+        for one in slices(needed, store.last_at_ms):
+            missing = store.space.missing_bytes(
+                one.bytes + self._files_bytes, from_reserve=self._uses_reserve
+            )
+            if missing:
+                self._wait_for_room(missing)
+                return
+            decisions = yield Carrying(one.commands)
+            assert decisions is not None, "a slice is answered with its decisions"
+            removed.carried += sum(len(decision.copies) for decision in decisions)
+            removed.carried_bytes += one.bytes
+
+    def _wait_for_room(self, missing_bytes: int) -> None:
+        self._removed.waits = Waits.FOR_ROOM
+        self._removed.missing_bytes = missing_bytes
+
+    # Deleting.
+
+    def _forget(self) -> Steps:
+        """Let nothing in memory count on what is about to go."""
+        store, below = self._store, self._below
+        cut_at_ms = self._segment_of(below).first_at_ms
+        bound_ms = cut_at_ms + store.copy_after_max_ms
+        queues, starts = list(store.queues.values()), list[int]()
+        yield Aside(lambda: _find_starts(queues, starts, below, bound_ms))
+        for queue, start in zip(queues, starts, strict=True):
+            queue.forget_below(start)
+        store.core.batches.forget_below(below)
+        store.core.names.origins.forget_below(below)
+        store.keys.forget_below(below)
+        store.parkings.forget_below(below)
+        store.log_start = below
+        store.table.forget_files_below(below, self._needed_from)
+        survivors = store.table.survivors
+        rows = list(survivors.rows)
+        for at in range(0, len(rows), SURVIVORS_SLICE):
+            if at:
+                yield _PAUSE
+            survivors.forget(rows[at : at + SURVIVORS_SLICE], store.table.start, below)
+
+    def _remove(self) -> Steps:
+        store, removed = self._store, self._removed
+        segments = store.log.forget_below(self._below)
+        removed.segments += len(segments)
+        removed.log_start = store.log.start
+        queues = [queue for queue in store.queues.values() if queue.may_have_forgotten_files]
+        paths: list[str] = []
+        yield Aside(lambda: _remove_log(store.disk, segments, queues, paths))
+        if paths:
+            files = store.open_files.release(paths)
+            yield Aside(lambda: _remove_queues(store.disk, paths, files))
+        for queue in queues:
+            queue.note_files_gone()
+
+
+def _files_bytes(store: Store) -> int:
+    """What two checkpoints will write, about."""
+    chunks = store.table.chunks.values()
+    rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
+    entries = sum(queue.unfiled for queue in store.queues.values())
+    return (
+        rows * STATE_ROW.itemsize
+        + 2 * len(store.table.survivors.rows) * SURVIVOR_ROW.itemsize
+        + entries * QUEUE_ENTRY.itemsize
+        + store.keys.unfiled_bytes
+        + NAMED_BYTES * (1 + len(store.queues))
+    )
+
+
+def _find_starts(
+    queues: list[ConsumeQueue], starts: list[int], log_offset: int, bound_ms: int
+) -> None:
+    """Where each queue starts without the log below this offset."""
+    starts.extend(queue.first_after(log_offset, bound_ms) for queue in queues)
+
+
+def _remove_log(
+    disk: Disk, segments: list[Segment], queues: list[ConsumeQueue], paths: list[str]
+) -> None:
+    """Delete segments, and find out which files of queues can go with them."""
+    remove_segments(disk, segments)
+    paths.extend(path for queue in queues for path in queue.forgotten_files())
+
+
+def _remove_queues(disk: Disk, paths: list[str], files: list[File]) -> None:
+    for file in files:
+        file.close()
+    for path in paths:
+        disk.remove(path)

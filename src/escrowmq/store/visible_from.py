@@ -1,0 +1,88 @@
+"""From when on a message that took a row of the state table can have been visible.
+
+A queue's entries are in the order of the times at which they became visible, so such a time finds
+the entry of a message, however much its queue grew while it waited.  The log says it: the decision
+names the messages that wait and until when, and so do the frames that scheduled or carried them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.store.frames import FRAME_BYTES_MAX, MAGIC, read_frame, stated_head
+from escrowmq.transaction.records import NEVER, PLAIN, BatchDecided, Decided, Moved, Scheduled
+
+if TYPE_CHECKING:
+    from escrowmq.store.frames import Frame
+    from escrowmq.store.store import Store
+    from escrowmq.transaction.table import Half
+
+SEARCHED_BYTES = (4 * 1024, 256 * 1024, FRAME_BYTES_MAX)
+"""How far before a message its frame may begin: looked through from the nearest on."""
+
+
+def visible_from_ms(store: Store, half: Half) -> int:
+    """A time at which the message was not visible yet, and which it followed soon."""
+    bounds = [half.stored_at_ms, _written_from_ms(store, half.location)]
+    if half.origin != PLAIN:
+        bounds.append(_decided_from_ms(store, half))
+    if half.origin == PLAIN or half.location != half.log_offset:
+        bounds.append(_brought_from_ms(store, half))
+    return max(bounds)
+
+
+def _written_from_ms(store: Store, location: int) -> int:
+    """The time of the segment's first frame: bytes are written before they can be seen."""
+    return next(
+        (one.first_at_ms for one in store.log.segments if one.start <= location < one.end), 0
+    )
+
+
+def _decided_from_ms(store: Store, half: Half) -> int:
+    """When it was decided, or until when the decision had it wait; 0 if that is deleted."""
+    op_offset = store.table.op_offset(half)
+    if op_offset < store.log.start or store.lost.hold(op_offset):
+        return 0
+    frame = store.reading.frame(op_offset)
+    waiting = {
+        row: at_ms
+        for record in frame.records
+        if isinstance(record, Decided | BatchDecided)
+        for row, at_ms in record.waiting
+    }
+    return waiting.get(half.half_offset, frame.stored_at_ms)
+
+
+def _brought_from_ms(store: Store, half: Half) -> int:
+    """Until when the frame with its bytes had it wait; 0 if that frame is not found."""
+    frame = _frame_of(store, half)
+    for record in () if frame is None else frame.records:
+        if isinstance(record, Scheduled):
+            return record.deliver_at_ms[half.half_offset - record.first]
+        if isinstance(record, Moved):
+            waits = {row.half_offset: row.next_at_ms for row in record.rows}
+            until_ms = waits.get(half.half_offset, NEVER)
+            assert frame is not None
+            # It may have been carried at the very moment at which it became visible.
+            return max(frame.stored_at_ms, 0 if until_ms == NEVER else until_ms)
+    return 0
+
+
+def _frame_of(store: Store, half: Half) -> Frame | None:
+    """The frame that holds its bytes, unless they are damaged."""
+    location = half.location
+    segment = next(one for one in store.log.segments if one.start <= location < one.end)
+    for size in SEARCHED_BYTES:
+        start = max(segment.start, location - size)
+        data = store.log.peek(start, location - start)
+        at = data.rfind(MAGIC)
+        while at >= 0:
+            # A message may hold anything, so whatever looks like a frame is checked.
+            head = stated_head(data, at)
+            if head is not None and start + at + head.length > location:
+                frame = store.log.peek(start + at, head.length)
+                found = read_frame(frame, 0, start + at, store.seed)
+                if found is not None:
+                    return found
+            at = data.rfind(MAGIC, 0, at + len(MAGIC) - 1)
+    return None

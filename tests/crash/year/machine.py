@@ -1,0 +1,234 @@
+"""The machine that the broker runs on: its processes, its clock, its disk and its backups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
+from escrowmq.cli import backup_commands
+from escrowmq.store.backup import META, STORE
+from escrowmq.store.commit_log import DIRECTORY as LOG
+from escrowmq.store.config import StoreConfig
+from escrowmq.store.disk import OsDisk
+from escrowmq.testing.clock import ManualClock
+from escrowmq.testing.watched_server import WatchedServer
+from escrowmq.transaction import records
+from escrowmq.transaction.policy import CheckPolicy
+from tests.crash.year.model import DAY_MS, HOUR_MS, RETENTION_MS
+from tests.crash.year.talk import Talk
+from tests.unit.broker.wire import Peer
+
+START_MS = 1_700_000_000_000
+MIB = 1024 * 1024
+FREE_BYTES_MIN = 64 * MIB
+PLENTY = 1024 * MIB
+#: Too little for messages, and enough for decisions.
+FULL = FREE_BYTES_MIN * 7 // 10
+#: Names that no client uses any more expire after this.
+UNUSED_EXPIRE_MS = 7 * DAY_MS
+TORN_BYTES_MAX = 200
+
+#: A clock that tells the wall clock from the time since boot comes with store time.
+HAS_STORE_TIME = hasattr(ManualClock, "jump")
+#: With topics and groups in the log, a topic that is made again is another one, and ``meta.db`` may
+#: be lost.
+HAS_CATALOG = hasattr(records, "TopicRemoved")
+
+
+def settings() -> dict[str, Any]:
+    """The sections of the broker's configuration: everything small, so that files come and go."""
+    sections: dict[str, Any] = {
+        "broker": BrokerConfig(port=0, name_port=0),
+        "store": StoreConfig(
+            durability="os",
+            segment_bytes_max=128 * 1024,
+            checkpoint_bytes=256 * 1024,
+            retention_ms=RETENTION_MS,
+            copy_after_ms=HOUR_MS,
+            free_bytes_min=FREE_BYTES_MIN,
+            chunk_rows=256,
+        ),
+        "policy": CheckPolicy(),
+        "topics": TopicsConfig(queue_count=1),
+        "writer": WriterConfig(),
+    }
+    # The section that says when unused names expire, in a release that has one.
+    if importlib.util.find_spec("escrowmq.model.limits_config") is not None:
+        limits = importlib.import_module("escrowmq.model.limits_config")
+        sections["limits"] = limits.LimitsConfig()
+    for name, section in sections.items():
+        fields = {field.name for field in dataclasses.fields(section)}
+        if "unused_expire_ms" in fields:
+            sections[name] = dataclasses.replace(section, unused_expire_ms=UNUSED_EXPIRE_MS)
+    return sections
+
+
+class Machine:
+    """Belongs to one event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock(START_MS)
+        self._free_bytes = PLENTY
+        self._directories = 0
+        self.data = self._next_directory("data")
+        self._server: WatchedServer | None = None
+        self._peers: list[Peer] = []
+        self._real_free_bytes = OsDisk.free_bytes
+
+    def _next_directory(self, name: str) -> Path:
+        self._directories += 1
+        return self.folder / f"{name}-{self._directories}"
+
+    # Processes.
+
+    @property
+    def server(self) -> WatchedServer:
+        """The broker's process."""
+        assert self._server is not None
+        return self._server
+
+    async def start(self) -> None:
+        """Start the broker."""
+        machine = self
+        OsDisk.free_bytes = lambda _disk: machine._free_bytes  # type: ignore[method-assign,assignment]
+        server = WatchedServer(self.data, self.clock, **settings())
+        await server.start()
+        self._server = server
+
+    async def hang_up(self) -> None:
+        """Close all connections to it."""
+        while self._peers:
+            await self._peers.pop().closed()
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        await self.hang_up()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+    async def restart(self) -> None:
+        """Stop and start it."""
+        await self.stop()
+        await self.start()
+
+    async def kill(self, rng: Random, *, is_torn: bool) -> None:
+        """Kill the process: what it handed to the system is there, and nothing else happens."""
+        left = self._next_directory("data")
+        await self.server.broker.writer.alone(lambda _store: self._copy(left))
+        await self.stop()
+        await asyncio.to_thread(shutil.rmtree, self.data)
+        self.data = left
+        if is_torn:
+            last = max((left / STORE / LOG).iterdir())
+            torn = rng.randbytes(rng.randrange(1, TORN_BYTES_MAX))
+            with last.open("ab") as segment:
+                segment.write(torn)
+        await self.start()
+
+    def _copy(self, target: Path) -> None:
+        shutil.copytree(self.data, target)
+
+    async def talk(self) -> Talk:
+        """A new connection to it."""
+        peer = await Peer.to(self.server.broker_address)
+        self._peers.append(peer)
+        return Talk(peer)
+
+    # Time.
+
+    async def pass_time(self, ms: int) -> None:
+        """Let time pass, and let the broker do what became due."""
+        self.clock.advance(ms=ms)
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Let the broker do what is due."""
+        await self.server.catch_up()
+        # In a release in which unused names expire.
+        expire = getattr(self.server, "_expire", None)
+        if expire is not None:
+            await expire()
+        await self.server.until_published()
+
+    def jump(self, ms: int) -> None:
+        """Set the wall clock wrong, or right again."""
+        if HAS_STORE_TIME:
+            self.clock.synchronized = not self.clock.synchronized
+            self.clock.jump(ms=ms)
+        else:
+            self.clock.advance(ms=ms)
+
+    def suspend(self, ms: int) -> None:
+        """Let the machine sleep."""
+        if HAS_STORE_TIME:
+            self.clock.suspend(seconds=ms // 1_000)
+        else:
+            self.clock.advance(ms=ms)
+
+    def power_off(self, ms: int) -> None:
+        """Let the machine be off, while the broker is stopped."""
+        if HAS_STORE_TIME:
+            self.clock.power_off(seconds=ms // 1_000)
+        else:
+            self.clock.advance(ms=ms)
+
+    # The disk.
+
+    def fill_disk(self, *, is_full: bool) -> None:
+        """Say how much is free: hardly anything, or plenty."""
+        self._free_bytes = FULL if is_full else PLENTY
+        self.server.broker.writer.look_at_space()
+
+    async def lose_meta(self, rng: Random) -> None:
+        """Lose ``meta.db`` while the broker is stopped, or find it damaged."""
+        await self.stop()
+        path = self.data / META
+        if rng.random() < 0.5:
+            path.unlink()
+        else:
+            data = bytearray(path.read_bytes())
+            for _ in range(50):
+                data[rng.randrange(len(data))] ^= 1 + rng.randrange(255)
+            path.write_bytes(data)
+        await self.start()
+
+    # Backups.
+
+    async def back_up(self) -> Path:
+        """Take a backup of the running broker, with the command for it."""
+        directory = self._next_directory("backup")
+        address = self.server.broker_address
+        await asyncio.to_thread(_quietly, backup_commands.backup, directory, address)
+        return directory
+
+    async def restore(self, backup: Path) -> None:
+        """Replace the broker's data by a backup, and remove the backup."""
+        await self.stop()
+        data = self._next_directory("data")
+        await asyncio.to_thread(_quietly, backup_commands.restore, backup, data=data)
+        for old in (self.data, backup):
+            await asyncio.to_thread(shutil.rmtree, old)
+        self.data = data
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop everything, and give the real disk back."""
+        try:
+            await self.stop()
+        finally:
+            OsDisk.free_bytes = self._real_free_bytes  # type: ignore[method-assign]
+
+
+def _quietly(command: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - commands
+    with contextlib.redirect_stdout(io.StringIO()):
+        command(*arguments, **options)

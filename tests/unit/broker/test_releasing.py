@@ -1,0 +1,69 @@
+"""A broker with more overdue messages than one slice holds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from escrowmq.broker import releasing
+from escrowmq.protocol.stored_message import decode
+from escrowmq.testing.clock import ManualClock
+from escrowmq.transaction.commands import Append
+from tests.unit.broker.wire import T0, eventually, serving
+from tests.unit.store.helpers import HOUR, MINUTE, SECOND, message
+
+COUNT = 3 * releasing.SLICE_ROWS_MAX
+
+
+def waiting(number: int, body_bytes: int = 0) -> Append:
+    """The later it is sent, the earlier it is due."""
+    due_ms = T0 + MINUTE + COUNT - number
+    body = str(due_ms).encode().ljust(body_bytes)
+    return Append(messages=(message(body, deliver_at_ms=due_ms),))
+
+
+async def test_overdue_messages_become_visible_in_the_order_of_their_times(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock, store={"chunk_rows": 1024}) as server:
+        writer = server.broker.writer
+        await asyncio.gather(*(writer.submit(waiting(number)) for number in range(COUNT)))
+        clock.advance(ms=2 * MINUTE)
+        reader = server.broker.reader
+        queue = reader.queue("orders", 0)
+        assert queue is not None
+        await eventually(lambda: queue.end == COUNT)
+        found: list[bytes] = []
+        while len(found) < COUNT:
+            pulled = reader.pull("orders", 0, len(found), count_max=1_000, bytes_max=2**30)
+            found += [decode(one).body for one in pulled.messages]
+        assert found == [str(T0 + MINUTE + after).encode() for after in range(1, COUNT + 1)]
+
+
+async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock, store={"copy_after_ms": HOUR}) as server:
+        broker = server.broker
+        await asyncio.gather(*(broker.writer.submit(waiting(number)) for number in range(600)))
+        await broker.writer.submit(waiting(COUNT, 250 * releasing.COPY_COST_BYTES))
+        rows = broker.store.table.releasable(T0 + 2 * MINUTE, 1_000)
+        assert rows[0] == 600
+        assert len(rows) == 601
+        slicing = broker.releasing._affordable
+        assert slicing(rows, T0 + MINUTE) == rows
+        # Each takes its own place too.
+        of_small = releasing.SLICE_ROWS_MAX // (releasing.COPY_COST + 1)
+        assert len(slicing(rows[1:], T0 + 2 * HOUR)) == of_small
+        assert 2 < len(slicing(rows, T0 + 2 * HOUR)) < of_small - 10
+
+
+async def test_a_release_that_finds_nothing_ends(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        broker = server.broker
+        await broker.writer.submit(waiting(0))
+        # The writer's clock is behind the one that the slice was chosen by.
+        late = releasing.Releasing(broker.store, broker.writer, ManualClock(T0 + HOUR))
+        await late.release_due()
+        assert broker.store.table.needed == 1
+        clock.advance(ms=2 * MINUTE + COUNT * SECOND)
+        await eventually(lambda: broker.store.table.needed == 0)

@@ -1,0 +1,378 @@
+"""Store time: readings in, store time out."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from escrowmq.broker.store_time import DELETION_WAITS_MS, SLEW, Gap, StoreTime
+from escrowmq.model.clock import GAP_MS, Reading
+from escrowmq.transaction.commands import MoveTime
+from escrowmq.transaction.records import (
+    AGREES,
+    BEHIND,
+    BOOT_CLOCK,
+    CLIENTS,
+    KERNEL,
+    PERSON,
+    TimeMoved,
+)
+
+T0 = 1_700_000_000_000
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+TEN_YEARS = 3_650 * DAY
+
+
+class World:
+    """A machine, and the store time that a broker on it keeps."""
+
+    def __init__(self, *, synchronized: bool = False) -> None:
+        self.wall_ms = T0
+        self.boot_ms = 5_000
+        self.synchronized = synchronized
+        self.records: list[TimeMoved] = []
+        self.time = StoreTime(T0, self.reading)
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.wall_ms, self.boot_ms, "boot", self.synchronized)
+
+    @property
+    def now_ms(self) -> int:
+        return self.time.at(self.boot_ms)
+
+    def passes(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.boot_ms += ms
+
+    def jumps(self, ms: int) -> MoveTime | None:
+        """The wall clock is set, and the broker notices it."""
+        self.wall_ms += ms
+        return self.looks()
+
+    def looks(self) -> MoveTime | None:
+        move = self.time.look(self.reading)
+        self.does(move)
+        return move
+
+    def does(self, move: MoveTime | None) -> None:
+        """What it wants on record is on record."""
+        if move is not None:
+            self.records.append(
+                TimeMoved(move.from_ms, move.to_ms, move.why, move.by, move.boot_ms, move.boot_id)
+            )
+            self.time.moved(self.records[-1], self.boot_ms)
+
+    def starts_again(self, *, last_at_ms: int = 0) -> None:
+        at_ms = self.now_ms
+        moved = self.records[-1] if self.records else None
+        self.time = StoreTime(at_ms, self.reading, last_at_ms=last_at_ms or at_ms, moved=moved)
+
+    def deletes_before(self, kept_ms: int) -> int:
+        """Everything stored up to then is deleted for its age."""
+        return self.time.deletion_now_ms(kept_ms, self.boot_ms) - kept_ms
+
+
+# It advances with the boot clock.
+
+
+def test_store_time_advances_with_the_boot_clock() -> None:
+    world = World()
+    world.boot_ms += HOUR
+    assert world.now_ms == T0 + HOUR
+
+
+def test_a_suspended_machine_leaves_no_gap() -> None:
+    world = World()
+    # The boot clock counts it.
+    world.passes(HOUR)
+    assert world.looks() is None
+    assert (world.now_ms, world.time.gap) == (T0 + HOUR, Gap.NONE)
+    assert world.time.deletion_waits(world.boot_ms) == ""
+
+
+@pytest.mark.parametrize("gap_ms", [30 * SECOND, -30 * SECOND, GAP_MS - 1, 1 - GAP_MS])
+def test_less_than_a_minute_is_made_up_for_slowly(gap_ms: int) -> None:
+    world = World()
+    assert world.jumps(gap_ms) is None
+    assert world.now_ms == T0
+    for _ in range(9):
+        before_ms = world.now_ms
+        world.passes(10 * SECOND)
+        assert world.looks() is None
+        assert 9 * SECOND <= world.now_ms - before_ms <= 11 * SECOND
+    world.passes(abs(gap_ms) * SLEW)
+    assert world.now_ms == world.wall_ms
+    assert world.time.gap is Gap.NONE
+
+
+def test_a_few_milliseconds_are_left_as_they_are() -> None:
+    world = World()
+    world.jumps(9)
+    world.passes(HOUR)
+    assert world.now_ms == T0 + HOUR
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 2 * DAY),
+            st.sampled_from([0, 0, 5, 40_000, -40_000, HOUR, -HOUR, TEN_YEARS, -TEN_YEARS]),
+            st.booleans(),
+        ),
+        max_size=30,
+    )
+)
+def test_store_time_never_goes_back_and_never_stands_still(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    world = World()
+    seen = [(world.boot_ms, world.now_ms)]
+    for passed_ms, jump_ms, world.synchronized in steps:
+        world.passes(passed_ms)
+        seen.append((world.boot_ms, world.now_ms))
+        world.jumps(jump_ms)
+        seen.append((world.boot_ms, world.now_ms))
+    for (boot_ms, before_ms), (later_boot_ms, after_ms) in pairwise(seen):
+        slowest_ms = (later_boot_ms - boot_ms) * (SLEW - 1) // SLEW
+        # One millisecond may be lost where it stops slewing.
+        assert after_ms - before_ms >= max(slowest_ms - 1, 0)
+
+
+# The wall clock is far ahead.
+
+
+def test_a_gap_that_nobody_vouches_for_is_not_followed_and_nothing_is_deleted() -> None:
+    world = World()
+    assert world.jumps(4 * DAY) is None
+    assert (world.now_ms, world.time.gap, world.time.is_doubtful) == (T0, Gap.AHEAD, True)
+    world.passes(HOUR)
+    assert world.looks() is None
+    assert world.now_ms == T0 + HOUR
+    assert world.time.deletion_waits(world.boot_ms) == (
+        "the wall clock is ahead and nobody vouches for it"
+    )
+    assert world.time.deletion_now_ms(DAY, world.boot_ms) == 0
+
+
+def test_what_the_kernel_vouches_for_is_followed_at_once_and_deletion_waits_an_hour() -> None:
+    world = World(synchronized=True)
+    move = world.jumps(4 * DAY)
+    assert move is not None
+    assert (move.from_ms, move.to_ms, move.why) == (T0, T0 + 4 * DAY, KERNEL)
+    assert (world.now_ms, world.time.gap) == (T0 + 4 * DAY, Gap.NONE)
+    world.passes(DELETION_WAITS_MS - 1)
+    assert world.time.deletion_waits(world.boot_ms) == "store time moved less than an hour ago"
+    assert world.time.deletion_now_ms(DAY, world.boot_ms) == 0
+    world.passes(1)
+    assert world.time.deletion_waits(world.boot_ms) == ""
+    assert world.deletes_before(DAY) == world.now_ms - DAY
+
+
+def test_store_time_does_not_move_before_that_is_on_record() -> None:
+    world = World(synchronized=True)
+    world.wall_ms += DAY
+    move = world.time.look(world.reading)
+    world.passes(3 * SECOND)
+    assert world.now_ms == T0 + 3 * SECOND
+    world.does(move)
+    assert world.now_ms == world.wall_ms
+
+
+def test_a_gap_is_followed_once_the_kernel_vouches_for_it() -> None:
+    world = World()
+    world.jumps(DAY)
+    world.synchronized = True
+    world.looks()
+    assert world.now_ms == T0 + DAY
+
+
+def test_a_gap_that_closes_leaves_nothing_behind() -> None:
+    world = World()
+    world.jumps(4 * DAY)
+    world.passes(MINUTE)
+    assert world.jumps(-4 * DAY) is None
+    assert (world.now_ms, world.time.gap, world.records) == (T0 + MINUTE, Gap.NONE, [])
+    assert world.time.deletion_waits(world.boot_ms) == ""
+
+
+def test_two_client_hosts_are_witnesses_and_one_is_not_enough() -> None:
+    world = World()
+    world.jumps(DAY)
+    for port_of_one_host in range(3):
+        world.time.witness(b"host", world.wall_ms - port_of_one_host, world.wall_ms)
+    assert world.looks() is None
+    # One that goes by the old time does not count.
+    world.time.witness(b"other", T0, world.wall_ms)
+    world.time.witness(b"third", world.wall_ms + GAP_MS, world.wall_ms)
+    assert world.looks() is None
+    world.time.witness(b"other", world.wall_ms + MINUTE - 1, world.wall_ms)
+    assert world.time.witnesses == 2
+    move = world.looks()
+    assert move is not None
+    assert move.why == CLIENTS
+    assert world.now_ms == T0 + DAY
+
+
+def test_witnesses_of_one_gap_say_nothing_about_the_next() -> None:
+    world = World()
+    world.jumps(DAY)
+    world.time.witness(b"host", world.wall_ms, world.wall_ms)
+    world.jumps(DAY)
+    world.time.witness(b"other", world.wall_ms, world.wall_ms)
+    assert world.looks() is None
+    assert world.time.witnesses == 1
+
+
+def test_nobody_is_a_witness_while_nobody_asks() -> None:
+    world = World()
+    world.time.witness(b"host", T0, T0)
+    assert not world.time.wants_witnesses
+    assert world.time.witnesses == 0
+
+
+def test_a_person_confirms_what_is_ahead() -> None:
+    world = World()
+    world.jumps(DAY)
+    move = world.time.confirm(world.reading, "ann@ops")
+    assert move is not None
+    assert (move.why, move.by) == (PERSON, "ann@ops")
+    world.does(move)
+    assert world.now_ms == T0 + DAY
+    assert world.time.deletion_waits_ms(world.boot_ms) == DELETION_WAITS_MS
+    assert world.time.confirm(world.reading, "ann@ops") is None
+
+
+# The wall clock is behind.
+
+
+def test_store_time_goes_on_when_the_wall_clock_is_set_back() -> None:
+    world = World(synchronized=True)
+    world.jumps(-2 * HOUR)
+    assert (world.now_ms, world.time.gap) == (T0, Gap.BEHIND)
+    world.passes(MINUTE)
+    assert world.looks() is None
+    assert world.now_ms == T0 + MINUTE
+
+
+def test_nothing_is_deleted_before_it_is_on_record_that_the_wall_clock_went_back() -> None:
+    world = World()
+    world.passes(DAY)
+    world.wall_ms -= DAY
+    move = world.time.look(world.reading)
+    assert world.time.deletion_waits(world.boot_ms) == (
+        "the wall clock went back, and that is not on record yet"
+    )
+    world.does(move)
+    assert world.time.deletion_waits(world.boot_ms) == ""
+
+
+def test_what_was_there_before_the_wall_clock_went_back_lives_longer_by_the_gap() -> None:
+    world = World(synchronized=True)
+    # Stored at T0; the kernel was wrong by two hours.
+    world.jumps(2 * HOUR)
+    world.passes(2 * HOUR)
+    world.jumps(-2 * HOUR)
+    assert world.time.gap is Gap.BEHIND
+    # Its true age is two hours, and it looks like four.
+    assert world.deletes_before(2 * HOUR) >= T0
+    assert world.deletes_before(3 * HOUR) < T0
+
+
+def test_nothing_is_kept_for_more_than_its_time_once_more() -> None:
+    world = World(synchronized=True)
+    world.jumps(TEN_YEARS)
+    world.passes(2 * HOUR)
+    stored_at_ms = world.now_ms
+    world.jumps(-TEN_YEARS)
+    world.passes(3 * DAY - 1)
+    assert world.deletes_before(3 * DAY) < stored_at_ms
+    world.passes(1)
+    assert world.deletes_before(3 * DAY) >= stored_at_ms
+    # New ones still age.
+    stored_at_ms = world.now_ms
+    world.passes(3 * DAY)
+    assert world.deletes_before(3 * DAY) >= stored_at_ms
+
+
+def test_a_restart_does_not_count_the_time_behind_again() -> None:
+    world = World(synchronized=True)
+    world.jumps(TEN_YEARS)
+    world.passes(2 * HOUR)
+    stored_at_ms = world.now_ms
+    world.jumps(-TEN_YEARS)
+    for _ in range(3):
+        world.passes(DAY)
+        world.starts_again()
+        assert world.looks() is None
+    assert world.time.gap is Gap.BEHIND
+    assert world.deletes_before(3 * DAY) >= stored_at_ms
+
+
+def test_a_person_who_knows_that_it_is_behind_is_not_alerted_any_more() -> None:
+    world = World()
+    world.jumps(-DAY)
+    assert world.time.is_doubtful
+    move = world.time.confirm(world.reading, "ann@ops")
+    assert move is not None
+    assert move.why == BEHIND
+    world.does(move)
+    assert (world.time.gap, world.time.is_doubtful) == (Gap.BEHIND, False)
+    world.starts_again()
+    world.looks()
+    assert not world.time.is_doubtful
+    # Another gap is news.
+    world.jumps(-DAY)
+    assert world.time.is_doubtful
+
+
+def test_after_the_wall_clock_has_come_back_deletion_waits_an_hour() -> None:
+    world = World()
+    world.jumps(-2 * HOUR)
+    move = world.jumps(2 * HOUR)
+    assert move is not None
+    assert move.why == AGREES
+    assert world.time.gap is Gap.NONE
+    assert world.time.deletion_waits_ms(world.boot_ms) == DELETION_WAITS_MS
+
+
+def test_that_holds_also_if_it_was_ahead_in_between() -> None:
+    world = World()
+    world.jumps(-2 * HOUR)
+    world.jumps(4 * HOUR)
+    assert world.time.gap is Gap.AHEAD
+    move = world.jumps(-2 * HOUR)
+    assert move is not None
+    assert move.why == AGREES
+
+
+# Starts.
+
+
+def test_a_restart_within_the_hour_counts_it_again() -> None:
+    world = World(synchronized=True)
+    world.jumps(DAY)
+    world.passes(HOUR - 1)
+    world.starts_again()
+    assert world.time.deletion_waits_ms(world.boot_ms) == DELETION_WAITS_MS
+    world.passes(HOUR)
+    world.starts_again()
+    assert world.time.deletion_waits(world.boot_ms) == ""
+
+
+def test_time_that_the_boot_clock_has_counted_is_on_record_too() -> None:
+    world = World()
+    world.passes(4 * DAY)
+    world.starts_again(last_at_ms=T0)
+    move = world.looks()
+    assert move is not None
+    assert (move.from_ms, move.to_ms, move.why) == (T0, T0 + 4 * DAY, BOOT_CLOCK)
+    assert world.now_ms == T0 + 4 * DAY
+    assert world.time.deletion_waits_ms(world.boot_ms) == DELETION_WAITS_MS
+    assert world.looks() is None

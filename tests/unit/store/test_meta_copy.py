@@ -1,0 +1,71 @@
+"""Copies of meta.db, made in a thread while the broker goes on using the file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from escrowmq.model.errors import Unavailable
+from escrowmq.store import meta_file
+from escrowmq.store.meta import Meta, Topic
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Meta:
+    made = Meta(tmp_path / "meta.db")
+    for number in range(3_000):
+        made.set_offset("g" * 200, f"topic-{number}", 0, number)
+    made.flush_offsets()
+    return made
+
+
+class Halfway:
+    """Where a copy waits between two of its steps."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = Event(), Event()
+
+
+@pytest.fixture
+def halfway(monkeypatch: pytest.MonkeyPatch) -> Halfway:
+    found = Halfway()
+    goes_on = meta_file.MetaFile._refuse_if_closing
+
+    def waits(file: meta_file.MetaFile, *states: int) -> None:
+        found.reached.set()
+        assert found.go_on.wait(20)
+        goes_on(file, *states)
+
+    monkeypatch.setattr(meta_file, "COPIED_PAGES", 8)
+    monkeypatch.setattr(meta_file.MetaFile, "_refuse_if_closing", waits)
+    return found
+
+
+def test_the_file_is_written_while_it_is_copied(meta: Meta, halfway: Halfway) -> None:
+    with ThreadPoolExecutor() as threads:
+        copying = threads.submit(meta.copy_file)
+        assert halfway.reached.wait(20)
+        # Returns although the copy waits.
+        meta.put_topic(Topic(name="meanwhile"))
+        halfway.go_on.set()
+        with closing(Meta(copying.result())) as copied:
+            assert len(copied.offsets) == 3_000
+            assert "meanwhile" in copied.topics
+    meta.close()
+
+
+def test_a_copy_under_way_ends_when_the_file_is_closed(meta: Meta, halfway: Halfway) -> None:
+    with ThreadPoolExecutor() as threads:
+        copying = threads.submit(meta.copy_file)
+        assert halfway.reached.wait(20)
+        closing_it = threads.submit(meta.close)
+        while not meta._file._is_closing:
+            pass
+        halfway.go_on.set()
+        with pytest.raises(Unavailable, match="stopping"):
+            copying.result()
+        closing_it.result()
