@@ -31,6 +31,7 @@ from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
+from escrowmq.transaction.origins import SavedOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -229,12 +230,15 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
         store.apply([named], Where(0, 0, 0))
     core.names.queues_end = checkpoint.next_queue
     core.names.deleted = {named.id: named for named in checkpoint.deleted_queues}
-    store.apply(list(checkpoint.origins), Where(0, 0, 0))
+    core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
     core.catalog.load(checkpoint.catalog)
+    core.uses.load(checkpoint.uses)
     store.catalog.load(checkpoint.catalog)
     store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at
-    core.batches.apps = dict(checkpoint.batches)
+    core.batches.load(
+        checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
+    )
     core.parts = dict(checkpoint.parts)
     core.heads = {
         first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]
@@ -250,6 +254,19 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
         store.lost.add(start, end)
     store.log_start = checkpoint.log_start
     store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
+
+
+def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
+    """When origins were used; a release that did not note it may have used each just now."""
+    if checkpoint.origin_uses is not None:
+        return checkpoint.origin_uses
+    count = len(checkpoint.origins)
+    return SavedOrigins(
+        end=checkpoint.origins_end,
+        used_at_ms=[checkpoint.at_ms] * count,
+        frames=[checkpoint.log_end] * count,
+        past=[],
+    )
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
