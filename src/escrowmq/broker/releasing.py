@@ -1,16 +1,19 @@
 """Makes delayed messages visible when their time has come, in the order of their times.
 
 A backlog of overdue messages, as after a long stop, leaves in slices, one after the other.  Between
-two slices the event loop serves everybody else.
+two slices the event loop serves everybody else.  Old messages are copied; another thread reads them
+first, so that the event loop finds them in memory and does not wait for the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from escrowmq.model.errors import StoreCorrupt
 from escrowmq.transaction.commands import Release
 from escrowmq.transaction.copying import is_alone, is_stale
 from escrowmq.transaction.table import FIRST
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 SLICE_ROWS_MAX = 2_048
 """Messages that one slice makes visible: about 5 ms of work."""
 
-COPY_COST = 5
+COPY_COST = 8
 """A message that must be copied takes as long as this many that need not be."""
 
 COPIED_REQUEST_COST = 16
@@ -41,40 +44,55 @@ class Releasing:
         self._store = store
         self._writer = writer
         self._clock = clock
+        self._working = asyncio.Lock()
 
     async def release_due(self) -> None:
         """Make everything visible whose time has come."""
-        while rows := await self._next_slice():
-            decision = await self._writer.submit(Release(half_offsets=tuple(rows)))
-            if not decision.records:
-                # Another command settled these rows meanwhile: look again at the next tick.
-                return
+        async with self._working:
+            while rows := await self._next_slice():
+                decision = await self._writer.submit(Release(half_offsets=tuple(rows)))
+                if not decision.records:
+                    # Another command settled these rows meanwhile: look again at the next tick.
+                    return
 
     async def _next_slice(self) -> list[int]:
         releases = self._store.table.releases
         now_ms = self._clock.now_ms()
         while releases.sort_one(now_ms):  # noqa: ASYNC110 - each turn does some of it
             await asyncio.sleep(0)
-        return self._affordable(releases.first(now_ms, SLICE_ROWS_MAX), now_ms)
+        rows, copied = self._affordable(releases.first(now_ms, SLICE_ROWS_MAX), now_ms)
+        if copied:
+            await asyncio.to_thread(self._read_ahead, copied)
+        return rows
 
-    def _affordable(self, rows: list[int], now_ms: int) -> list[int]:
-        """As many of these rows as one slice has time for, at least one."""
+    def _read_ahead(self, halves: list[Half]) -> None:
+        """Bring these messages into memory; runs in another thread."""
+        for half in halves:
+            # Retention may delete the segment meanwhile: then the message has moved.
+            with suppress(OSError, StoreCorrupt):
+                self._store.log.peek(half.location, half.size)
+
+    def _affordable(self, rows: list[int], now_ms: int) -> tuple[list[int], list[Half]]:
+        """As many of these rows as one slice has time for, at least one, and which are copied."""
         core = self._store.core
         held = self._store.table.columns(np.array(rows, dtype=np.int64))
         is_fresh = held.is_here & (now_ms - held.stored_at_ms < core.copy_after_ms)
-        copied: set[int] = set()
+        requests: set[int] = set()
+        copied: list[Half] = []
         cost = 0
         for index, is_cheap in enumerate(is_fresh.tolist()):
             cost += 1
             if not is_cheap:
                 half = core.row(rows[index])
-                # A copy takes all of its request along.
-                if half.first not in copied and is_stale(core, half, now_ms):
-                    copied.add(half.first)
-                    cost += _copy_cost(half, core.table.get(half.first))
+                if is_stale(core, half, now_ms):
+                    copied.append(half)
+                    # A copy takes all of its request along.
+                    if half.first not in requests:
+                        requests.add(half.first)
+                        cost += _copy_cost(half, core.table.get(half.first))
             if cost > SLICE_ROWS_MAX:
-                return rows[: max(index, 1)]
-        return rows
+                return rows[: max(index, 1)], copied
+        return rows, copied
 
 
 def _copy_cost(half: Half, first: Half | None) -> int:

@@ -67,8 +67,8 @@ class StoreTime:
         #: While behind: since which store time, and by how much.
         self._behind_since_ms = 0
         self._behind_ms = 0
-        #: Whether a person knows that it is behind.
-        self.is_known = False
+        #: The person who knows that it is behind.
+        self._known_by = ""
         self._deletion_from_boot_ms = reading.boot_ms
         self._witnesses: set[bytes] = set()
         self._open_gap_ms = 0
@@ -110,7 +110,7 @@ class StoreTime:
         """Why nothing is deleted by age now; empty if it is."""
         if self.gap is Gap.AHEAD:
             return "the wall clock is ahead and nobody vouches for it"
-        if self.gap is Gap.NONE and self.gap_ms <= -GAP_MS:
+        if self.gap_ms <= -GAP_MS and not self._is_noted:
             return "the wall clock went back, and that is not on record yet"
         if self.deletion_waits_ms(boot_ms):
             return "store time moved less than an hour ago"
@@ -123,7 +123,7 @@ class StoreTime:
     @property
     def is_doubtful(self) -> bool:
         """Whether a person should look at the clock."""
-        return self.gap is Gap.AHEAD or (self.gap is Gap.BEHIND and not self.is_known)
+        return self.gap is Gap.AHEAD or (self.gap is Gap.BEHIND and not self._known_by)
 
     @property
     def wants_witnesses(self) -> bool:
@@ -144,9 +144,19 @@ class StoreTime:
         self._go_on_from(now_ms, reading.boot_ms)
         if self.gap_ms > 0:
             return self._judge(now_ms, reading)
-        if self.gap is Gap.BEHIND and abs(self.gap_ms + self._behind_ms) < GAP_MS:
-            return None
-        return _move(now_ms, reading.wall_ms, BEHIND, reading)
+        return None if self._is_noted else self._note_behind(now_ms, reading)
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether it is on record that the wall clock is behind by so much."""
+        return self.gap is Gap.BEHIND and abs(self.gap_ms + self._behind_ms) < GAP_MS
+
+    def _note_behind(self, now_ms: int, reading: Reading, by: str = "") -> MoveTime:
+        since_ms = now_ms
+        if self._behind_ms and -self.gap_ms < self._behind_ms + GAP_MS:
+            # Less than before, as after a time in which the machine was off, is no new doubt.
+            since_ms, by = self._behind_since_ms, by or self._known_by
+        return _move(now_ms, reading.wall_ms, BEHIND, reading, by=by, since_ms=since_ms)
 
     def _approach(self, now_ms: int, reading: Reading) -> MoveTime | None:
         is_slewing = reading.boot_ms < self.slews_until_boot_ms
@@ -192,8 +202,10 @@ class StoreTime:
         self.look(reading)
         if abs(self.gap_ms) < GAP_MS:
             return None
-        why = PERSON if self.gap_ms > 0 else BEHIND
-        return _move(self.at(reading.boot_ms), reading.wall_ms, why, reading, by)
+        now_ms = self.at(reading.boot_ms)
+        if self.gap_ms > 0:
+            return _move(now_ms, reading.wall_ms, PERSON, reading, by=by)
+        return self._note_behind(now_ms, reading, by)
 
     def moved(self, record: TimeMoved, boot_ms: int) -> None:
         """It is on record: now it is so."""
@@ -211,15 +223,15 @@ class StoreTime:
             self.gap_ms = 0
 
     def _begin_behind(self, record: TimeMoved) -> None:
-        gap_ms = record.from_ms - record.to_ms
-        is_same = self.gap is Gap.BEHIND and abs(gap_ms - self._behind_ms) < GAP_MS
-        if not is_same:
-            self._behind_since_ms, self._behind_ms = record.from_ms, gap_ms
+        self._behind_since_ms = record.since_ms
+        self._behind_ms = record.from_ms - record.to_ms
         self.gap = Gap.BEHIND
-        self.is_known = bool(record.by)
+        self._known_by = record.by
 
 
-def _move(from_ms: int, to_ms: int, why: str, reading: Reading, by: str = "") -> MoveTime:
+def _move(
+    from_ms: int, to_ms: int, why: str, reading: Reading, *, by: str = "", since_ms: int = 0
+) -> MoveTime:
     return MoveTime(
         from_ms=from_ms,
         to_ms=to_ms,
@@ -227,4 +239,5 @@ def _move(from_ms: int, to_ms: int, why: str, reading: Reading, by: str = "") ->
         by=by,
         boot_ms=reading.boot_ms,
         boot_id=reading.boot_id,
+        since_ms=since_ms,
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.store.frames import FRAME_BYTES_MAX, MAGIC, read_frame, stated_head
-from escrowmq.transaction.records import NEVER, PLAIN, BatchDecided, Decided, Moved, Scheduled
+from escrowmq.transaction.records import PLAIN, BatchDecided, Decided, Moved, Scheduled
+from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
     from escrowmq.store.frames import Frame
@@ -60,11 +61,15 @@ def _brought_from_ms(store: Store, half: Half) -> int:
         if isinstance(record, Scheduled):
             return record.deliver_at_ms[half.half_offset - record.first]
         if isinstance(record, Moved):
-            waits = {row.half_offset: row.next_at_ms for row in record.rows}
-            until_ms = waits.get(half.half_offset, NEVER)
+            # Of an undecided one this is when its next check was due.
+            waits = {
+                row.half_offset: row.next_at_ms
+                for row in record.rows
+                if row.state == State.COMMITTED
+            }
             assert frame is not None
             # It may have been carried at the very moment at which it became visible.
-            return max(frame.stored_at_ms, 0 if until_ms == NEVER else until_ms)
+            return max(frame.stored_at_ms, waits.get(half.half_offset, 0))
     return 0
 
 

@@ -25,5 +25,6 @@ def move_time(_core: Transactions, command: MoveTime, _now_ms: int) -> Decision:
         command.by,
         command.boot_ms,
         command.boot_id,
+        command.since_ms,
     )
     return Decision(records=(moved,))

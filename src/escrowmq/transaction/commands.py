@@ -16,6 +16,13 @@ import numpy as np
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.message import Message
 from escrowmq.model.message_columns import MessageColumns
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import Resolution, State
 
@@ -208,6 +215,7 @@ class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     boot_ms: int = 0
     boot_id: str = ""
+    since_ms: int = 0
 
 
 class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,6 +295,11 @@ Command = (
     | RemoveSetting
     | MarkCatalog
     | MoveTime
+    | ExpireOrigins
+    | ExpireQueries
+    | NoteUses
+    | ExpireGroups
+    | ExpireTopic
 )
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from escrowmq.broker import releasing
+from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.stored_message import decode
+from escrowmq.store.commit_log import CommitLog
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append
-from tests.unit.broker.wire import T0, eventually, serving
+from tests.unit.broker.wire import SEND, T0, Peer, eventually, sending, serving
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, message
+
+if TYPE_CHECKING:
+    import pytest
 
 COUNT = 3 * releasing.SLICE_ROWS_MAX
 
@@ -48,7 +55,12 @@ async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: P
         rows = broker.store.table.releasable(T0 + 2 * MINUTE, 1_000)
         assert rows[0] == 600
         assert len(rows) == 601
-        slicing = broker.releasing._affordable
+
+        def slicing(rows: list[int], now_ms: int) -> list[int]:
+            chosen, copied = broker.releasing._affordable(rows, now_ms)
+            assert bool(copied) == (now_ms > T0 + HOUR)
+            return chosen
+
         assert slicing(rows, T0 + MINUTE) == rows
         # Each takes its own place too.
         of_small = releasing.SLICE_ROWS_MAX // (releasing.COPY_COST + 1)
@@ -67,3 +79,40 @@ async def test_a_release_that_finds_nothing_ends(tmp_path: Path) -> None:
         assert broker.store.table.needed == 1
         clock.advance(ms=2 * MINUTE + COUNT * SECOND)
         await eventually(lambda: broker.store.table.needed == 0)
+
+
+async def test_the_broker_answers_while_the_disk_reads_messages_to_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock(T0)
+    is_reading, may_read = threading.Event(), threading.Event()
+    peek = CommitLog.peek
+
+    def waits(log: CommitLog, log_offset: int, size: int) -> bytes:
+        is_reading.set()
+        assert may_read.wait(20)
+        return peek(log, log_offset, size)
+
+    async with serving(tmp_path, clock) as server:
+        await server.broker.writer.submit(waiting(0))
+        monkeypatch.setattr(CommitLog, "peek", waits)
+        clock.advance(ms=2 * HOUR)
+        await eventually(is_reading.is_set)
+        try:
+            peer = await Peer.to(server.broker_address)
+            assert (await peer.ask(SEND, sending(), b"x")).code == ResponseCode.SUCCESS
+            assert server.broker.store.table.needed == 1
+        finally:
+            may_read.set()
+        await eventually(lambda: server.broker.store.table.needed == 0)
+
+
+async def test_reading_ahead_passes_over_what_retention_deleted(tmp_path: Path) -> None:
+    async with serving(tmp_path, ManualClock(T0)) as server:
+        broker = server.broker
+        await broker.writer.submit(waiting(0))
+        half = broker.store.row(0)
+        broker.store.log.segments[0].file.close()
+        broker.releasing._read_ahead([half])
+        broker.store.log.segments.clear()
+        broker.releasing._read_ahead([half])

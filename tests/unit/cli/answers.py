@@ -7,8 +7,18 @@ from typing import Any
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 
 TEXTS = {
-    *("broker", "cluster", "broker_version", "broker_address", "durability", "disk"),
-    *("lineage", "offsets_lost", "topics_found", "clock_gap", "deletion_waits", "retention"),
+    "broker",
+    "cluster",
+    "broker_version",
+    "broker_address",
+    "durability",
+    "disk",
+    "retention",
+    "lineage",
+    "clock_gap",
+    "deletion_waits",
+    "offsets_lost",
+    "topics_found",
 }
 POLICY: dict[str, Any] = {
     "check_backoff": 1.0,

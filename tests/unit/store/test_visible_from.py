@@ -10,7 +10,7 @@ from escrowmq.model.message import Message
 from escrowmq.protocol.stored_message import StoredMessage, decode
 from escrowmq.store.reader import Reader
 from escrowmq.store.visible_from import visible_from_ms
-from escrowmq.transaction.commands import AttemptClaim, DecideBatch
+from escrowmq.transaction.commands import AttemptClaim, CheckSent, DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, faulty, message
 
 #: Entries that a search looks at here; a broker's looks at four million.
@@ -187,3 +187,18 @@ def test_without_its_frame_the_segment_says_since_when() -> None:
     driver.release()
     assert visible_from_ms(driver.store, driver.half(0)) == T0
     assert found(driver).queue_offset == 2
+
+
+def test_the_next_check_of_a_carried_half_is_not_its_time() -> None:
+    driver = Driver()
+    driver.hold("t", later())
+    driver.roll_segment()
+    driver.clock.advance(ms=25 * HOUR)
+    driver.do(CheckSent(half_offset=0, client="c"))
+    assert driver.half(0).next_at_ms > driver.clock.now_ms()
+    driver.append(message("new"))
+    driver.roll_segment()
+    assert driver.retain().log_start > 0
+    driver.commit(0)
+    grow(driver)
+    assert found(driver).queue_offset == 1
