@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from escrowmq.protocol.admin_headers import (
@@ -163,14 +164,28 @@ async def test_a_topic_whose_record_is_lost_is_made_of_its_queues(tmp_path: Path
     assert checkpoint is not None
     catalog = checkpoint.catalog
     topics = [kept for kept in catalog.topics if kept.topic.name != "orders"]
-    import msgspec
-
     catalog = msgspec.structs.replace(catalog, topics=topics)
     save(disk, msgspec.structs.replace(checkpoint, catalog=catalog))
     async with serving(tmp_path) as server:
         assert server.broker.vitals.catalog.topics_found == ["orders"]
         assert server.broker.topics.named("orders").read_queue_count == 6
         assert texts(server, queue_id=5) == ["a"]
+
+
+async def test_a_queue_whose_name_is_lost_makes_no_topic(tmp_path: Path) -> None:
+    """A repair that finds no message of it gives it a name that no topic can have."""
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        await send(peer, "a")
+    disk = OsDisk(tmp_path / "store")
+    checkpoint = load(disk, "checkpoint")
+    assert checkpoint is not None
+    (named,) = checkpoint.queues
+    lost = msgspec.structs.replace(named, topic="lost.0")
+    save(disk, msgspec.structs.replace(checkpoint, queues=[lost]))
+    async with serving(tmp_path) as server:
+        assert server.broker.vitals.catalog.topics_found == []
+        assert server.broker.catalog.topic("lost.0") is None
 
 
 async def test_no_topic_or_group_is_written_on_the_loop(tmp_path: Path) -> None:
