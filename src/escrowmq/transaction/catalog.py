@@ -118,7 +118,8 @@ class Catalog:
                     self.settings.pop(record.setting.name, None)
                 else:
                     self.settings[record.setting.name] = record.setting
-            case CatalogMarked():
+            case _:
+                assert isinstance(record, CatalogMarked)
                 if record.mark == KEPT:
                     self.is_kept = True
                 else:

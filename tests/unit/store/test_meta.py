@@ -276,6 +276,21 @@ def test_a_write_is_flushed_and_then_its_journal_is_truncated(path: Path) -> Non
             assert connection.execute("PRAGMA synchronous").fetchone() == (full,)
 
 
+def test_where_nothing_has_changed_nothing_is_written(path: Path) -> None:
+    with closing(Meta(path)) as meta:
+        before = path.read_bytes()
+        meta.write(meta.take())
+        assert path.read_bytes() == before
+
+
+def test_a_closed_file_is_our_own_bug(path: Path) -> None:
+    meta = Meta(path)
+    meta.close()
+    meta.set_offset("g", "t", 0, 1)
+    with pytest.raises(sqlite3.ProgrammingError):
+        meta.flush()
+
+
 def test_nobody_writes_past_the_methods() -> None:
     with closing(Meta(":memory:")) as meta, pytest.raises(TypeError):
         meta.offsets["g", "t", 0] = 1  # type: ignore[index]

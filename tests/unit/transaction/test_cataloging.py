@@ -15,6 +15,7 @@ from escrowmq.transaction.commands import (
     Command,
     Decision,
     MarkCatalog,
+    Prepare,
     PutGroup,
     PutSetting,
     PutTopic,
@@ -29,6 +30,7 @@ from escrowmq.transaction.records import (
     TopicPut,
     TopicRemoved,
 )
+from tests.unit.columns import columns_of
 
 HOUR_MS = 3_600_000
 
@@ -182,6 +184,9 @@ def test_where_the_log_keeps_topics_a_message_needs_one() -> None:
         engine.append(message(queue_id=8))
     with pytest.raises(Exception, match="topic_unknown"):
         engine.prepare("t", message(topic="other"))
+    columns = columns_of([message(topic="other")])
+    many = Prepare(group="pay", transaction_id="t", messages=(), number=0, columns=columns)
+    assert code(engine.submit(many)) == "topic_unknown"
     engine.append(message(queue_id=7))
     assert list(engine.core.names.queues.values()) == [NamedQueue(0, "orders", 7, 1)]
 
