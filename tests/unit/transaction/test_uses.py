@@ -139,3 +139,11 @@ def test_uses_survive_a_replay_and_a_checkpoint() -> None:
     loaded = NameUses()
     loaded.load(before)
     assert loaded.saved() == before
+
+
+def test_the_use_of_a_name_that_is_gone_is_not_kept() -> None:
+    """A log may be replayed on a state in which it is deleted."""
+    engine = engine_with(group("readers"))
+    uses = NameUses()
+    uses.apply(NamesUsed(["readers", "gone"], ["gone"]), 7, engine.core.catalog)
+    assert (uses.groups, uses.topics) == ({"readers": 7}, {})
