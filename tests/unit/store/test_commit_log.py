@@ -333,7 +333,7 @@ def test_reading_frames_stops_at_the_first_bad_one(disk: FaultyDisk, log: Commit
 def test_frames_are_read_across_blocks_and_longer_than_one(disk: FaultyDisk) -> None:
     log = CommitLog(disk, 2**30)
     large = 5 * 1024 * 1024
-    for size in (3_000_000, 3_000_000, large, 50):
+    for size in (3_000_000, 3_000_000, large, 60):
         append(log, 1, size)
     log.write()
     whole = [0, 3_000_000, 6_000_000, 6_000_000 + large]
