@@ -5,6 +5,7 @@ from __future__ import annotations
 from escrowmq.model.catalog import Group, Topic
 from escrowmq.model.limits_config import DAY_MS, LimitsConfig
 from escrowmq.testing import MemoryEngine, message
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Append,
     Command,
@@ -139,3 +140,9 @@ def test_uses_survive_a_replay_and_a_checkpoint() -> None:
     loaded = NameUses()
     loaded.load(before)
     assert loaded.saved() == before
+
+
+def test_a_use_of_a_name_that_is_gone_is_not_kept() -> None:
+    uses = NameUses()
+    uses.apply(NamesUsed(["nobody"], ["nothing"]), 5, Catalog())
+    assert (uses.groups, uses.topics) == ({}, {})
