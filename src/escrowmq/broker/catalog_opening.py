@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.model.catalog import Group, Topic
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import validate_topic
 from escrowmq.store.meta import MetaLimits
 from escrowmq.store.meta_opening import open_meta
 from escrowmq.transaction.commands import (
@@ -125,10 +127,21 @@ def _take_groups(store: Store, meta: Meta, now_ms: int) -> None:
         _do(store, PutGroup(group=group.plain(), is_only_made=True), now_ms)
 
 
+def _is_name(name: str) -> bool:
+    try:
+        validate_topic(name)
+    except RequestRefused:
+        return False
+    return True
+
+
 def _find_topics(store: Store, told: CatalogFound, now_ms: int) -> None:
     """Make topics that have queues and no record: that one was lost with damaged bytes."""
     core = store.core
     for name in sorted(core.names.queues_of.keys() - core.catalog.topics.keys()):
+        if not _is_name(name):
+            # A repair gives a queue such a name if nothing is left that tells the true one.
+            continue
         count = max(core.names.queues_of[name]) + 1
         topic = Topic(
             name=name, read_queue_count=count, write_queue_count=count, created_at_ms=now_ms

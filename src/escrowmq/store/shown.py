@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.store.consume_queue import ConsumeQueue
 from escrowmq.transaction.records import CatalogRecord, NamedQueue, TopicRemoved
 
 if TYPE_CHECKING:
-    from escrowmq.store.consume_queue import ConsumeQueue
+    from escrowmq.store.disk import Disk
     from escrowmq.store.queue_files import OpenFiles
     from escrowmq.transaction.catalog import Catalog
     from escrowmq.transaction.core import Where
@@ -32,6 +33,19 @@ class Shown:
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
         return self._queues_of.get(topic, {}).get(queue_id)
+
+    def make(self, disk: Disk, named: NamedQueue, *, may_have_files: bool) -> None:
+        """Have a queue for this name, unless there is one; nobody sees it yet."""
+        if named.id not in self._queues:
+            self._queues[named.id] = queue = ConsumeQueue(
+                disk,
+                self._open_files,
+                named.id,
+                named.topic,
+                named.queue_id,
+                is_new=named.incarnation > 0,
+            )
+            queue.may_have_files = may_have_files
 
     def later(self, record: Record, where: Where) -> None:
         """Show what this record says once it is durable."""

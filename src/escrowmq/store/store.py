@@ -222,16 +222,8 @@ class Store:
 
     def _name_queue(self, record: NamedQueue) -> None:
         # One that is deleted later on in a log that is replayed is not there.
-        if record.id in self.core.names.queues and record.id not in self.queues:
-            self.queues[record.id] = queue = ConsumeQueue(
-                self.disk,
-                self.open_files,
-                record.id,
-                record.topic,
-                record.queue_id,
-                is_new=record.incarnation > 0,
-            )
-            queue.may_have_files = not self.is_recovered
+        if record.id in self.core.names.queues:
+            self._shown.make(self.disk, record, may_have_files=not self.is_recovered)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, if anything was ever sent to it."""
