@@ -56,6 +56,11 @@ class Sending:
         facts = read_sent_facts(properties)
         # Clients older than 4.6.1 give a message back with the mark of its transaction on it.
         is_half = facts.is_half and not (header.reconsume_times > 0 and facts.delay_level > 0)
+        group = facts.producer_group or header.producer_group
+        if is_half:
+            # Before its topic is made.
+            check_name(UNIQ_KEY, facts.unique_key)
+            check_name(PGROUP, group)
         place = self._place(header, now_ms)
         sender = Sender(
             header.flag,
@@ -70,9 +75,6 @@ class Sending:
         queue_id = place[1]
         if is_half:
             unique_key = message.unique_key
-            group = facts.producer_group or header.producer_group
-            check_name(UNIQ_KEY, unique_key)
-            check_name(PGROUP, group)
             self._broker.submit(
                 request,
                 Prepare(

@@ -49,9 +49,9 @@ class SettleAnswer(OwnAnswer, frozen=True, kw_only=True):
 class DeleteTopicHeader(OwnHeader, frozen=True, kw_only=True):
     """DELETE_TOPIC."""
 
-    topic: str
+    topic: Name
     #: Who wants it, for the record.
-    by: str
+    by: Name
     #: Even if half messages in it are undecided: from then on they can only be rolled back.
     is_forced: bool = False
 
@@ -84,7 +84,7 @@ class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):
     #: is another gap by now, by a minute or more, the broker refuses.
     gap_ms: Int64
     #: Who says so, for the record.
-    by: str
+    by: Name
 
 
 class ConfirmClockAnswer(OwnAnswer, frozen=True, kw_only=True):
