@@ -82,7 +82,8 @@ class Expiring:
 
     @property
     def _now_ms(self) -> int:
-        return max(self._broker.clock.now_ms(), self._broker.store.last_at_ms)
+        broker = self._broker
+        return broker.clock.deletion_now_ms(broker.store.core.limits.unused_expire_ms)
 
     async def _expire_origins(self) -> None:
         origins, since_ms = self._broker.store.core.names.origins, self.since_ms

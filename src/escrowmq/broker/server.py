@@ -194,7 +194,7 @@ class Server:
         self._writer.failed.add_done_callback(lambda _: self._background.stop())
         topics = Topics(store.catalog, self._topics_config)
         meta, catalog_found = await asyncio.to_thread(
-            open_catalog, store, self._data / META, topics.system, store.last_at_ms
+            open_catalog, store, self._data / META, topics.system, clock.now_ms()
         )
         self._meta = meta
         vitals = Vitals(

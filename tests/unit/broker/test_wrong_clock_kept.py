@@ -201,6 +201,20 @@ async def test_a_clock_four_days_ahead_at_start_that_nobody_vouches_for_changes_
         assert seen(server)[count:] == ["later"]
 
 
+async def test_a_start_that_makes_meta_db_anew_does_not_write_at_a_wrong_time(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(T0, synchronized=False)
+    async with serving(tmp_path, clock) as server:
+        peer = await shop(server)
+        await send(peer, "kept")
+    (tmp_path / "meta.db").unlink()
+    clock.power_off(seconds=4 * DAY)
+    async with serving(tmp_path, clock) as server:
+        assert server.broker.store.last_at_ms < T0 + 1_000
+        assert server.broker.clock.time.gap is Gap.AHEAD
+
+
 async def test_the_boot_clock_tells_how_long_a_broker_was_away_whatever_the_wall_clock_says(
     tmp_path: Path,
 ) -> None:
