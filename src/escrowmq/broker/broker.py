@@ -114,6 +114,13 @@ class Broker:
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
         self.releasing = Releasing(store, writer, clock)
+        self._take_handlers()
+        self.counts.rpcs.codes = self._handlers
+        writer.on_visible = self.pulling.grown
+        self._cataloging = Cataloging(self)
+        writer.on_durable = self._durable
+
+    def _take_handlers(self) -> None:
         parts = (
             Sending(self),
             Ending(self),
@@ -138,10 +145,6 @@ class Broker:
         )
         for part in parts:
             self._handlers.update(part.handlers())
-        self.counts.rpcs.codes = self._handlers
-        writer.on_visible = self.pulling.grown
-        self._cataloging = Cataloging(self)
-        writer.on_durable = self._durable
 
     def _retaining(self) -> Retaining:
         store = self.store
