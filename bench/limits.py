@@ -1,6 +1,6 @@
 """What bad clients, very many connections and very many topics cost the others.
 
-    make bench NAME=limits [ARGS="beside connections topics"]
+    make bench NAME=limits [ARGS="beside connections topics expiry"]
 
 Starts our broker as a process of its own.  Prints one JSON object per figure.
 """
@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from bench.figures import beside, many
+from bench.figures import beside, expiry, many
 
-FIGURES = {"beside": beside.run, "connections": many.connections, "topics": many.topics}
+FIGURES = {
+    "beside": beside.run,
+    "connections": many.connections,
+    "topics": many.topics,
+    "expiry": expiry.run,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or FIGURES:

@@ -72,6 +72,7 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_deletion_waits",
         "escrowmq_retention_waits",
         "escrowmq_undecided_bytes",
+        "escrowmq_names_max",
         "escrowmq_flush_seconds_bucket",
         "rocketmq_consumer_lag_latency_milliseconds",
         "escrowmq_ready",

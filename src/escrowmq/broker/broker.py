@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from escrowmq.broker.administering import Administering
 from escrowmq.broker.awaiting import Awaiting
 from escrowmq.broker.bulk import Bulk, Ends
+from escrowmq.broker.capacity import Capacities
 from escrowmq.broker.cataloging import Cataloging
 from escrowmq.broker.checking import Checking
 from escrowmq.broker.clients import Clients
 from escrowmq.broker.contradictions import Contradictions
 from escrowmq.broker.counting import Counts
 from escrowmq.broker.ending import Ending
+from escrowmq.broker.expiring import Expiring
 from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
@@ -35,7 +37,7 @@ from escrowmq.broker.queues import Queues
 from escrowmq.broker.reach import Reach
 from escrowmq.broker.relaying import Relaying
 from escrowmq.broker.releasing import Releasing
-from escrowmq.broker.requests import Handler, Request
+from escrowmq.broker.requests import Handler, Handlers, Request
 from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.retrying import Retrying
 from escrowmq.broker.routes import Routes
@@ -66,6 +68,14 @@ MADE_MAX = 1_024
 
 Decided = Callable[[Decision], None]
 Refused = Callable[[Request, RequestRefused], None]
+
+
+class Part(Protocol):
+    """What handles some requests."""
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        ...
 
 
 class Broker:
@@ -108,20 +118,24 @@ class Broker:
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
         self.contradictions = Contradictions()
+        self.capacities = Capacities(self)
+        self.expiring = Expiring(self)
         self.checking = Checking(self)
         self.awaiting = Awaiting(self)
         self.pulling = Pulling(self)
         self.offsets = Offsets(self)
         self.relaying = Relaying(self)
         self.releasing = Releasing(store, writer, clock)
-        self._take_handlers()
+        for part in self._parts():
+            self._handlers.update(part.handlers())
         self.counts.rpcs.codes = self._handlers
         writer.on_visible = self.pulling.grown
         self._cataloging = Cataloging(self)
         writer.on_durable = self._durable
 
-    def _take_handlers(self) -> None:
-        parts = (
+    def _parts(self) -> tuple[Part, ...]:
+        """Everything that handles requests."""
+        return (
             Sending(self),
             Ending(self),
             self.checking,
@@ -143,8 +157,6 @@ class Broker:
             OwnReading(self),
             OwnAdmin(self),
         )
-        for part in parts:
-            self._handlers.update(part.handlers())
 
     def _retaining(self) -> Retaining:
         store = self.store

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from escrowmq.model.catalog import Topic
+from escrowmq.model.catalog import Group, Topic
+from escrowmq.store.meta import MetaLimits
 from escrowmq.store.meta_opening import open_meta
 from escrowmq.transaction.commands import (
     Command,
@@ -52,7 +53,7 @@ def open_catalog(
     store: Store, path: Path, system_topics: Collection[str], now_ms: int
 ) -> tuple[Meta, CatalogFound]:
     """Bring the catalog and meta.db together; before anybody is served."""
-    meta, found = open_meta(path)
+    meta, found = open_meta(path, MetaLimits(offsets_max=store.core.limits.offsets_max))
     told = CatalogFound(aside=found.aside)
     try:
         if store.core.catalog.is_kept:
@@ -101,7 +102,9 @@ def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now
     for topic in meta.stated_topics.values():
         _do(store, PutTopic(topic=topic.plain()), now_ms)
     for group in meta.stated_groups.values():
-        _do(store, PutGroup(group=group.plain()), now_ms)
+        # One that is as its first member would have made it can expire as such.
+        is_plain = group.plain() == Group(name=group.name)
+        _do(store, PutGroup(group=group.plain(), is_only_made=is_plain), now_ms)
     for setting in meta.stated_settings.values():
         _do(store, PutSetting(setting=setting), now_ms)
     # Queues without a topic are left of topics that were deleted: they must not come back.

@@ -51,6 +51,7 @@ class Cataloging:
             case GroupRemoved():
                 meta.forget_group(record.name)
                 broker.reach.forget(group=record.name)
+                broker.counts.forget_group(record.name)
                 log.info(
                     "group_removed",
                     extra={"group": record.name, "reason": record.reason, "by": record.by},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from escrowmq.model.bounds import check_bounds, check_order
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.delay_levels import DELAY_LEVELS, DelayLevels
+from escrowmq.protocol.limits import TOPIC_CHARS_MAX
 
 OFF = -1
 
@@ -69,6 +70,16 @@ class BrokerConfig:
         check_bounds("broker", self, _BROKER_BOUNDS)
         check_order("broker", self, "slow_bytes", "peer_unread_bytes_max")
         check_order("broker", self, "peer_unread_bytes_max", "unread_bytes_max")
+        for key in ("name", "cluster"):
+            chars = len(getattr(self, key))
+            if chars > TOPIC_CHARS_MAX:
+                # Names of a Spark sink's groups contain it, and have a limit themselves.
+                raise RequestRefused(
+                    "bad_config",
+                    f"must have at most {TOPIC_CHARS_MAX} characters",
+                    key=f"broker.{key}",
+                    value=chars,
+                )
 
 
 _BROKER_BOUNDS = (

@@ -19,6 +19,7 @@ from escrowmq.broker.messages import SHARDING_MARK
 from escrowmq.broker.own_transactions import BY_HAND
 from escrowmq.broker.topics import DLQ_PREFIX
 from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.limits import NAME_CHARS_MAX
 from escrowmq.protocol.properties import RETRY_TOPIC, find_property
 from escrowmq.transaction.commands import DecideBatch, End, Verdict, Verdicts
 from escrowmq.transaction.records import (
@@ -239,6 +240,13 @@ class Counts:
         for key in [key for key in self.out if key[1] == topic]:
             del self.out[key]
 
+    def forget_group(self, group: str) -> None:
+        """A consumer group is gone: others can be counted in its place."""
+        counted: tuple[dict[tuple[str, str], Any], ...] = (self.out, self.dead)
+        for counts in counted:
+            for key in [key for key in counts if key[0] == group]:
+                del counts[key]
+
     def durable(self, batch: Sequence[Waiting], decisions: Sequence[Decision]) -> None:
         """Count a batch that is on disk."""
         try:
@@ -278,7 +286,7 @@ class Counts:
             if message.topic.startswith(DLQ_PREFIX):
                 group = message.topic.removeprefix(DLQ_PREFIX)
                 origin = find_property(message.properties, RETRY_TOPIC.encode()) or b""
-                self._count_dead(group, origin.decode(errors="replace"))
+                self._count_dead(group, origin.decode(errors="replace")[:NAME_CHARS_MAX])
 
     def _count_halves(self, placed: Placed) -> None:
         if len(placed.sizes) <= FEW:

@@ -40,6 +40,11 @@ class Groups:
         self._catalog = catalog
         self._config = config
 
+    @property
+    def are_made_by_use(self) -> bool:
+        """Whether a group that does not exist is made when a member of it is seen."""
+        return self._config.auto_create_groups
+
     def welcome(self, name: str) -> Group | None:
         """The group; ``Wanted`` first if it may be made, None if it may not."""
         group = self._catalog.group(name)

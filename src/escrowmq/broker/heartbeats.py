@@ -22,6 +22,7 @@ from escrowmq.protocol.consumer_headers import (
     UnregisterHeader,
 )
 from escrowmq.protocol.filter import parse_filter
+from escrowmq.protocol.limits import NAME_CHARS_MAX
 from escrowmq.protocol.remoting import encode_request
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Heartbeats:
         client = Client(
             client_id=said.client_id,
             connection=connection,
-            language=request.frame.language,
+            language=request.frame.language[:NAME_CHARS_MAX],
             version=request.frame.version,
             heard_at_ms=broker.clock.monotonic_ms(),
             host=connection.born_host,

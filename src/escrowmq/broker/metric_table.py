@@ -228,6 +228,9 @@ BACKGROUND_NOW = _gauge(
 LIMITS = _counter(
     "escrowmq_limits_reached_total", "How often a limit of connections was reached", "limit"
 )
+NAMES = _gauge("escrowmq_names", "Names that are kept", "kind")
+NAMES_MAX = _gauge("escrowmq_names_max", "How many of them there may be", "kind")
+EXPIRED = _counter("escrowmq_names_expired_total", "Unused names that were let go", "kind")
 CONNECTIONS = _gauge("escrowmq_connections", "Open connections")
 CONNECTION_BYTES = _gauge(
     "escrowmq_connection_bytes", "Bytes that wait to be handled, or to be read by a peer", "kind"

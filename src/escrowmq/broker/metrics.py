@@ -246,6 +246,9 @@ def _of_topics(broker: Broker) -> Iterator[Family]:
     counts = broker.counts
     yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
     yield table.GROUPS, one(len(broker.catalog.groups))
+    yield table.NAMES, [((one.kind,), one.used) for one in broker.capacities.all()]
+    yield table.NAMES_MAX, [((one.kind,), one.max) for one in broker.capacities.all()]
+    yield table.EXPIRED, _by(broker.expiring.counts)
     topics = sorted(counts.topics.items())
     sizes = [
         ((topic, kind, _truth(is_system(topic))), size)

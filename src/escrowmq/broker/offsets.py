@@ -96,6 +96,7 @@ class Offsets:
         header = request.header(UpdateOffsetHeader)
         self._broker.groups.named(header.consumer_group)
         self._broker.topics.to_read(header.topic, header.queue_id)
+        self._broker.expiring.note(header.consumer_group, header.topic)
         key = (header.consumer_group, header.topic, header.queue_id)
         self.commit(request.connection, key, header.commit_offset, reset=True)
         request.answer()

@@ -11,6 +11,7 @@ from escrowmq.broker.own_transactions import BY_HAND, named_half
 from escrowmq.broker.own_writing import resolution_of
 from escrowmq.model.clock import GAP_MS
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.commands import Cataloged, Decision, End, Resume, Settled
 from escrowmq.transaction.states import Resolution
@@ -164,7 +165,7 @@ class OwnAdmin:
         command = End(
             half_offset=half.half_offset,
             resolution=resolution,
-            by=f"{header.by}{BY_HAND}{header.reason}",
+            by=f"{header.by}{BY_HAND}{header.reason[:SHOWN_CHARS_MAX]}",
             epoch=header.epoch,
             seen_to=header.log_end,
             is_forced=header.is_forced,

@@ -69,12 +69,13 @@ class OwnAttempts:
         # Once it is decided nobody knows its head, but then all its requests are alike.
         if half is None or core.head_of(half.first) != row.half_offset:
             return None
-        return half if core.names.origins[half.origin].group == group else None
+        # Of an expired group the id alone tells: it holds a UUID.
+        return half if core.names.origins.is_of(half.origin, group) else None
 
 
 def is_known(core: Transactions, group: str) -> bool:
-    """Whether the group held anything, or its app id decided anything, at any time."""
-    is_origin = (group, "", 0) in core.names.origin_ids
+    """Whether the group held anything, or its app id decided anything, and has not expired."""
+    is_origin = (group, "", 0) in core.names.origins.numbers
     return is_origin or group.removeprefix(GROUP_PREFIX) in core.batches.apps
 
 
@@ -84,13 +85,17 @@ def judged(core: Transactions, header: FindAttemptsHeader) -> str:
     if batch is None:
         return ""
     app_id = header.producer_group.removeprefix(GROUP_PREFIX)
-    return core.batches.judge(app_id, header.query_id, batch, header.content)
+    verdict = core.batches.judge(app_id, header.query_id, batch, header.content)
+    if verdict == "expired" and HOME_MARK in app_id and app_id not in core.batches.apps:
+        # Home decides, and remembers the query itself; nothing is known here against the batch.
+        return "new"
+    return verdict
 
 
 def homes_of(core: Transactions, group: str) -> list[str]:
     """The brokers that decide for what others of this app id hold here."""
     prefix = group + HOME_MARK
-    groups = {name for name, _, _ in core.names.origin_ids if name.startswith(prefix)}
+    groups = {name for name, _, _ in core.names.origins.numbers if name.startswith(prefix)}
     return sorted(name.removeprefix(prefix) for name in groups)
 
 

@@ -78,6 +78,7 @@ class OwnReading:
         """Queues and their offsets."""
         broker, header = self._broker, call.header
         topics = set(header.topic.split(",")) - {""}
+        broker.expiring.note_topics(topics & broker.catalog.topics.keys())
         named = {(queue.topic, queue.queue_id) for queue in broker.store.queues.values()}
         for kept in broker.catalog.topics.values():
             one = kept.topic

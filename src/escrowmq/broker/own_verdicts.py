@@ -17,6 +17,7 @@ from escrowmq.broker.checking import outcome_of_error
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.verdict_outcome import VerdictOutcome
+from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import VerdictRow
 from escrowmq.transaction.commands import (
@@ -163,7 +164,7 @@ class _Obeying:
             state=STATES[self._states[at]],
             checks_sent=int(self._checks_sent[at]),
             by=self._by,
-            reason=(self._reasons[at] if self._reasons else None) or "",
+            reason=((self._reasons[at] if self._reasons else None) or "")[:SHOWN_CHARS_MAX],
         )
 
     def _answer(self) -> None:

@@ -111,6 +111,7 @@ class Pulling:
         broker = self._broker
         group = broker.groups.to_read(header.consumer_group)
         broker.topics.to_read(header.topic, header.queue_id)
+        broker.expiring.note(header.consumer_group, header.topic)
         wanted = self._wanted(header)
         self._check_model(group)
         if header.commits_offset and header.commit_offset >= 0:

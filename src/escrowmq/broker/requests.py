@@ -35,6 +35,7 @@ RESPONSE_CODES: dict[str, ResponseCode] = {
     "group_unknown": ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     "inbox_full": ResponseCode.SYSTEM_BUSY,
     "message_type_wrong": ResponseCode.NO_PERMISSION,
+    "name_too_long": ResponseCode.INVALID_PARAMETER,
     "properties_too_large": ResponseCode.MESSAGE_ILLEGAL,
     "queue_id_illegal": ResponseCode.INVALID_PARAMETER,
     "store_failed": ResponseCode.SERVICE_NOT_AVAILABLE,

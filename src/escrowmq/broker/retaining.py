@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING
 
-from escrowmq.store.retention import exceeding_bytes, next_step, removable_below, retirements
+from escrowmq.store.retention import next_step, removable_below, retirements
 from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from escrowmq.broker.writer import Writer
-    from escrowmq.store.retirement import Step
+    from escrowmq.store.retirement import Step, Steps
     from escrowmq.store.store import Store
     from escrowmq.transaction.commands import Decision
 
@@ -33,6 +34,10 @@ REST = 3
 
 def _always() -> bool:
     return True
+
+
+def _next_step(steps: Steps, decisions: Sequence[Decision] | None, _: Store) -> Step | None:
+    return next_step(steps, decisions)
 
 
 class Retaining:
@@ -57,8 +62,6 @@ class Retaining:
         #: Since the start.
         self.segments_removed = 0
         self.carried = 0
-        #: Processor time of the longest slice on the loop's thread.
-        self.longest_slice_s = 0.0
 
     @property
     def state(self) -> str:
@@ -66,11 +69,6 @@ class Retaining:
         if self.is_working:
             return "working"
         return f"waits_for_{self.waits}" if self.waits else "idle"
-
-    @property
-    def exceeding_bytes(self) -> int:
-        """By how much what is undecided exceeds ``store.retention_bytes`` all by itself."""
-        return exceeding_bytes(self._store)
 
     async def run(self) -> None:
         """Delete what is old, as far as there is room to carry what is still needed."""
@@ -92,13 +90,10 @@ class Retaining:
         steps = retirements(self._store, now_ms, removed, self.may_delete)
         decisions: Sequence[Decision] | None = None
 
-        def go_on(_: Store) -> Step | None:
-            began = thread_time()
-            step = next_step(steps, decisions)
-            self.longest_slice_s = max(self.longest_slice_s, thread_time() - began)
-            return step
-
-        while (step := await self._writer.alone(go_on)) is not None:
+        while True:
+            step = await self._writer.alone(partial(_next_step, steps, decisions))
+            if step is None:
+                return
             decisions = await self._do(step)
 
     async def _do(self, step: Step) -> Sequence[Decision]:

@@ -45,6 +45,7 @@ class Routes:
         """Where a topic's queues are."""
         header = request.header(RouteHeader)
         topic = self._broker.topics.named(header.topic)
+        self._broker.expiring.note_topics([topic.name])
         config = self._broker.config
         order = self._broker.catalog.settings.get(kept_name(_ORDERS, topic.name))
         route = TopicRoute(

@@ -11,7 +11,14 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.batch_message import decode_batch
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.ids import offset_message_id
-from escrowmq.protocol.properties import POP_CK, format_properties, parse_properties
+from escrowmq.protocol.limits import check_name
+from escrowmq.protocol.properties import (
+    PGROUP,
+    POP_CK,
+    UNIQ_KEY,
+    format_properties,
+    parse_properties,
+)
 from escrowmq.protocol.send_headers import SendHeader, SendResponseHeader, read_send_header
 from escrowmq.protocol.sent_facts import read_sent_facts
 from escrowmq.protocol.stored_message import SYS_TRANSACTION_MASK
@@ -63,10 +70,13 @@ class Sending:
         queue_id = place[1]
         if is_half:
             unique_key = message.unique_key
+            group = facts.producer_group or header.producer_group
+            check_name(UNIQ_KEY, unique_key)
+            check_name(PGROUP, group)
             self._broker.submit(
                 request,
                 Prepare(
-                    group=facts.producer_group or header.producer_group,
+                    group=group,
                     transaction_id=unique_key,
                     messages=(message,),
                     check_after_ms=facts.check_after_ms,

@@ -32,6 +32,7 @@ from escrowmq.broker.topics import Topics
 from escrowmq.broker.writer import Writer
 from escrowmq.model.clock import read
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
 from escrowmq.store.lock import DirectoryLock
@@ -54,6 +55,7 @@ OFFSETS_S = 5.0
 #: How exactly long pulls end and delayed messages come.
 TICK_S = 0.05
 RETAIN_S = 10.0
+EXPIRE_S = 60.0
 #: How exactly connections that stall are cut.
 STALLED_S = 1.0
 #: Others may fill the disk, too.
@@ -81,6 +83,7 @@ class Server:
         policy: CheckPolicy,
         topics: TopicsConfig,
         writer: WriterConfig,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self._data = data
         self._clock = clock
@@ -89,6 +92,7 @@ class Server:
         self._policy = policy
         self._topics_config = topics
         self._writer_config = writer
+        self._limits_config = limits or LimitsConfig()
         self._connections: set[Connection] = set()
         #: Once we stop: set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
@@ -161,6 +165,7 @@ class Server:
         background.every(TICK_S, "end_long_pulls", self._end_pulls)
         background.every(TICK_S, "release_delayed_messages", self._release)
         background.every(RETAIN_S, "delete_old_messages", self._retain)
+        background.every(EXPIRE_S, "expire_unused_names", self.broker.expiring.run)
         background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
         background.every(SPACE_S, "look_at_disk", self._look_at_space)
         background.every(CLOCK_S, "look_at_clock", self._look_at_clock)
@@ -183,6 +188,7 @@ class Server:
             reading,
         )
         recovery_s = perf_counter() - began
+        store.core.limits = self._limits_config
         clock = BrokerClock(self._clock, store, reading, found)
         self._writer = Writer(store, clock, self._writer_config)
         self._writer.failed.add_done_callback(lambda _: self._background.stop())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.broker.background import Background, Failed
+from escrowmq.broker.capacity import Capacity
 from escrowmq.broker.catalog_opening import CatalogFound
 from escrowmq.store.standing import standing
 
@@ -111,6 +112,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: int
     #: How often each limit of connections was reached, since the start.
     limits_reached: dict[str, int]
+    #: How many names of each kind there are, of how many there may be.
+    names: list[Capacity]
+    #: Those of them whose limit is near, in words; empty if none is.
+    names_near: str
 
 
 def status(broker: Broker) -> Status:
@@ -124,6 +129,7 @@ def status(broker: Broker) -> Status:
     heard = [at for at in (vitals.verdict_at_ms, vitals.awaited_at_ms) if at is not None]
     heard_at_ms = clock.ago_ms(max(heard)) if heard else 0
     is_away = now_ms - heard_at_ms > PIPELINE_SILENT_MS_MAX
+    names = broker.capacities.all()
     consumers = map(clients.consumers, clients.consumer_groups())
     return Status(
         is_ready=store.failure is None,
@@ -171,4 +177,6 @@ def status(broker: Broker) -> Status:
         undecided_bytes=store.table.needed_bytes,
         retention_bytes=store.config.retention_bytes,
         limits_reached=dict(vitals.limits.counts),
+        names=names,
+        names_near=", ".join(str(one) for one in names if one.is_near),
     )

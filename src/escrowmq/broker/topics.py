@@ -158,6 +158,10 @@ class Topics:
             raise RequestRefused("topic_of_system", "choose another name", topic=topic.name)
         return PutTopic(topic=topic, is_only_made=is_only_made)
 
+    def may_be_made_again(self, name: str) -> bool:
+        """Whether a message would make this topic if it were not there."""
+        return self._config.auto_create or name.startswith(OWN_PREFIXES)
+
     def remove(self, name: str, *, by: str, is_forced: bool = False) -> RemoveTopic:
         """The command that removes the topic with all that it holds."""
         if name in self._system:

@@ -18,6 +18,7 @@ from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli.convert import from_text, from_toml
 from escrowmq.cli.log_lines import LogConfig
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.pipeline.config import PipelineConfig
 from escrowmq.pipeline.ledger_config import LedgerConfig, expand, masked
 from escrowmq.store.config import StoreConfig
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 #: A package with settings joins by adding its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
     "broker": BrokerConfig,
+    "limits": LimitsConfig,
     "log": LogConfig,
     "pipeline": PipelineConfig,
     "store": StoreConfig,

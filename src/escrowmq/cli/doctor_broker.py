@@ -83,6 +83,7 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
         yield warning("lag", lag_of(lag), "are there enough consumers? escrowmq group show")
     else:
         yield ok("lag", lag_of(lag))
+    yield _names(told)
     yield _clock(apart_ms, took_ms)
     yield _store_time(told)
     if 0 < told.open_files_max < OPEN_FILES_MIN:
@@ -168,6 +169,13 @@ def _flushes(told: StatusAnswer) -> Finding:
     if told.flush_ms_p99 > FLUSH_MS_SLOW:
         return warning("flushes", found, "each message waits for one: use a faster disk")
     return ok("flushes", found)
+
+
+def _names(told: StatusAnswer) -> Finding:
+    if not told.names_near:
+        return ok("names", "far from their limits")
+    advice = "raise limits.KIND_max, or find what makes new names; unused ones expire"
+    return warning("names", told.names_near, advice)
 
 
 def _clock(apart_ms: int, took_ms: int) -> Finding:

@@ -15,6 +15,7 @@ from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
 
@@ -100,6 +101,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         policy=config.section(CheckPolicy),
         topics=config.section(TopicsConfig),
         writer=config.section(WriterConfig),
+        limits=config.section(LimitsConfig),
     )
 
 

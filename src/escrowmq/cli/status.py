@@ -54,6 +54,7 @@ def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
             f"{told.connections} connections"
         ),
         "topics": f"{told.topics}, with {told.queues} queues",
+        "names": f"NEAR THE LIMIT: {told.names_near}" if told.names_near else "far from limits",
         "lag": lag_of(lag),
         "disk": disk_of(told),
         "retention": retention_of(told),

@@ -22,9 +22,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
 
 from escrowmq.client.background import background
-from escrowmq.client.config import ConsumerConfig
+from escrowmq.client.config import ConsumerConfig, check_group
 from escrowmq.client.handling import Handler, Left
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import EXPRESSION_CHARS_MAX, check_name, too_long
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,6 +56,7 @@ class _Subscriptions(ABC):
         config: ConsumerConfig | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ConsumerConfig, which checks them
     ) -> None:
+        check_group(group)
         self._servers = servers
         self.group = group
         try:
@@ -68,6 +70,9 @@ class _Subscriptions(ABC):
 
         A consumer that has been started reads the topic at once.
         """
+        check_name("topic", topic)
+        if len(tag) > EXPRESSION_CHARS_MAX:
+            raise too_long("tag", tag, EXPRESSION_CHARS_MAX)
 
         def register(handler: HandlerT) -> HandlerT:
             wanted = (topic, tag, handler)

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypedDict
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
-from escrowmq.protocol.limits import BODY_BYTES_MAX
+from escrowmq.protocol.limits import BODY_BYTES_MAX, check_name
 from escrowmq.protocol.properties import (
     KEYS,
     ORIGIN_MESSAGE_ID,
@@ -98,6 +98,9 @@ class Message:
     def property_bytes(self, more: Mapping[str, str] | None = None) -> bytes:
         """Its properties as they travel; gives it an id if it has none."""
         self.message_id = self.message_id or new_message_id()
+        # Messages of several callers share a request, which the broker would refuse as a whole.
+        check_name("topic", self.topic)
+        check_name("message_id", self.message_id)
         pairs = {UNIQ_KEY: self.message_id, "WAIT": "true"}
         keys = (self.key, *self.keys) if self.key else self.keys
         if keys:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from escrowmq.client.ledger_checks import ABSENT, Answer, Outcome, Question, deadline_at_ms
 from escrowmq.client.outgoing import Resolution
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import SettleAnswer, SettleHeader
 from escrowmq.protocol.own_headers import (
@@ -57,6 +58,8 @@ def settle_by_hand(
     Raises:
         RequestRefused: ``against_ledger``, with what the ledger says; nothing was decided.
     """
+    # The broker cuts a long reason at its end, where it says that it was forced.
+    reason = reason[: SHOWN_CHARS_MAX // 2]
     # Seen first: whatever is undecided afterwards was undecided then.
     status = calls.call(OwnCode.STATUS).header
     assert isinstance(status, StatusAnswer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -73,15 +72,3 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Document = Topic | Group | Setting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogLimits:
-    """How much may be kept; reaching one is a refusal of whatever would be new."""
-
-    topics_max: int = 20_000
-    groups_max: int = 20_000
-    settings_max: int = 10_000
-
-
-DEFAULT_LIMITS = CatalogLimits()

@@ -6,6 +6,7 @@ from msgspec import field
 
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.headers import Header, Int32, Int64
+from escrowmq.protocol.limits import Name, Searched, Value
 
 #: Topic attribute that says which kind of messages a topic is for.
 MESSAGE_TYPE = "message.type"
@@ -18,50 +19,50 @@ class TopicHeader(Header, frozen=True, kw_only=True):
     GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, QUERY_TOPIC_CONSUME_BY_WHO, DELETE_TOPIC_IN_BROKER.
     """
 
-    topic: str
+    topic: Name
 
 
 class RouteHeader(Header, frozen=True, kw_only=True):
     """GET_ROUTEINFO_BY_TOPIC.  We always answer in standard JSON."""
 
-    topic: str
+    topic: Name
     accept_standard_json_only: bool = False
 
 
 class CreateTopicHeader(Header, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_TOPIC."""
 
-    topic: str
-    default_topic: str
+    topic: Name
+    default_topic: Name
     read_queue_count: Int32 = field(name="readQueueNums")
     write_queue_count: Int32 = field(name="writeQueueNums")
     permissions: Int32 = field(name="perm")
-    filter_type: str = field(name="topicFilterType")
+    filter_type: Name = field(name="topicFilterType")
     sys_flag: Int32 = field(name="topicSysFlag", default=0)
     is_ordered: bool = field(name="order", default=False)
     #: See ``parse_attributes``.
-    attributes: str = ""
+    attributes: Value = ""
     is_forced: bool = field(name="force", default=False)
 
 
 class DeleteRouteHeader(Header, frozen=True, kw_only=True):
     """DELETE_TOPIC_IN_NAMESRV."""
 
-    topic: str
-    cluster: str = field(name="clusterName", default="")
+    topic: Name
+    cluster: Name = field(name="clusterName", default="")
 
 
 class ClusterHeader(Header, frozen=True, kw_only=True):
     """GET_TOPICS_BY_CLUSTER."""
 
-    cluster: str
+    cluster: Name
 
 
 class QueryMessageHeader(Header, frozen=True, kw_only=True):
     """QUERY_MESSAGE: by key, or by unique key."""
 
-    topic: str
-    key: str
+    topic: Name
+    key: Searched
     messages_max: Int32 = field(name="maxNum")
     begin_at_ms: Int64 = field(name="beginTimestamp")
     end_at_ms: Int64 = field(name="endTimestamp")
@@ -78,33 +79,33 @@ class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
 class ViewMessageHeader(Header, frozen=True, kw_only=True):
     """VIEW_MESSAGE_BY_ID; the log offset is from an offset message id."""
 
-    topic: str = ""
+    topic: Name = ""
     log_offset: Int64 = field(name="offset")
 
 
 class ProducerGroupHeader(Header, frozen=True, kw_only=True):
     """GET_PRODUCER_CONNECTION_LIST."""
 
-    producer_group: str
+    producer_group: Name
 
 
 class GroupHeader(Header, frozen=True, kw_only=True):
     """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
 
-    consumer_group: str = field(name="group")
+    consumer_group: Name = field(name="group")
 
 
 class GroupTopicHeader(Header, frozen=True, kw_only=True):
     """QUERY_SUBSCRIPTION_BY_CONSUMER, QUERY_CONSUME_TIME_SPAN."""
 
-    consumer_group: str = field(name="group")
-    topic: str
+    consumer_group: Name = field(name="group")
+    topic: Name
 
 
 class DeleteGroupHeader(Header, frozen=True, kw_only=True):
     """DELETE_SUBSCRIPTIONGROUP."""
 
-    consumer_group: str = field(name="groupName")
+    consumer_group: Name = field(name="groupName")
     clean_offset: bool = False
     #: The same, as 4.x tools name it.
     remove_offset: bool = False
@@ -118,33 +119,33 @@ class DeleteGroupHeader(Header, frozen=True, kw_only=True):
 class ConsumeStatsHeader(Header, frozen=True, kw_only=True):
     """GET_CONSUME_STATS, of all topics or one."""
 
-    consumer_group: str
-    topic: str = ""
+    consumer_group: Name
+    topic: Name = ""
 
 
 class RunningInfoHeader(Header, frozen=True, kw_only=True):
     """GET_CONSUMER_RUNNING_INFO, which the broker passes on to the client."""
 
-    consumer_group: str
-    client_id: str
+    consumer_group: Name
+    client_id: Name
     is_stack_wanted: bool = field(name="jstackEnable", default=False)
 
 
 class ConsumeDirectlyHeader(Header, frozen=True, kw_only=True):
     """CONSUME_MESSAGE_DIRECTLY, which the broker passes on to the client with the message."""
 
-    consumer_group: str
-    client_id: str = ""
-    offset_message_id: str = field(name="msgId", default="")
-    broker_name: str = ""
-    topic: str = ""
+    consumer_group: Name
+    client_id: Name = ""
+    offset_message_id: Name = field(name="msgId", default="")
+    broker_name: Name = ""
+    topic: Name = ""
 
 
 class ResetOffsetHeader(Header, frozen=True, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET and, on to the clients, RESET_CONSUMER_CLIENT_OFFSET."""
 
-    consumer_group: str = field(name="group")
-    topic: str
+    consumer_group: Name = field(name="group")
+    topic: Name
     #: Below 0: all queues.
     queue_id: Int32 = -1
     offset: Int64 | None = None
@@ -155,16 +156,16 @@ class ResetOffsetHeader(Header, frozen=True, kw_only=True):
 class BrokerStatsHeader(Header, frozen=True, kw_only=True):
     """VIEW_BROKER_STATS_DATA."""
 
-    name: str = field(name="statsName")
-    key: str = field(name="statsKey")
+    name: Name = field(name="statsName")
+    key: Name = field(name="statsKey")
 
 
 class KeyValueHeader(Header, frozen=True, kw_only=True):
     """PUT_KV_CONFIG, GET_KV_CONFIG, DELETE_KV_CONFIG: tools keep the order of topics there."""
 
-    namespace: str
-    key: str
-    value: str = ""
+    namespace: Name
+    key: Name
+    value: Value = ""
 
 
 class KeyValueResponseHeader(Header, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from msgspec import field
 
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.headers import Int32, Int64
+from escrowmq.protocol.limits import Name, refuse_long
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +45,12 @@ def read_body(kind: type[BodyT], data: bytes) -> BodyT:
 
 
 def _read_leniently(kind: type[BodyT], data: bytes) -> BodyT:
-    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), kind, strict=False)
+    fields = _without_nulls(msgspec.json.decode(data))
+    try:
+        return msgspec.convert(fields, kind, strict=False)
+    except msgspec.ValidationError:
+        refuse_long(kind, fields)
+        raise
 
 
 #: A text, which is left alone, or a number in the place of a key.
@@ -63,16 +69,16 @@ def encode_body(body: Body) -> bytes:
 class Queue(Body, frozen=True, kw_only=True):
     """A queue's full name."""
 
-    broker_name: str
+    broker_name: Name
     queue_id: Int32
-    topic: str
+    topic: Name
 
 
 class LockRequest(Body, frozen=True, kw_only=True):
     """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that an ordered consumer wants for itself."""
 
-    consumer_group: str
-    client_id: str
+    consumer_group: Name
+    client_id: Name
     queues: tuple[Queue, ...] = field(name="mqSet", default=())
 
 
@@ -91,11 +97,11 @@ class ConsumerListResponse(Body, frozen=True, kw_only=True):
 class AssignmentRequest(Body, frozen=True, kw_only=True):
     """QUERY_ASSIGNMENT: a consumer lets the broker share out the queues."""
 
-    topic: str
-    consumer_group: str
-    client_id: str
-    strategy_name: str = ""
-    message_model: str = ""
+    topic: Name
+    consumer_group: Name
+    client_id: Name
+    strategy_name: Name = ""
+    message_model: Name = ""
 
 
 class Assignment(Body, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.bodies import Body
 from escrowmq.protocol.consumer_headers import EXPRESSION_TAG
 from escrowmq.protocol.headers import Int32, Int64
+from escrowmq.protocol.limits import Expression, Name, Searched
 
 MODEL_CLUSTERING = "CLUSTERING"
 MODEL_BROADCASTING = "BROADCASTING"
@@ -19,11 +20,11 @@ MODEL_BROADCASTING = "BROADCASTING"
 class Subscription(Body, frozen=True, kw_only=True):
     """What a consumer group wants of one topic; a newer version replaces an older one."""
 
-    topic: str
-    expression: str = field(name="subString", default="*")
-    expression_type: str = EXPRESSION_TAG
+    topic: Name
+    expression: Expression = field(name="subString", default="*")
+    expression_type: Name = EXPRESSION_TAG
     version: Int64 = field(name="subVersion", default=0)
-    tags: tuple[str, ...] = field(name="tagsSet", default=())
+    tags: tuple[Searched, ...] = field(name="tagsSet", default=())
     tags_codes: tuple[Int32, ...] = field(name="codeSet", default=())
     is_class_filter: bool = field(name="classFilterMode", default=False)
 
@@ -39,7 +40,7 @@ class SubscriptionOfGroup(Body, frozen=True, kw_only=True):
 class ProducerMembership(Body, frozen=True, kw_only=True):
     """The client has a producer of this group."""
 
-    group: str = field(name="groupName")
+    group: Name = field(name="groupName")
 
 
 #: In the order of Java's constants: the C++ client sends a constant's place, not its name.
@@ -58,10 +59,10 @@ _FROM_WHERE = (
 class ConsumerMembership(Body, frozen=True, kw_only=True):
     """The client has a consumer of this group."""
 
-    group: str = field(name="groupName")
-    said_type: str | int = field(name="consumeType", default="CONSUME_PASSIVELY")
-    said_model: str | int = field(name="messageModel", default=MODEL_CLUSTERING)
-    said_from: str | int = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
+    group: Name = field(name="groupName")
+    said_type: Name | int = field(name="consumeType", default="CONSUME_PASSIVELY")
+    said_model: Name | int = field(name="messageModel", default=MODEL_CLUSTERING)
+    said_from: Name | int = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
     subscriptions: tuple[Subscription, ...] = field(name="subscriptionDataSet", default=())
     is_unit_mode: bool = field(name="unitMode", default=False)
 
@@ -92,7 +93,7 @@ def _constant(said: str | int, constants: tuple[str, ...]) -> str:
 class Heartbeat(Body, frozen=True, kw_only=True):
     """HEART_BEAT."""
 
-    client_id: str = field(name="clientID")
+    client_id: Name = field(name="clientID")
     producers: tuple[ProducerMembership, ...] = field(name="producerDataSet", default=())
     consumers: tuple[ConsumerMembership, ...] = field(name="consumerDataSet", default=())
     #: Tells whether the subscriptions are those of the heartbeat before; 0 if unused.
@@ -104,8 +105,8 @@ class Heartbeat(Body, frozen=True, kw_only=True):
 class CheckClientRequest(Body, frozen=True, kw_only=True):
     """CHECK_CLIENT_CONFIG: a subscription that the broker should understand."""
 
-    client_id: str
-    group: str
+    client_id: Name
+    group: Name
     subscription: Subscription = field(name="subscriptionData")
 
 

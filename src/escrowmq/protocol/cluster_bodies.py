@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType, field
 
 from escrowmq.protocol.bodies import Body
 from escrowmq.protocol.headers import Int32, Int64
+from escrowmq.protocol.limits import Name, Value
 
 PERMISSION_READ = 0x4
 PERMISSION_WRITE = 0x2
@@ -90,14 +91,14 @@ class TopicList(Body, frozen=True, kw_only=True):
 class GroupConfig(Body, frozen=True, kw_only=True):
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, and the answer to GET_SUBSCRIPTIONGROUP_CONFIG."""
 
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[Name, Value] = field(default_factory=dict)
     broker_id: Int64 = 0
     may_broadcast: bool = field(name="consumeBroadcastEnable", default=True)
     may_consume: bool = field(name="consumeEnable", default=True)
     may_start_at_min: bool = field(name="consumeFromMinEnable", default=True)
     is_ordered: bool = field(name="consumeMessageOrderly", default=False)
     consume_timeout_minutes: Int32 = field(name="consumeTimeoutMinute", default=15)
-    name: str = field(name="groupName")
+    name: Name = field(name="groupName")
     sys_flag: Int32 = field(name="groupSysFlag", default=0)
     is_change_notified: bool = field(name="notifyConsumerIdsChangedEnable", default=True)
     retries_max: Int32 = field(name="retryMaxTimes", default=16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from escrowmq.protocol.headers import Header, Int32, Int64
+from escrowmq.protocol.limits import Expression, Name
 
 #: The only kind of subscription expression that is filtered here; none given means this one.
 EXPRESSION_TAG = "TAG"
@@ -18,17 +19,17 @@ _IS_LITE = 0x10
 class PullHeader(Header, frozen=True, kw_only=True):
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     queue_offset: Int64
     messages_max: Int32 = field(name="maxMsgNums")
     sys_flag: Int32
     commit_offset: Int64
     wait_ms: Int64 = field(name="suspendTimeoutMillis")
-    subscription: str = ""
+    subscription: Expression = ""
     subscription_version: Int64 = field(name="subVersion")
-    expression_type: str = EXPRESSION_TAG
+    expression_type: Name = EXPRESSION_TAG
     bytes_max: Int32 | None = field(name="maxMsgBytes", default=None)
 
     @property
@@ -64,8 +65,8 @@ class PullResponseHeader(Header, frozen=True, kw_only=True):
 class QueryOffsetHeader(Header, frozen=True, kw_only=True):
     """QUERY_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     zero_if_none: bool = field(name="setZeroIfNotFound", default=True)
 
@@ -73,8 +74,8 @@ class QueryOffsetHeader(Header, frozen=True, kw_only=True):
 class UpdateOffsetHeader(Header, frozen=True, kw_only=True):
     """UPDATE_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     commit_offset: Int64
 
@@ -82,7 +83,7 @@ class UpdateOffsetHeader(Header, frozen=True, kw_only=True):
 class QueueHeader(Header, frozen=True, kw_only=True):
     """GET_MAX_OFFSET, GET_MIN_OFFSET and GET_EARLIEST_MSG_STORETIME."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     #: Only what consumers can see already.
     is_committed: bool = field(name="committed", default=True)
@@ -91,10 +92,10 @@ class QueueHeader(Header, frozen=True, kw_only=True):
 class SearchOffsetHeader(Header, frozen=True, kw_only=True):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     stored_at_ms: Int64 = field(name="timestamp")
-    boundary: str = field(name="boundaryType", default="lower")
+    boundary: Name = field(name="boundaryType", default="lower")
 
     @property
     def is_upper(self) -> bool:
@@ -118,11 +119,11 @@ class SendBackHeader(Header, frozen=True, kw_only=True):
     """CONSUMER_SEND_MSG_BACK: a message that could not be consumed is to come again later."""
 
     log_offset: Int64 = field(name="offset")
-    consumer_group: str = field(name="group")
+    consumer_group: Name = field(name="group")
     #: 0 leaves it to the broker, below 0 gives up.
     delay_level: Int32
-    origin_message_id: str = field(name="originMsgId", default="")
-    origin_topic: str = ""
+    origin_message_id: Name = field(name="originMsgId", default="")
+    origin_topic: Name = ""
     is_unit_mode: bool = field(name="unitMode", default=False)
     max_reconsume_times: Int32 | None = None
 
@@ -130,15 +131,15 @@ class SendBackHeader(Header, frozen=True, kw_only=True):
 class ConsumerGroupHeader(Header, frozen=True, kw_only=True):
     """GET_CONSUMER_LIST_BY_GROUP, NOTIFY_CONSUMER_IDS_CHANGED, GET_CONSUMER_CONNECTION_LIST."""
 
-    consumer_group: str
+    consumer_group: Name
 
 
 class UnregisterHeader(Header, frozen=True, kw_only=True):
     """UNREGISTER_CLIENT: one group of a client ends, or a group of each kind."""
 
-    client_id: str = field(name="clientID")
-    producer_group: str = ""
-    consumer_group: str = ""
+    client_id: Name = field(name="clientID")
+    producer_group: Name = ""
+    consumer_group: Name = ""
 
 
 class HeartbeatResponseHeader(Header, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from escrowmq.model.errors import ProtocolViolation
+from escrowmq.protocol.limits import refuse_long
 
 Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -90,6 +91,7 @@ def _read_generously(kind: type[HeaderT], ext: ExtFields) -> HeaderT:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except ValueError as error:
+        refuse_long(kind, fields)
         raise header_malformed(kind.__name__, error) from None
 
 

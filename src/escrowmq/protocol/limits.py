@@ -1,8 +1,18 @@
-"""What a message may be: held to these limits before anything of it is written."""
+"""What a message, and any text that a request brings, may be.
+
+Messages are held to these limits before anything of them is written.  Each text field of a request
+has one of the types below; ``refuse_long`` names the field that is longer than its type allows.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import inspect
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
@@ -17,6 +27,25 @@ GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 QUEUE_ID_MAX = 2**31 - 1
 #: Topics kept by each cache of topics: a full one is emptied, and fills again with those in use.
 CACHED_TOPICS_MAX = 16_384
+
+#: RocketMQ's longest name.  A topic that a message makes has fewer characters, see above.
+NAME_CHARS_MAX = 255
+EXPRESSION_CHARS_MAX = 8_192
+VALUE_CHARS_MAX = 65_536
+LIST_CHARS_MAX = 1024 * 1024
+#: Of a text that is only shown, such as a remark or a reason; what is longer is cut.
+SHOWN_CHARS_MAX = 1_024
+
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+"""A topic, group, client, transaction, ledger, app, query, batch, epoch, broker or setting."""
+Expression: TypeAlias = Annotated[str, msgspec.Meta(max_length=EXPRESSION_CHARS_MAX)]
+"""What a consumer group wants of a topic."""
+Searched: TypeAlias = Annotated[str, msgspec.Meta(max_length=PROPERTIES_BYTES_MAX)]
+"""A key or a tag; those of a message fit into its properties."""
+Value: TypeAlias = Annotated[str, msgspec.Meta(max_length=VALUE_CHARS_MAX)]
+"""What tools keep under a name."""
+NameList: TypeAlias = Annotated[str, msgspec.Meta(max_length=LIST_CHARS_MAX)]
+"""Several names, or a cursor, which holds some."""
 
 _LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _INT32 = (-(2**31), 2**31 - 1)
@@ -84,3 +113,60 @@ def validate_topic(topic: str) -> None:
     if len(_legal_topics) >= CACHED_TOPICS_MAX:
         _legal_topics.clear()
     _legal_topics.add(topic)
+
+
+def check_name(field: str, name: str) -> None:
+    """Refuse a name that is longer than any name may be."""
+    if len(name) > NAME_CHARS_MAX:
+        raise too_long(field, name, NAME_CHARS_MAX)
+
+
+def too_long(field: str, text: str, chars_max: int) -> RequestRefused:
+    """Say which field is too long, and how it starts."""
+    return RequestRefused(
+        "name_too_long",
+        f"the field has at most {chars_max} characters",
+        field=field,
+        chars=len(text),
+        chars_max=chars_max,
+        start=text[:32],
+    )
+
+
+def refuse_long(kind: type[msgspec.Struct], fields: object) -> None:
+    """Refuse the first text that is too long for this kind of header, body or row."""
+    _refuse_long(_described(kind), fields, "")
+
+
+_Part: TypeAlias = tuple[inspect.Type, object, str]
+"""A type, a value that should be of it, and the field that holds it."""
+
+
+def _refuse_long(kind: inspect.Type, value: object, field: str) -> None:
+    if isinstance(kind, inspect.StrType) and isinstance(value, str):
+        if kind.max_length is not None and len(value) > kind.max_length:
+            raise too_long(field, value, kind.max_length)
+        return
+    for part in _parts(kind, value, field):
+        _refuse_long(*part)
+
+
+def _parts(kind: inspect.Type, value: object, field: str) -> Iterator[_Part]:
+    if isinstance(kind, inspect.UnionType):
+        yield from ((one, value, field) for one in kind.types)
+    elif isinstance(kind, inspect.StructType) and isinstance(value, dict):
+        for one in kind.fields:
+            yield one.type, value.get(one.encode_name), one.encode_name
+    elif isinstance(kind, inspect.StructType) and isinstance(value, list):
+        for one, held in zip(kind.fields, value, strict=False):
+            yield one.type, held, one.encode_name
+    elif isinstance(kind, inspect.VarTupleType) and isinstance(value, list):
+        yield from ((kind.item_type, one, field) for one in value)
+    elif isinstance(kind, inspect.DictType) and isinstance(value, dict):
+        yield from ((kind.key_type, one, field) for one in value)
+        yield from ((kind.value_type, one, field) for one in value.values())
+
+
+@cache
+def _described(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]  # the same
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message_columns import Numbers, Slices
+from escrowmq.protocol.limits import too_long
 from escrowmq.protocol.own_answered import Named, Sparse, Texts
 from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, too_many_rows
 
@@ -114,7 +115,19 @@ def decode_batch(
     for column, array in zip(columns, held.columns, strict=True):
         if array.null_count and not column.is_nullable:
             raise rows_malformed("no null may be here", column=column.name)
+        # Bytes first: they are two numbers, and nearly always few enough.
+        if column.chars_max and array.nbytes > column.chars_max:
+            _refuse_long(column, array)
     return held
+
+
+def _refuse_long(column: Column, array: pa.Array) -> None:
+    chars = pc.utf8_length(array)
+    longest = pc.max(chars).as_py() or 0
+    if longest > column.chars_max:
+        raise too_long(
+            column.name, array[pc.index(chars, longest).as_py()].as_py(), column.chars_max
+        )
 
 
 class ArrowColumns:

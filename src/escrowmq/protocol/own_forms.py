@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Sequence, Sized
+from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -22,6 +23,7 @@ import msgspec
 from msgspec import inspect
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
+from escrowmq.protocol.limits import refuse_long
 
 Columns: TypeAlias = Sequence[Sized]
 """Rows turned around: for each column its values, in a list or in what has ``tolist``."""
@@ -55,6 +57,8 @@ class Column(NamedTuple):
     name: str
     kind: Kind
     is_nullable: bool
+    #: Of a text; 0 where the rows' reader sets no limit.
+    chars_max: int = 0
 
 
 class Row(
@@ -93,7 +97,8 @@ def chosen_columns(kind: type[Row], names: str) -> tuple[Column, ...]:
 def _column(name: str, kind: inspect.Type) -> Column:
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     (held,) = (one for one in kinds if not isinstance(one, inspect.NoneType))
-    return Column(name, _kind(held), len(kinds) > 1)
+    chars_max = (held.max_length or 0) if isinstance(held, inspect.StrType) else 0
+    return Column(name, _kind(held), len(kinds) > 1, chars_max)
 
 
 def _kind(held: inspect.Type) -> Kind:
@@ -144,6 +149,9 @@ def decode_rows(
     try:
         return _decoder(kind).decode(body)
     except (ValueError, RecursionError) as error:
+        with suppress(ValueError, RecursionError):
+            for row in msgspec.msgpack.decode(body):
+                refuse_long(kind, row)
         raise rows_malformed(str(error)) from None
 
 

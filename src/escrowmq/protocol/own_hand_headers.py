@@ -6,6 +6,7 @@ As ``own_headers.py``, which has all the others.
 from __future__ import annotations
 
 from escrowmq.protocol.headers import Int64
+from escrowmq.protocol.limits import Name
 from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 
 
@@ -15,21 +16,21 @@ class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
     #: Any of its half messages; -1 if the id is given.
     half_offset: Int64 = -1
     #: Of several with this id the newest is meant.
-    transaction_id: str = ""
+    transaction_id: Name = ""
     #: Who wants it, for the record.
-    by: str
+    by: Name
 
 
 class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
     """SETTLE."""
 
     #: `commit` or `rollback`.
-    resolution: str
+    resolution: Name
     #: Why, for the record.
     reason: str
     #: The epoch and the end of the log under which the transaction was looked at; another history
     #: of the store refuses.
-    epoch: str = ""
+    epoch: Name = ""
     log_end: Int64 = -1
     #: By force, whatever the ledger says: it goes on record, and an audit lists it.
     is_forced: bool = False

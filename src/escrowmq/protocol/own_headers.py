@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from escrowmq.protocol.headers import Header, Int32, Int64
+from escrowmq.protocol.limits import Name, NameList, Searched
 from escrowmq.protocol.own_forms import Form
 
 
@@ -48,7 +49,7 @@ class PagedHeader(OwnHeader, frozen=True, kw_only=True):
     #: Rows to answer at most; 0 means as many as there may be.
     limit: Int32 = 0
     #: What the last page said; empty for the first.
-    cursor: str = ""
+    cursor: NameList = ""
 
 
 class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class ListHeader(PagedHeader, frozen=True, kw_only=True):
 
     #: Names of the columns that are wanted, with commas between them; empty for all.  Rows that
     #: are no Arrow's always have all.
-    columns: str = ""
+    columns: NameList = ""
 
 
 # Facts.
@@ -132,6 +133,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     #: only queues were left, with commas between them.
     offsets_lost: str = ""
     topics_found: str = ""
+    #: Kinds of names of which 80 % of the limit is in use, and how many; empty if there is none.
+    names_near: str = ""
     #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
     #: time, which is `nowMs`; below 0, behind.
     wall_ms: Int64 = 0
@@ -160,7 +163,7 @@ class PlanHeader(OwnHeader, frozen=True, kw_only=True):
 
     #: `transactions`: ranges of half offsets.  `log`: ranges of log offsets, for LIST_HALVES,
     #: LIST_OPS, LIST_CHECKS and LIST_EVENTS.
-    what: str = "transactions"
+    what: Name = "transactions"
     #: What a range should have, about: undecided half messages, or bytes; 0 lets the broker say.
     weight: Int64 = 0
 
@@ -172,11 +175,11 @@ class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     start: Int64 = 0
     end: Int64 = -1
     #: Names of states, with commas between them.
-    states: str = "prepared,parked"
+    states: Name = "prepared,parked"
     #: Whether transaction ids are wanted.  They are read from the log.
     with_ids: bool = False
     #: Only this producer group's; empty for all.
-    producer_group: str = ""
+    producer_group: Name = ""
 
 
 class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
@@ -201,7 +204,7 @@ class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_QUEUES."""
 
     #: Only this topic's, or these topics', with commas between them; empty for all.
-    topic: str = ""
+    topic: NameList = ""
     #: Only the offsets that became visible at this time or later, and before that one; -1 for
     #: all.  They are searched for: pages are smaller.
     from_ms: Int64 = -1
@@ -221,7 +224,7 @@ class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):
 class ReadMessagesHeader(PagedHeader, frozen=True, kw_only=True):
     """READ_MESSAGES."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     #: Queue offsets: from, and up to; -1 means to the end.  What retention has deleted is
     #: passed over.
@@ -267,7 +270,7 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_BATCHES."""
 
     #: Only this app's; empty for all.
-    app_id: str = ""
+    app_id: Name = ""
 
 
 # Writing.
@@ -276,14 +279,14 @@ class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
 class HoldHeader(OwnHeader, frozen=True, kw_only=True):
     """HOLD_HALVES."""
 
-    producer_group: str
-    transaction_id: str
+    producer_group: Name
+    transaction_id: Name
     #: Of the transaction's requests, from 0 on: a repeat is answered as before, a gap refused.
     number: Int32
     #: An attempt of the Spark sink: the transaction has no limit, only each request.
     is_bulk: bool = False
     #: The UUID of the ledger table that knows the outcome; empty if there is none.
-    ledger: str = ""
+    ledger: Name = ""
     #: How long the sender may take to commit its own transaction.
     allowed_ms: Int64 = 0
     #: Age before the first back-check; absent: the policy's.  A message's own property goes first.
@@ -302,8 +305,8 @@ class HoldAnswer(OwnAnswer, frozen=True, kw_only=True):
 class HoldManyHeader(OwnHeader, frozen=True, kw_only=True):
     """HOLD_MANY."""
 
-    producer_group: str
-    ledger: str = ""
+    producer_group: Name
+    ledger: Name = ""
     #: As for HOLD_HALVES.
     allowed_ms: Int64 = 0
     check_after_ms: Int64 | None = None
@@ -313,10 +316,10 @@ class ByHeader(OwnHeader, frozen=True, kw_only=True):
     """DECIDE_MANY."""
 
     #: Who decides, for the record; empty means the client's id or address.
-    by: str = ""
+    by: Name = ""
     #: The epoch that the half messages were held under, or the facts were read under.  What was
     #: meant for another history of the store is refused as `other_history`.
-    epoch: str = ""
+    epoch: Name = ""
     #: Where the log ended when the facts were read; -1 where each row names a log offset.
     log_end: Int64 = -1
 
@@ -328,19 +331,19 @@ class TopicFilterHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_OFFSETS."""
 
     #: Only this group's; empty for all.
-    group: str = ""
+    group: Name = ""
     #: Only this topic's; empty for all.
-    topic: str = ""
+    topic: Name = ""
 
 
 class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
     """FIND_MESSAGES: by topic and key, or by message id."""
 
-    topic: str = ""
+    topic: Name = ""
     #: One of its keys, or its unique key.
-    key: str = ""
+    key: Searched = ""
     #: An offset message id; then topic and key are not looked at.
-    message_id: str = ""
+    message_id: Name = ""
     limit: Int32 = 0
     #: By key also half messages that are not visible, unless they were rolled back.
     with_undecided: bool = False
@@ -352,7 +355,7 @@ class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
     #: Any of its half messages; -1 if the id is given.
     half_offset: Int64 = -1
     #: Of several with this id the newest is meant.
-    transaction_id: str = ""
+    transaction_id: Name = ""
     #: The caller leaves a mark when it sweeps a ledger.  Without this, a single event of a
     #: transaction with a ledger is refused: a caller of version 0.1.0 would sweep without a mark.
     leaves_marks: bool = False

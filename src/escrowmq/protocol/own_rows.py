@@ -6,6 +6,7 @@ A field's comment is what the reference page says of the column.
 from __future__ import annotations
 
 from escrowmq.protocol.headers import Int32, Int64
+from escrowmq.protocol.limits import Name
 from escrowmq.protocol.own_forms import Row
 
 
@@ -189,7 +190,7 @@ class BatchRow(Row, frozen=True):
     batch_number: Int64 | None
     #: Of a plain write; it is known as long as its decision is in the log.
     batch_name: str | None
-    #: Where that decision is; null for a number, which is known for ever.
+    #: Where that decision is; null for a number, which outlives it.
     log_offset: Int64 | None
 
 
@@ -207,7 +208,7 @@ class StoredEntryRow(Row, frozen=True):
 class SentRow(Row, frozen=True):
     """A message to be stored."""
 
-    topic: str
+    topic: Name
     #: -1 lets the broker choose.
     queue_id: Int32
     body: bytes
@@ -222,8 +223,8 @@ class SentRow(Row, frozen=True):
 class SentInRow(Row, frozen=True):
     """A half message to be held; rows of one transaction stand together."""
 
-    transaction_id: str
-    topic: str
+    transaction_id: Name
+    topic: Name
     #: -1 lets the broker choose.
     queue_id: Int32
     body: bytes
@@ -272,9 +273,9 @@ class DecisionRow(Row, frozen=True):
     #: Any half message of the transaction.
     half_offset: Int64
     #: `commit`, `rollback` or `unknown`.
-    resolution: str
+    resolution: Name
     #: Checked if it is given.
-    producer_group: str | None
+    producer_group: Name | None
     log_offset: Int64 | None
 
 
@@ -296,7 +297,7 @@ class DecidedRow(Row, frozen=True):
 class AttemptRow(Row, frozen=True):
     """What the Spark driver knows of one task's attempt."""
 
-    transaction_id: str
+    transaction_id: Name
     #: The number of its last request, and how many messages it has.
     last_number: Int32
     messages: Int64
@@ -307,7 +308,7 @@ class SoughtAttemptRow(Row, frozen=True):
 
     #: Its first half message.
     half_offset: Int64
-    transaction_id: str
+    transaction_id: Name
 
 
 class FoundAttemptRow(Row, frozen=True):
@@ -326,7 +327,7 @@ class VerdictRow(Row, frozen=True):
 
     half_offset: Int64
     #: `commit`, `rollback`, `ask` or `park`.
-    verdict: str
+    verdict: Name
     #: The version that it was computed from: the code of the state, and the checks sent.
     state: Int32
     checks_sent: Int32

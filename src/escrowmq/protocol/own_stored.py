@@ -6,13 +6,14 @@ As ``own_headers.py``, which has all the others.
 from __future__ import annotations
 
 from escrowmq.protocol.headers import Int32, Int64
+from escrowmq.protocol.limits import Name, NameList
 from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 
 
 class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     """READ_STORED."""
 
-    topic: str
+    topic: Name
     queue_id: Int32
     #: Queue offsets: from, and up to.  What retention has deleted is passed over.
     start: Int64
@@ -23,7 +24,7 @@ class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
     bytes_max: Int32 = 0
     #: Only messages whose tag has one of these codes (Java's hash code), with commas between
     #: them; empty for all.  Tags may share a code.
-    tag_codes: str = ""
+    tag_codes: NameList = ""
     #: Where the topic began, as LIST_QUEUES tells it: if that is no longer so, the messages are
     #: gone, and the request is refused; -1 for any.
     born: Int64 = -1

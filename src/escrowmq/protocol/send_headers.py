@@ -8,6 +8,7 @@ from msgspec import field
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import ExtFields, Header, Int32, Int64, read_header
+from escrowmq.protocol.limits import Name
 
 
 class SendHeader(Header, frozen=True, kw_only=True):
@@ -16,10 +17,10 @@ class SendHeader(Header, frozen=True, kw_only=True):
     A SEND_MESSAGE of old clients has long names and is made into this.
     """
 
-    producer_group: str = field(name="a")
-    topic: str = field(name="b")
+    producer_group: Name = field(name="a")
+    topic: Name = field(name="b")
     #: The topic whose settings a new one gets, and the queues it should have.
-    default_topic: str = field(name="c")
+    default_topic: Name = field(name="c")
     default_queue_count: Int32 = field(name="d")
     queue_id: Int32 = field(name="e")
     sys_flag: Int32 = field(name="f")
@@ -30,15 +31,15 @@ class SendHeader(Header, frozen=True, kw_only=True):
     is_unit_mode: bool = field(name="k", default=False)
     max_reconsume_times: Int32 | None = field(name="l", default=None)
     is_batch: bool = field(name="m", default=False)
-    broker_name: str = field(name="n", default="")
+    broker_name: Name = field(name="n", default="")
 
 
 class LongSendHeader(Header, frozen=True, kw_only=True):
     """SEND_MESSAGE, under its long names: fields and order are ``SendHeader``'s."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: Name
+    topic: Name
+    default_topic: Name
     default_queue_count: Int32 = field(name="defaultTopicQueueNums")
     queue_id: Int32
     sys_flag: Int32
@@ -49,7 +50,7 @@ class LongSendHeader(Header, frozen=True, kw_only=True):
     is_unit_mode: bool = field(name="unitMode", default=False)
     max_reconsume_times: Int32 | None = None
     is_batch: bool = field(name="batch", default=False)
-    broker_name: str = field(name="bname", default="")
+    broker_name: Name = field(name="bname", default="")
 
 
 class SendResponseHeader(Header, frozen=True, kw_only=True):
@@ -67,16 +68,16 @@ class SendResponseHeader(Header, frozen=True, kw_only=True):
 class EndTransactionHeader(Header, frozen=True, kw_only=True):
     """END_TRANSACTION: a producer's answer, asked for or not."""
 
-    topic: str = ""
-    producer_group: str
+    topic: Name = ""
+    producer_group: Name
     half_offset: Int64 = field(name="tranStateTableOffset")
     log_offset: Int64 = field(name="commitLogOffset")
     #: The sys flag bits of a stored message: 0x8 commit, 0xC rollback, 0 unknown.
     resolution_bits: Int32 = field(name="commitOrRollback")
     is_check_answer: bool = field(name="fromTransactionCheck", default=False)
-    unique_key: str = field(name="msgId")
-    transaction_id: str = ""
-    broker_name: str = field(name="bname", default="")
+    unique_key: Name = field(name="msgId")
+    transaction_id: Name = ""
+    broker_name: Name = field(name="bname", default="")
 
 
 class CheckTransactionHeader(Header, frozen=True, kw_only=True):
@@ -100,8 +101,8 @@ class CheckTransactionHeader(Header, frozen=True, kw_only=True):
 class ResumeCheckHeader(Header, frozen=True, kw_only=True):
     """RESUME_CHECK_HALF_MESSAGE: a parked transaction is to be asked about again."""
 
-    topic: str = ""
-    offset_message_id: str = field(name="msgId")
+    topic: Name = ""
+    offset_message_id: Name = field(name="msgId")
 
 
 def read_send_header(code: int, ext: ExtFields) -> SendHeader:

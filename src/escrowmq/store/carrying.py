@@ -54,7 +54,7 @@ def bytes_of(needed: Rows) -> int:
 
 
 def slices(needed: Rows, at_ms: int) -> Iterator[Slice]:
-    """Commands that carry all of these rows, which are in order; it is not yet later than this."""
+    """Commands that carry all of these rows, of which there is one; it is not later than this."""
     gathered = Slice([], 0, 0)
     for command, rows, size in _commands(needed, at_ms):
         weight = REQUEST_WEIGHT + rows
@@ -67,8 +67,7 @@ def slices(needed: Rows, at_ms: int) -> Iterator[Slice]:
         gathered.commands.append(command)
         gathered.weight += weight
         gathered.bytes += size
-    if gathered.commands:
-        yield gathered
+    yield gathered
 
 
 def _commands(needed: Rows, at_ms: int) -> Iterator[tuple[Carry, int, int]]:

@@ -20,7 +20,9 @@ from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
+from escrowmq.transaction.origins import SavedOrigins
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
+from escrowmq.transaction.uses import SavedUses
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
@@ -86,12 +88,25 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: What happened to store time last, and the last time that is known by the boot clock.
     time_moved: TimeMoved | None = None
     anchor: Anchor | None = None
+    #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
+    #: a release whose origins never expired.
+    origin_uses: SavedOrigins | None = None
+    #: Apps with nothing but expired queries, the oldest first, and the filter of all of those.
+    past_apps: list[str] = []
+    expired_queries: bytes = b""
+    #: When groups and topics were last used.
+    uses: SavedUses = SavedUses()
     #: Why the files must not be used but made anew from the log, if so.
     rebuild: str = ""
 
     def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
         """The same, with the files that hold it."""
         return msgspec.structs.replace(self, **files)
+
+    @property
+    def origins_end(self) -> int:
+        """The next number of an origin."""
+        return len(self.origins) if self.origin_uses is None else self.origin_uses.end
 
     @property
     def next_queue(self) -> int:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from escrowmq.store.checkpoint import Checkpoint, save
 from escrowmq.store.consume_queue import write_tails
 from escrowmq.store.key_index import remove_runs
-from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.core import Parts
 
 if TYPE_CHECKING:
@@ -65,17 +64,18 @@ class CheckpointJob:
             catalog=core.catalog.saved(),
             garbage=list(store.garbage),
             meta_at=store.meta_at,
-            origins=list(core.names.origins),
+            origins=list(core.names.origins.named.values()),
+            origin_uses=core.names.origins.saved(),
+            uses=core.uses.saved(),
             parts={
                 head: Parts(list(parts.ranges), parts.messages, parts.bytes)
                 for head, parts in core.parts.items()
             },
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),
-            batches={
-                app_id: AppBatches(dict(app.highest), dict(app.named), list(app.gapless))
-                for app_id, app in core.batches.apps.items()
-            },
+            batches=core.batches.saved(),
+            past_apps=list(core.batches.past),
+            expired_queries=core.batches.expired.packed(),
             copy_after_ms=store.copy_after_max_ms,
             parkings=store.parkings.saved(),
             lost=list(store.lost.ranges),

@@ -300,6 +300,13 @@ class Chunk:
             return int(sizes.sum(dtype=np.int64))
         return int(sizes[self._needs(self.skipped, self.count)].sum(dtype=np.int64))
 
+    def origins_needed(self) -> list[int]:
+        """The origins of rows that are still needed."""
+        at, end = self.skipped, self.count
+        is_needed = self._needs(at, end) & (self.view("size")[at:end] > 0)
+        origins: list[int] = np.unique(self.view("origin")[at:end][is_needed]).tolist()
+        return origins
+
     def candidates(self, wanted: int) -> list[int]:
         """First rows of requests, newest first, whose transaction id has this hash."""
         is_first = self.view("part") >= FIRST

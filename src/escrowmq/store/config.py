@@ -25,10 +25,12 @@ class StoreConfig:
     checkpoint_bytes: int = 64 * MIB
     #: Messages older than this may be deleted.
     retention_ms: int = 72 * HOUR_MS
-    #: The log is kept below this size by deleting its oldest segments; 0 means no limit.
+    #: The log is kept below this size by deleting its oldest segments; 0 means no limit.  What is
+    #: undecided, parked or not yet due does not count.
     retention_bytes: int = 0
     #: New messages are refused while less than this is free on the disk, decisions while less than
     #: half of it is, and with less than a quarter nothing is written; 0 means that nobody looks.
+    #: An eighth of it is a file, which is given back to recover and to delete on a full disk.
     free_bytes_min: int = 256 * MIB
     #: A half message older than this when it becomes visible is copied forward, so that it lives
     #: a whole retention.

@@ -27,7 +27,7 @@ class Dues:
     def __init__(self, table: StateTable, names: Names) -> None:
         self._table = table
         self._names = names
-        #: Origins that are sinks, among the first so many.
+        #: Origins that are sinks, among those below this number.
         self._sinks: list[int] = []
         self._named = 0
         #: Everything that was due by then has been seen.
@@ -86,8 +86,8 @@ class Dues:
 
     def _sink_origins(self) -> Rows:
         origins = self._names.origins
-        self._sinks += [
-            origin.id for origin in origins[self._named :] if origin.group.startswith(GROUP_PREFIX)
-        ]
-        self._named = len(origins)
+        new = range(self._named, origins.end)
+        self._sinks = [number for number in self._sinks if number in origins.named]
+        self._sinks += [number for number in new if origins[number].group.startswith(GROUP_PREFIX)]
+        self._named = origins.end
         return np.array(self._sinks, dtype=np.uint32)

@@ -28,6 +28,7 @@ from escrowmq.model.catalog import NUMBER_MAX, Group, MessageType, Name, Setting
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.meta_changes import Changes, OffsetKey, write_changes
 from escrowmq.store.meta_file import MetaFile
+from escrowmq.store.offset_index import OffsetIndex
 
 if TYPE_CHECKING:
     from escrowmq.transaction.catalog import Catalog
@@ -122,6 +123,7 @@ class Meta:
             self._file.close()
             raise
         self.offsets: Mapping[OffsetKey, int] = MappingProxyType(self._offsets)
+        self.index = OffsetIndex(self._offsets)
 
     def _load(self) -> None:
         self.stated_topics = {one.name: one for one in self._stated(TOPICS, StatedTopic)}
@@ -232,13 +234,13 @@ class Meta:
         """Forget how far everybody was in a topic that is gone."""
         self.changed(TOPICS, name)
         self._forgotten_topics[name] = None
-        self._drop([key for key in self._offsets if key[1] == name])
+        self._drop(self.index.taken(topic=name))
 
     def forget_group(self, name: str) -> None:
         """Forget how far a group was that is gone."""
         self.changed(GROUPS, name)
         self._forgotten_groups[name] = None
-        self._drop([key for key in self._offsets if key[0] == name])
+        self._drop(self.index.taken(group=name))
 
     def _drop(self, keys: Iterable[OffsetKey]) -> None:
         for key in keys:
@@ -260,6 +262,7 @@ class Meta:
         known = self._offsets.get(key)
         if known is None:
             self._check_offset(key, offset)
+            self.index.add(key)
         elif offset <= known and not reset:
             return known
         elif not 0 <= offset <= OFFSET_MAX:

@@ -31,6 +31,7 @@ from escrowmq.store.store import Store
 from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rewrite_tail
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
+from escrowmq.transaction.origins import SavedOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,11 +77,13 @@ def start_store(
 
     def start() -> tuple[Store, Found]:
         store, found = _open(disk, config, policy, store_host)
-        formats.upgrade(disk)
-        found.last_at_ms = store.last_at_ms
-        begin = Begin(epoch=secrets.token_hex(8), boot_ms=reading.boot_ms, boot_id=reading.boot_id)
-        store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
-        store.sync()
+        with giving_back(store):
+            formats.upgrade(disk)
+            found.last_at_ms = store.last_at_ms
+            epoch = secrets.token_hex(8)
+            begin = Begin(epoch=epoch, boot_ms=reading.boot_ms, boot_id=reading.boot_id)
+            store.execute(begin, time_at_start(store.last_at_ms, store.core.anchor, reading))
+            store.sync()
         return store, found
 
     with refusing_full_disk():
@@ -136,29 +139,46 @@ def _open(
     found = Found()
     checkpoint = newest_checkpoint(disk, found)
     commit = CommitLog(disk, config.segment_bytes_max)
-    open_segments(disk, commit, checkpoint.log_start if checkpoint else 0)
-    if checkpoint is not None:
-        refuse_gaps(commit, checkpoint.log_start, checkpoint.log_end)
     store = Store(disk, commit, form, config, policy, store_host)
-    store.table.files.refuse_foreign()
-    if checkpoint is not None and not found.rebuilt_because:
-        try:
-            take(store, checkpoint)
-        except StoreCorrupt as error:
-            # The log has it all: a projection that is damaged is made anew.
-            log.warning("projection_damaged", extra={"error": str(error)})
-            found.rebuilt_because = str(error)
+    with giving_back(store):
+        open_segments(disk, commit, checkpoint.log_start if checkpoint else 0)
+        if checkpoint is not None:
+            refuse_gaps(commit, checkpoint.log_start, checkpoint.log_end)
+        store.table.files.refuse_foreign()
+        if not has_taken(store, checkpoint, found):
             store.keys.close()
             store.open_files.close()
             store = Store(disk, commit, form, config, policy, store_host)
             start_over(store, checkpoint)
-    else:
-        start_over(store, checkpoint)
-    replay(store, found, checkpoint)
+        replay(store, found, checkpoint)
     store.is_recovered = True
     store.dropped = 0
     log.info("store_recovered", extra=msgspec.structs.asdict(found))
     return store, found
+
+
+@contextmanager
+def giving_back(store: Store) -> Iterator[None]:
+    """Give the files back if this fails: a file that is deleted takes room while it is open."""
+    try:
+        yield
+    except BaseException:
+        store.give_back()
+        raise
+
+
+def has_taken(store: Store, checkpoint: Checkpoint | None, found: Found) -> bool:
+    """Bring the store to the checkpoint, if there is a good one."""
+    if checkpoint is None or found.rebuilt_because:
+        return False
+    try:
+        take(store, checkpoint)
+    except StoreCorrupt as error:
+        # The log has it all: a projection that is damaged is made anew.
+        log.warning("projection_damaged", extra={"error": str(error)})
+        found.rebuilt_because = str(error)
+        return False
+    return True
 
 
 def refuse_foreign(disk: Disk) -> None:
@@ -210,12 +230,15 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
         store.apply([named], Where(0, 0, 0))
     core.names.queues_end = checkpoint.next_queue
     core.names.deleted = {named.id: named for named in checkpoint.deleted_queues}
-    store.apply(list(checkpoint.origins), Where(0, 0, 0))
+    core.names.origins.load(checkpoint.origins, uses_of_origins(checkpoint))
     core.catalog.load(checkpoint.catalog)
+    core.uses.load(checkpoint.uses)
     store.catalog.load(checkpoint.catalog)
     store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at
-    core.batches.apps = dict(checkpoint.batches)
+    core.batches.load(
+        checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
+    )
     core.parts = dict(checkpoint.parts)
     core.heads = {
         first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]
@@ -231,6 +254,19 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
         store.lost.add(start, end)
     store.log_start = checkpoint.log_start
     store.copy_after_max_ms = max(store.copy_after_max_ms, checkpoint.copy_after_ms)
+
+
+def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
+    """When origins were used; a release that did not note it may have used each just now."""
+    if checkpoint.origin_uses is not None:
+        return checkpoint.origin_uses
+    count = len(checkpoint.origins)
+    return SavedOrigins(
+        end=checkpoint.origins_end,
+        used_at_ms=[checkpoint.at_ms] * count,
+        frames=[checkpoint.log_end] * count,
+        past=[],
+    )
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:

@@ -23,6 +23,7 @@ from escrowmq.store.needed import needed_rows
 from escrowmq.store.report import Kind, Span
 from escrowmq.transaction.commands import Abandon
 from escrowmq.transaction.losing import is_incomplete
+from escrowmq.transaction.origins import EXPIRED
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk, File
@@ -269,5 +270,5 @@ def settle_lost(store: Store, now_ms: int, *, batch_max: int = 1_000) -> list[Ab
 
 
 def _group(store: Store, origin: int) -> str:
-    origins = store.core.names.origins
-    return origins[origin].group if origin < len(origins) else ""
+    group = store.core.names.origins[origin].group
+    return "" if group == EXPIRED else group

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
     from escrowmq.store.store import Store
+    from escrowmq.transaction.origins import Origins
     from escrowmq.transaction.records import Record
 
 GATHERED_MAX = 4_096
@@ -136,6 +137,7 @@ class Replayer:
         if self._halves.records:
             halves, offsets, at_ms = self._halves.columns(HALF)
             insert_singles(store.table, halves, offsets, at_ms)
+            note_uses(store.core.names.origins, halves["origin"], offsets, at_ms)
             keys = np.frombuffer(b"".join(self._halves.keys), dtype=np.uint32)
             for hashes, places in (
                 (halves["unique"], offsets),
@@ -164,6 +166,13 @@ def insert_singles(table: StateTable, halves: Rows, log_offsets: Rows, at_ms: Ro
     table.ids.add_many(halves["id_hash"])
     if table.ids.is_full:
         table.rebuild_filter()
+
+
+def note_uses(origins: Origins, numbers: Rows, log_offsets: Rows, at_ms: Rows) -> None:
+    """Note the last use of each origin."""
+    seen, places = np.unique(numbers[::-1], return_index=True)
+    for number, place in zip(seen.tolist(), (len(numbers) - 1 - places).tolist(), strict=True):
+        origins.use(number, int(at_ms[place]), int(log_offsets[place]) - HEAD_BYTES)
 
 
 def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:

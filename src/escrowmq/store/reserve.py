@@ -28,11 +28,17 @@ class Reserve:
         self.size = size
         #: Bytes of the disk that it holds.
         self.held = disk.allocated(PATH)
+        #: What was free when it did not fit, though it should have: it is not tried again for less.
+        self._was_too_little = -1
 
     @property
     def is_whole(self) -> bool:
         """Whether it holds all that it should."""
         return self.held >= self.size
+
+    def may_fit(self, free_bytes: int) -> bool:
+        """Whether it is worth trying to make it, with so much free."""
+        return free_bytes > self._was_too_little
 
     def make(self) -> None:
         """Take the room; without it the store goes on.  Waits for the disk."""
@@ -43,6 +49,7 @@ class Reserve:
                 raise
             # A part of it would be no use, and the room is wanted elsewhere.
             self._disk.remove(PATH)
+            self._was_too_little = self._disk.free_bytes() + self.size
             log.warning("reserve_not_made", extra={"bytes": self.size})
         self.held = self._disk.allocated(PATH)
 

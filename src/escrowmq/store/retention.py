@@ -58,12 +58,6 @@ def crowded_below(store: Store) -> int:
     return below
 
 
-def exceeding_bytes(store: Store) -> int:
-    """By how much needed half messages alone exceed ``store.retention_bytes``; 0 if they do not."""
-    limit = store.config.retention_bytes
-    return max(store.table.needed_bytes - limit, 0) if limit else 0
-
-
 def retirements(
     store: Store, now_ms: int, removed: Removed, may_delete: Callable[[], bool] = lambda: True
 ) -> Steps:

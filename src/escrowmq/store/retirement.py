@@ -205,6 +205,7 @@ class Retirement:
         for queue, start in zip(queues, starts, strict=True):
             queue.forget_below(start)
         store.core.batches.forget_below(below)
+        store.core.names.origins.forget_below(below)
         store.keys.forget_below(below)
         store.parkings.forget_below(below)
         store.log_start = below

@@ -69,7 +69,7 @@ class Sequence:
             bounds = zip(checkpoint.queues, checkpoint.queue_bounds, strict=True)
             self._starts = {named.id: start for named, (start, _) in bounds}
             self._starts_end = names = checkpoint.next_queue
-            origins = len(checkpoint.origins)
+            origins = checkpoint.origins_end
         self._halves = _Counter(HALF, -1, None if log_start else 0, log_start)
         self._queue_names = _Counter(QUEUE_NAME, -1, names, log_start)
         self._origins = _Counter(ORIGIN, -1, origins, log_start)
@@ -110,7 +110,7 @@ class Sequence:
         """The log has reached a checkpoint's end: what that has counted must be given by now."""
         at = checkpoint.log_end
         self._step(self._queue_names, checkpoint.next_queue, 0, at)
-        self._step(self._origins, len(checkpoint.origins), 0, at)
+        self._step(self._origins, checkpoint.origins_end, 0, at)
         self._step(self._halves, checkpoint.rows_end, 0, at)
         for named, (_, end) in zip(checkpoint.queues, checkpoint.queue_bounds, strict=True):
             self._step(self._queue(named.id), end, 0, at)

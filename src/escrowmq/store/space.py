@@ -104,7 +104,8 @@ class Space:
     @property
     def wants_reserve(self) -> bool:
         """Whether the reserve is to be made: it is not there, and there is room for it."""
-        return not self.reserve.is_whole and self.level <= Level.NO_MESSAGES
+        has_room = self.level <= Level.NO_MESSAGES and self.reserve.may_fit(self.free_bytes)
+        return has_room and not self.reserve.is_whole
 
     def _level_now(self, was: Level) -> Level:
         now = Level.ALL

@@ -236,6 +236,14 @@ class StateTable:
             pass
         return self.releases.first(now_ms, limit)
 
+    def origins_needed(self, origins: set[int]) -> set[int]:
+        """Those of these origins with a row that is still needed."""
+        found = {half.origin for half in self.kept() if half.is_needed}
+        for chunk in self.chunks.values():
+            if chunk.needed:
+                found.update(chunk.origins_needed())
+        return origins & found
+
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""

@@ -395,6 +395,10 @@ class Store:
             self.sync()
             if self.space.allows_files():
                 self.checkpoint()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give all files back, as they are."""
         self.open_files.close()
         self.keys.close()
         self.log.close()

@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -23,6 +22,7 @@ from typing import Self
 from escrowmq.store.disk import Bytes, File, checked_path, listed
 from escrowmq.testing.disk_image import EMPTY, DiskImage, parents_of
 from escrowmq.testing.disk_state import DiskState, Inode
+from escrowmq.testing.faults import Fault, planned
 from escrowmq.testing.journal import (
     Create,
     Extend,
@@ -55,17 +55,6 @@ class Kind(StrEnum):
     REMOVE = "remove"
     MAKE_DIRECTORY = "make_directory"
     FLUSH_DIRECTORY = "flush_directory"
-
-
-@dataclass(slots=True, kw_only=True)
-class _Fault:
-    kind: Kind
-    successes_left: int
-    failures_left: int | None
-    errno: int
-    under: str
-    short_bytes: int
-    survivors: Survivors
 
 
 class FaultyFile:
@@ -129,7 +118,7 @@ class FaultyDisk:
         self.capacity_bytes: int | None = None
         #: By path.
         self._allocated: dict[str, int] = {}
-        self._faults: list[_Fault] = []
+        self._faults: list[Fault] = []
         self._lock = threading.Lock()
         self._state = DiskState(image)
 
@@ -278,7 +267,7 @@ class FaultyDisk:
         if self.read_only:
             raise _error(codes.EROFS, inode.path)
         fits = self._fitting_bytes(inode, offset, len(data))
-        fault = self._planned(Kind.WRITE, inode.path)
+        fault = planned(self._faults, Kind.WRITE, inode.path)
         landed = data[: fits if fault is None else min(fits, fault.short_bytes)]
         if landed:
             self.perform(Write(inode.file, inode.path, offset, landed))
@@ -296,7 +285,7 @@ class FaultyDisk:
 
     def flush(self, inode: Inode) -> None:
         """See ``File.flush``."""
-        fault = self._planned(Kind.FLUSH, inode.path)
+        fault = planned(self._faults, Kind.FLUSH, inode.path)
         if fault is not None:
             landed = fault.survivors(self._state.pending_of(inode))
             data = tuple(item for item in landed if isinstance(item, Write | Truncate | Extend))
@@ -324,7 +313,7 @@ class FaultyDisk:
         ``short_bytes``; of a failing flush, ``survivors`` reach the disk.
         """
         self._faults.append(
-            _Fault(
+            Fault(
                 kind=kind,
                 successes_left=count,
                 failures_left=times,
@@ -348,22 +337,9 @@ class FaultyDisk:
 
     def raise_planned(self, kind: Kind, path: str) -> None:
         """Raise if a fault is due."""
-        fault = self._planned(kind, path)
+        fault = planned(self._faults, kind, path)
         if fault is not None:
             raise _error(fault.errno, path)
-
-    def _planned(self, kind: Kind, path: str) -> _Fault | None:
-        for fault in self._faults:
-            if fault.kind is not kind or not path.startswith(fault.under):
-                continue
-            if fault.successes_left:
-                fault.successes_left -= 1
-            elif fault.failures_left is None:
-                return fault
-            elif fault.failures_left:
-                fault.failures_left -= 1
-                return fault
-        return None
 
     def _refuse(self, kind: Kind, path: str) -> None:
         if self.read_only:

@@ -108,6 +108,10 @@ class MemoryTable:
         """Stored bytes of these rows together."""
         return sum(self.rows[row].size for row in range(first, first + count))
 
+    def origins_needed(self, origins: set[int]) -> set[int]:
+        """Those of these origins with a row that is still needed."""
+        return origins & {half.origin for half in self.rows.values() if half.is_needed}
+
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number, as they were prepared."""
         return self.log.identity(half.half_offset)

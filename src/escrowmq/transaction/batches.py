@@ -1,20 +1,32 @@
 """Which Spark batches have been decided: the memory of the exactly-once sink.
 
-A streaming query numbers its batches upwards, so the highest one per (app, query) says it all and
-is kept for ever.  A plain write has a name instead of a number; names are kept while the log that
-decided them is.
+A streaming query numbers its batches upwards, so the highest one per (app, query) says it all.  A
+plain write has a name instead of a number; names are kept while the log that decided them is.
 
 Spark gives a batch that may have been committed the same query and number again, whatever rows a
 repetition finds.  Another query that comes with a known name must bring the same rows.
+
+A query that decides nothing for long expires.  Its app keeps the highest number of all expired
+queries: what lies above it was never decided, and is new; what does not may have been, and is
+refused.  Of apps that have nothing but expired queries, those that expired last are kept.  Any
+other expired query is only known to have expired, and all its batches are refused.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from escrowmq.transaction.records import BatchDecided
+from escrowmq.transaction.expired_names import ExpiredNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from escrowmq.transaction.records import BatchDecided
+
+PAST_APPS_MAX = 10_000
+"""Apps with nothing but expired queries whose highest number is kept."""
 
 
 class NamedBatch(msgspec.Struct, array_like=True):
@@ -33,9 +45,23 @@ class AppBatches(msgspec.Struct):
     named: dict[str, NamedBatch] = msgspec.field(default_factory=dict)
     #: Queries that decide every number.
     gapless: list[str] = msgspec.field(default_factory=list)
+    #: By query: when it decided last.
+    decided_at_ms: dict[str, int] = msgspec.field(default_factory=dict)
+    #: The highest number of all expired queries; -1 if none has expired.
+    expired_highest: int = -1
+
+    def copy(self) -> AppBatches:
+        """The same, for a checkpoint that is written while this one changes."""
+        return AppBatches(
+            dict(self.highest),
+            dict(self.named),
+            list(self.gapless),
+            dict(self.decided_at_ms),
+            self.expired_highest,
+        )
 
 
-Verdict = Literal["new", "done", "taken"]
+Verdict = Literal["new", "done", "taken", "expired"]
 
 
 class Batches:
@@ -43,20 +69,33 @@ class Batches:
 
     def __init__(self) -> None:
         self.apps: dict[str, AppBatches] = {}
+        #: Apps and queries.
+        self.expired = ExpiredNames()
+        #: Apps with nothing but expired queries, in the order in which they expired.
+        self.past: dict[str, None] = {}
 
     def judge(self, app_id: str, query_id: str, batch_id: int | str, content: str = "") -> Verdict:
-        """Whether this batch is new, was decided by this query, or belongs to another one."""
+        """Whether this batch is new, was decided by this query, or belongs to another one.
+
+        Nobody knows any more of a batch of an expired query that may have been decided.
+        """
+        if isinstance(batch_id, int):
+            return self._judge_number(app_id, query_id, batch_id)
+        app = self.apps.get(app_id)
+        named = None if app is None else app.named.get(batch_id)
+        if named is None:
+            return "new"
+        is_same = named.query_id == query_id or named.content == content != ""
+        return "done" if is_same else "taken"
+
+    def _judge_number(self, app_id: str, query_id: str, batch_id: int) -> Verdict:
         app = self.apps.get(app_id)
         if app is None:
-            return "new"
-        if isinstance(batch_id, str):
-            named = app.named.get(batch_id)
-            if named is None:
-                return "new"
-            is_same = named.query_id == query_id or named.content == content != ""
-            return "done" if is_same else "taken"
+            return "expired" if self.expired.may_have(app_id, query_id) else "new"
         if app.highest.get(query_id, -1) >= batch_id:
             return "done"
+        if app.expired_highest >= batch_id:
+            return "expired" if self.expired.may_have(app_id, query_id) else "taken"
         # Another query got this far: a deleted checkpoint, or an app id used twice.
         if any(highest >= batch_id for highest in app.highest.values()):
             return "taken"
@@ -69,20 +108,83 @@ class Batches:
             return False
         return batch_id > app.highest[query_id] + 1
 
-    def apply(self, record: BatchDecided, log_offset: int) -> None:
+    def unused(self, app_ids: Iterable[str], since_ms: int) -> Iterator[tuple[str, str]]:
+        """Apps and queries, of these apps, that decided nothing since."""
+        for app_id in app_ids:
+            for query_id in self.apps[app_id].highest if app_id in self.apps else ():
+                if self.is_unused(app_id, query_id, since_ms):
+                    yield app_id, query_id
+
+    def is_unused(self, app_id: str, query_id: str, since_ms: int) -> bool:
+        """Whether a query is known and decided nothing since."""
+        app = self.apps.get(app_id)
+        return app is not None and app.decided_at_ms.get(query_id, since_ms) < since_ms
+
+    def apply(self, record: BatchDecided, log_offset: int, at_ms: int = 0) -> None:
         """Remember a decided batch."""
-        app = self.apps.setdefault(record.app_id, AppBatches())
+        app = self.apps.get(record.app_id, AppBatches())
+        if record.app_id in self.past:
+            del self.past[record.app_id]
+            # A checkpoint may hold the one that was.
+            app = app.copy()
+        self.apps[record.app_id] = app
         query_id, batch_id = record.query_id, record.batch_id
         if isinstance(batch_id, str):
             app.named[batch_id] = NamedBatch(query_id, log_offset, record.content)
             return
         app.highest[query_id] = max(batch_id, app.highest.get(query_id, -1))
+        app.decided_at_ms[query_id] = max(at_ms, app.decided_at_ms.get(query_id, 0))
         if record.is_gapless and query_id not in app.gapless:
             app.gapless.append(query_id)
 
+    def expire(self, queries: Iterable[tuple[str, str]]) -> None:
+        """Let queries go."""
+        for app_id, query_id in queries:
+            self.expired.add(app_id, query_id)
+            app = self.apps.get(app_id)
+            if app is None or query_id not in app.highest:
+                continue
+            app.expired_highest = max(app.expired_highest, app.highest.pop(query_id))
+            del app.decided_at_ms[query_id]
+            if query_id in app.gapless:
+                app.gapless.remove(query_id)
+            self._note_past(app_id, app)
+
+    def _note_past(self, app_id: str, app: AppBatches) -> None:
+        if app.highest or app.named:
+            return
+        if app.expired_highest < 0:
+            del self.apps[app_id]
+            return
+        self.past[app_id] = None
+        if len(self.past) > PAST_APPS_MAX:
+            oldest = next(iter(self.past))
+            del self.past[oldest], self.apps[oldest]
+
     def forget_below(self, log_offset: int) -> None:
         """Drop the names of batches whose decision is no longer in the log."""
+        for app_id, app in list(self.apps.items()):
+            if app.named:
+                app.named = {
+                    name: batch
+                    for name, batch in app.named.items()
+                    if batch.log_offset >= log_offset
+                }
+                self._note_past(app_id, app)
+
+    def saved(self) -> dict[str, AppBatches]:
+        """All apps as they are now; those that only expired queries had do not change."""
+        return {
+            app_id: app if app_id in self.past else app.copy() for app_id, app in self.apps.items()
+        }
+
+    def load(
+        self, apps: dict[str, AppBatches], expired: bytes, past: list[str], at_ms: int
+    ) -> None:
+        """Be as it was; queries of a release that noted no times are taken to be in use."""
+        self.apps = {app_id: app.copy() for app_id, app in apps.items()}
+        self.expired.load(expired)
+        self.past = dict.fromkeys(past)
         for app in self.apps.values():
-            app.named = {
-                name: batch for name, batch in app.named.items() if batch.log_offset >= log_offset
-            }
+            for query_id in app.highest:
+                app.decided_at_ms.setdefault(query_id, at_ms)

@@ -13,6 +13,7 @@ from escrowmq.transaction.settling import settle
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
+    from escrowmq.transaction.batches import Verdict
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
 
@@ -21,20 +22,9 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
     """Commit all attempts of a batch, once; what a finished batch sends again is rolled back."""
     batches, app_id, query_id = core.batches, command.app_id, command.query_id
     judged = batches.judge(app_id, query_id, command.batch_id, command.content)
-    if judged == "taken":
-        return refuse(
-            "batch_decided_by_another_query",
-            "give this query an app id of its own, or bring its checkpoint back",
-            **facts_of(core, command),
-        )
-    is_after_gap = batches.is_after_gap(app_id, query_id, command.batch_id)
-    if command.is_gapless and is_after_gap:
-        return refuse(
-            "batches_missing",
-            "the broker lost them when it was restored: see what of them it has, then go on with "
-            "a new app id",
-            **facts_of(core, command),
-        )
+    refused = refuse_batch(core, command, judged)
+    if refused is not None:
+        return refused
     if judged == "done":
         return roll_back_attempts(core, command, now_ms)
     ranges_by_head: dict[int, list[tuple[int, int]]] = {}
@@ -59,6 +49,34 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
             )
         ranges_by_head[head.half_offset] = held
     return commit_attempts(core, command, ranges_by_head, now_ms)
+
+
+def refuse_batch(core: Transactions, command: DecideBatch, judged: Verdict) -> Decision | None:
+    """Why a batch cannot be decided, whatever its attempts hold; None if it can."""
+    if judged == "taken":
+        return refuse(
+            "batch_decided_by_another_query",
+            "give this query an app id of its own, or bring its checkpoint back",
+            **facts_of(core, command),
+        )
+    if judged == "expired":
+        return refuse(
+            "query_expired",
+            "the query decided nothing for so long that the broker forgot how far it was: see "
+            "whether the rows of this batch are there, then go on with a new app id",
+            app_id=command.app_id,
+            query_id=command.query_id,
+            batch_id=command.batch_id,
+        )
+    is_after_gap = core.batches.is_after_gap(command.app_id, command.query_id, command.batch_id)
+    if command.is_gapless and is_after_gap:
+        return refuse(
+            "batches_missing",
+            "the broker lost them when it was restored: see what of them it has, then go on with "
+            "a new app id",
+            **facts_of(core, command),
+        )
+    return None
 
 
 def facts_of(core: Transactions, command: DecideBatch) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from escrowmq.model.catalog import Group, Setting, Topic
+from escrowmq.transaction.expired_names import ExpiredNames
 from escrowmq.transaction.records import (
     CatalogMarked,
     CatalogRecord,
@@ -19,6 +20,7 @@ from escrowmq.transaction.records import (
     TopicRemoved,
 )
 
+EXPIRED = "expired"
 KEPT = "kept"
 OFFSETS_LOST = "offsets_lost"
 REMOVED_MAX = 1_000
@@ -33,6 +35,8 @@ class KeptTopic(msgspec.Struct, frozen=True):
     #: The log offset of the frame that made it; 0 if that was before the log kept topics.
     born: int
     is_remade: bool = False
+    #: A message or a consumer made it, and no operator has changed it since.
+    is_made_by_use: bool = False
 
 
 class KeptGroup(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class KeptGroup(msgspec.Struct, frozen=True):
     group: Group
     #: As of a topic.
     born: int
+    is_made_by_use: bool = False
 
 
 class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +58,7 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[KeptGroup] = []
     settings: list[Setting] = []
     removed: list[str] = []
+    expired_groups: bytes = b""
 
 
 class Catalog:
@@ -70,6 +76,8 @@ class Catalog:
         self.settings: dict[str, Setting] = {}
         #: Topics that were deleted and are not there, the last ones last.
         self.removed: dict[str, None] = {}
+        #: Groups that expired: one that returns has lost its offsets.
+        self.expired_groups = ExpiredNames()
 
     def topic(self, name: str) -> Topic | None:
         """The topic, if it is there."""
@@ -84,7 +92,9 @@ class Catalog:
     def has_lost_offsets(self, group: str) -> bool:
         """Whether this group may have been further than anybody knows."""
         kept = self.groups.get(group)
-        return kept is not None and kept.born < self.offsets_lost_at
+        if kept is not None and kept.born < self.offsets_lost_at:
+            return True
+        return self.expired_groups.may_have(group)
 
     def apply(self, record: CatalogRecord, frame: int) -> None:
         """Make a record so.  Applying it again changes nothing more."""
@@ -98,9 +108,11 @@ class Catalog:
                 born = frame if self.is_kept else 0
                 if known is not None:
                     born = known.born
-                self.groups[record.group.name] = KeptGroup(record.group, born)
+                self.groups[record.group.name] = KeptGroup(
+                    record.group, born, record.is_made_by_use
+                )
             case GroupRemoved():
-                self.groups.pop(record.name, None)
+                self._remove_group(record)
             case SettingPut():
                 if record.is_removed:
                     self.settings.pop(record.setting.name, None)
@@ -120,7 +132,9 @@ class Catalog:
         born = frame if record.incarnation else 0
         if known is not None and known.incarnation == record.incarnation:
             born = known.born
-        self.topics[name] = KeptTopic(record.topic, record.incarnation, born, record.is_remade)
+        self.topics[name] = KeptTopic(
+            record.topic, record.incarnation, born, record.is_remade, record.is_made_by_use
+        )
         self.skip_incarnation(record.incarnation)
         self.removed.pop(name, None)
 
@@ -138,6 +152,11 @@ class Catalog:
             del self.removed[next(iter(self.removed))]
         self.removed[record.name] = None
 
+    def _remove_group(self, record: GroupRemoved) -> None:
+        self.groups.pop(record.name, None)
+        if record.reason == EXPIRED:
+            self.expired_groups.add(record.name)
+
     def saved(self) -> SavedCatalog:
         """All of it, frozen."""
         return SavedCatalog(
@@ -148,6 +167,7 @@ class Catalog:
             groups=list(self.groups.values()),
             settings=list(self.settings.values()),
             removed=list(self.removed),
+            expired_groups=self.expired_groups.packed(),
         )
 
     def load(self, saved: SavedCatalog) -> None:
@@ -159,3 +179,4 @@ class Catalog:
         self.groups = {kept.group.name: kept for kept in saved.groups}
         self.settings = {setting.name: setting for setting in saved.settings}
         self.removed = dict.fromkeys(saved.removed)
+        self.expired_groups.load(saved.expired_groups)

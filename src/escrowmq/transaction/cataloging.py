@@ -5,7 +5,7 @@ Every function here reads the core and answers with a ``Decision``; none changes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -42,7 +42,7 @@ DocumentT = TypeVar("DocumentT", bound=Document)
 LISTED_MAX = 20
 """Undecided half messages that a refusal to delete their topic names."""
 
-EXPIRED = "expired"
+EXPIRED: Literal["expired"] = "expired"
 
 
 def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
@@ -56,13 +56,13 @@ def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
     except RequestRefused as refused:
         return Decision(refused=refused)
     if known is not None:
-        if known.topic == topic:
+        if known.topic == topic and not known.is_made_by_use:
             return Decision(reply=Cataloged(is_changed=False))
         record = TopicPut(topic, known.incarnation, known.is_remade)
     else:
         # Before the log kept topics nobody counted.
         incarnation = catalog.incarnations_end if catalog.is_kept else 0
-        record = TopicPut(topic, incarnation, name in catalog.removed)
+        record = TopicPut(topic, incarnation, name in catalog.removed, command.is_only_made)
     return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
 
@@ -112,9 +112,11 @@ def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
         group = checked(command.group, core.catalog.groups, core.limits.groups_max, "groups")
     except RequestRefused as refused:
         return Decision(refused=refused)
-    if known is not None and known.group == group:
+    # What an operator has set stays, even if it is what a member would have made.
+    if known is not None and known.group == group and not known.is_made_by_use:
         return Decision(reply=Cataloged(is_changed=False))
-    return Decision(records=(GroupPut(group),), reply=Cataloged(is_changed=True))
+    record = GroupPut(group, command.is_only_made)
+    return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
 
 def remove_group(core: Transactions, command: RemoveGroup, _now_ms: int) -> Decision:

@@ -16,6 +16,13 @@ import numpy as np
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.message import Message
 from escrowmq.model.message_columns import MessageColumns
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import Resolution, State
 
@@ -288,6 +295,11 @@ Command = (
     | RemoveSetting
     | MarkCatalog
     | MoveTime
+    | ExpireOrigins
+    | ExpireQueries
+    | NoteUses
+    | ExpireGroups
+    | ExpireTopic
 )
 
 

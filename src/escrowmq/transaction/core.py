@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from escrowmq.model.catalog import DEFAULT_LIMITS, CatalogLimits
 from escrowmq.model.clock import Anchor
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.model.lineage import Epoch, new_lineage, repaired
 from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.catalog import Catalog
@@ -33,12 +33,16 @@ from escrowmq.transaction.records import (
     CatalogRecord,
     Decided,
     DecidedMany,
+    GroupRemoved,
     Lost,
     Moved,
     NamedOrigin,
     NamedQueue,
+    NamesUsed,
+    OriginsExpired,
     Parked,
     Prepared,
+    QueriesExpired,
     Record,
     Released,
     Resumed,
@@ -50,6 +54,7 @@ from escrowmq.transaction.records import (
 )
 from escrowmq.transaction.states import STATES, State
 from escrowmq.transaction.table import FIRST, Half, HalfTable, NewRows, first_row
+from escrowmq.transaction.uses import NameUses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,14 +94,15 @@ class Transactions:
         copy_after_ms: int,
         moved_max: int = MOVED_MAX,
         store_id: str = "",
-        limits: CatalogLimits = DEFAULT_LIMITS,
+        limits: LimitsConfig | None = None,
     ) -> None:
         self.table = table
         self.policy = policy
         self.copy_after_ms = copy_after_ms
+        self.limits = limits or LimitsConfig()
         self.names = Names()
         self.catalog = Catalog()
-        self.limits = limits
+        self.uses = NameUses()
         self.batches = Batches()
         self.lineage = new_lineage(store_id)
         #: By queue number: the next queue offset to give, in queues that were not deleted.
@@ -135,6 +141,10 @@ class Transactions:
             TimeMoved: self._apply_time_moved,
             **dict.fromkeys(CATALOG_RECORDS, self._apply_cataloged),
             TopicRemoved: self._apply_topic_removed,
+            OriginsExpired: lambda record, _: self.names.origins.expire(record.numbers),
+            QueriesExpired: lambda record, _: self.batches.expire(record.queries),
+            NamesUsed: self._apply_names_used,
+            GroupRemoved: self._apply_group_removed,
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
@@ -190,8 +200,8 @@ class Transactions:
             self.queue_ends.setdefault(record.id, 0)
             self.catalog.skip_incarnation(record.incarnation)
 
-    def _apply_named_origin(self, record: NamedOrigin, _where: Where) -> None:
-        self.names.apply(record)
+    def _apply_named_origin(self, record: NamedOrigin, where: Where) -> None:
+        self.names.origins.apply(record, where.at_ms, where.frame)
 
     def _apply_stored(self, record: Stored, _where: Where) -> None:
         ends = self.queue_ends
@@ -231,6 +241,7 @@ class Transactions:
                 placed=record.placed,
             )
         )
+        self.names.origins.use(record.origin, where.at_ms, where.frame)
         if record.deliver_after_ms:
             for row, delay_ms in enumerate(record.deliver_after_ms, record.first):
                 if delay_ms:
@@ -260,7 +271,7 @@ class Transactions:
         self._settle(record, State.COMMITTED, where.frame)
         for head in record.heads:
             self._forget_transaction(head)
-        self.batches.apply(record, where.frame)
+        self.batches.apply(record, where.frame, where.at_ms)
 
     def _apply_decided_many(self, record: DecidedMany, where: Where) -> None:
         for packed, state in (
@@ -333,6 +344,7 @@ class Transactions:
 
     def _apply_moved(self, record: Moved, where: Where) -> None:
         self.table.restore(record, where.messages)
+        self.names.origins.carry(record.rows[0].origin, where.frame)
         for row in record.rows:
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
@@ -367,9 +379,19 @@ class Transactions:
 
     def _apply_cataloged(self, record: CatalogRecord, where: Where) -> None:
         self.catalog.apply(record, where.frame)
+        self.uses.apply(record, where.at_ms, self.catalog)
+
+    def _apply_names_used(self, record: NamesUsed, where: Where) -> None:
+        self.uses.apply(record, where.at_ms, self.catalog)
+
+    def _apply_group_removed(self, record: GroupRemoved, where: Where) -> None:
+        self.catalog.apply(record, where.frame)
+        self.uses.forget(group=record.name)
 
     def _apply_topic_removed(self, record: TopicRemoved, where: Where) -> None:
         self.catalog.apply(record, where.frame)
+        if record.name not in self.catalog.topics:
+            self.uses.forget(topic=record.name)
         held = set(record.held)
         for queue in record.queues:
             self.names.remove(queue, is_held=queue in held)

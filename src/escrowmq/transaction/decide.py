@@ -10,6 +10,7 @@ from escrowmq.transaction import (
     cataloging,
     checking,
     copying,
+    expiring,
     holding,
     losing,
     obeying,
@@ -39,6 +40,13 @@ from escrowmq.transaction.commands import (
     Resume,
     Verdict,
     Verdicts,
+)
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
 )
 
 if TYPE_CHECKING:
@@ -71,4 +79,9 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     RemoveSetting: cataloging.remove_setting,
     MarkCatalog: cataloging.mark_catalog,
     MoveTime: beginning.move_time,
+    ExpireOrigins: expiring.expire_origins,
+    ExpireQueries: expiring.expire_queries,
+    NoteUses: expiring.note_uses,
+    ExpireGroups: expiring.expire_groups,
+    ExpireTopic: expiring.expire_topic,
 }

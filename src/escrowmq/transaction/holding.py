@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
 """How far ahead a message may be scheduled."""
 
-ORIGINS_MAX = 100_000
-"""Producer groups, with each ledger and time allowed: they are kept for ever."""
-
 PROPERTIES_BYTES_MAX = 32_767
 """What the stored layout has room for."""
 
@@ -89,14 +86,15 @@ def newest(core: Transactions, command: Prepare) -> Half | None:
 def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decision:
     """The records that hold a new request of the transaction that starts at ``head``."""
     records: list[Record] = []
-    origin = core.names.origin_of(command.group, command.ledger, command.allowed_ms)
+    origins = core.names.origins
+    origin = origins.of(command.group, command.ledger, command.allowed_ms)
     if isinstance(origin, NamedOrigin):
-        if origin.id >= ORIGINS_MAX:
+        if len(origins) >= core.limits.origins_max:
             return refuse(
                 "too_many_origins",
-                "use fewer producer groups, ledgers and times allowed",
+                "use fewer producer groups, ledgers and times allowed, or raise limits.origins_max",
                 producer_group=command.group,
-                max=ORIGINS_MAX,
+                max=core.limits.origins_max,
             )
         records.append(origin)
         origin = origin.id
@@ -139,7 +137,7 @@ def is_resent(core: Transactions, half: Half, command: Prepare, now_ms: int) -> 
         len(command.messages) == 1
         and half.state not in _DECIDED
         and now_ms - half.stored_at_ms <= core.policy.resend_window_ms
-        and core.names.origins[half.origin].group == command.group
+        and core.names.origins.is_of(half.origin, command.group)
         and core.table.holds(half, command.messages[0])
     )
 
@@ -148,7 +146,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
     """Answer a numbered request of a known transaction; None if it is the next one."""
     half = core.table.get(head)
     assert half is not None, "the head of a known transaction is still there"
-    if core.names.origins[half.origin].group != command.group:
+    if not core.names.origins.is_of(half.origin, command.group):
         return refuse(
             "producer_group_wrong",
             "another producer group uses this transaction id",

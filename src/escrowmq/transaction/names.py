@@ -1,4 +1,4 @@
-"""Small numbers for long names: queues, and where half messages come from.
+"""Small numbers for long names: queues; ``origins.py`` has where half messages come from.
 
 Rows and records hold the number; the name is written to the log before its first use.  A number is
 never used again: that of a queue goes with the topic that it was made for.
@@ -6,8 +6,8 @@ never used again: that of a queue goes with the topic that it was made for.
 
 from __future__ import annotations
 
-from escrowmq.model.sink_attempt import is_part
-from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.origins import Origins
+from escrowmq.transaction.records import NamedQueue
 
 DELETED_MAX = 10_000
 """Deleted queues whose names are remembered, for what is still undecided in them."""
@@ -21,14 +21,11 @@ class Names:
         self.queues: dict[int, NamedQueue] = {}
         #: The next number of a queue.
         self.queues_end = 0
-        self.origins: list[NamedOrigin] = []
+        self.origins = Origins()
         #: Topic -> queue id -> number.
         self.queues_of: dict[str, dict[int, int]] = {}
         #: Deleted queues with messages that were not visible yet.
         self.deleted: dict[int, NamedQueue] = {}
-        self.origin_ids: dict[tuple[str, str, int], int] = {}
-        #: Origins of what another broker decides.
-        self.part_origins: list[int] = []
 
     def number_of(self, topic: str, queue_id: int) -> int | None:
         """The queue's number, if it has one."""
@@ -61,24 +58,11 @@ class Names:
             new[(topic, queue_id)] = named
         return named.id
 
-    def origin_of(self, group: str, ledger: str, allowed_ms: int) -> int | NamedOrigin:
-        """The origin's number, or the record that gives it one."""
-        known = self.origin_ids.get((group, ledger, allowed_ms))
-        if known is not None:
-            return known
-        return NamedOrigin(len(self.origins), group, ledger, allowed_ms)
-
-    def apply(self, record: NamedQueue | NamedOrigin) -> None:
+    def apply(self, record: NamedQueue) -> None:
         """Take a name from the log; one that is known, or deleted, already changes nothing."""
-        if isinstance(record, NamedQueue):
-            if record.id == self.queues_end:
-                self.queues_end += 1
-                self.add(record)
-        elif record.id == len(self.origins):
-            self.origins.append(record)
-            self.origin_ids[(record.group, record.ledger, record.allowed_ms)] = record.id
-            if is_part(record.group):
-                self.part_origins.append(record.id)
+        if record.id == self.queues_end:
+            self.queues_end += 1
+            self.add(record)
 
     def add(self, named: NamedQueue) -> None:
         """Know a queue."""

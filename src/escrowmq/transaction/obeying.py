@@ -36,7 +36,7 @@ def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
     for known in (core.parts, core.heads, core.delays):
         is_simple &= ~is_among(rows, known)
     # The batch that it is of must be remembered.
-    is_simple &= ~np.isin(held.origin, core.names.part_origins)
+    is_simple &= ~np.isin(held.origin, core.names.origins.parts)
     if core.names.lacks_queues:
         # Of a topic that was deleted.
         gone = set(np.unique(held.queue).tolist()) - core.queue_ends.keys()

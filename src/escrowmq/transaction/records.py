@@ -293,6 +293,8 @@ class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
     incarnation: int
     #: A topic of this name was deleted before, and its consumers may still come.
     is_remade: bool = False
+    #: A message or a consumer made it, and no operator has changed it since.
+    is_made_by_use: bool = False
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag=19):
@@ -312,6 +314,8 @@ class GroupPut(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """The consumer group is made, or changed."""
 
     group: Group
+    #: A member made it, and no operator has changed it since.
+    is_made_by_use: bool = False
 
 
 class GroupRemoved(msgspec.Struct, frozen=True, array_like=True, tag=21):
@@ -336,6 +340,25 @@ class CatalogMarked(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=Fal
     #: consumers were is not known any more, at least of some.
     mark: str
     detail: str = ""
+
+
+class OriginsExpired(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """These origins are no longer used, and none of their half messages is undecided."""
+
+    numbers: list[int]
+
+
+class QueriesExpired(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """These queries of Spark sinks decide nothing any more: pairs of app and query."""
+
+    queries: list[tuple[str, str]]
+
+
+class NamesUsed(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """These consumer groups and topics were used not long ago."""
+
+    groups: list[str]
+    topics: list[str]
 
 
 def unpack_rows(packed: bytes) -> memoryview[int]:
@@ -367,6 +390,9 @@ Record = (
     | GroupRemoved
     | SettingPut
     | CatalogMarked
+    | OriginsExpired
+    | QueriesExpired
+    | NamesUsed
 )
 
 CatalogRecord = TopicPut | TopicRemoved | GroupPut | GroupRemoved | SettingPut | CatalogMarked

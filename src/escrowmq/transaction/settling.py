@@ -75,7 +75,7 @@ def disagreement(core: Transactions, half: Half, command: End) -> Decision | Non
             half_offset=half.half_offset,
             log_offset=command.log_offset,
         )
-    if command.group is not None and command.group != core.names.origins[half.origin].group:
+    if command.group is not None and not core.names.origins.is_of(half.origin, command.group):
         return refuse(
             "producer_group_wrong",
             "another producer group sent the half message",
@@ -171,7 +171,7 @@ def batch_of_part(core: Transactions, half: Half, by: str) -> tuple[BatchDecided
     The home of the part decides the batch.  If it is restored to a time before that, only the
     brokers that hold parts know that the batch was committed.
     """
-    if half.origin not in core.names.part_origins:
+    if half.origin not in core.names.origins.parts:
         return ()
     group = core.names.origins[half.origin].group
     transaction_id, _ = core.table.identity(core.head_row(half))

@@ -161,6 +161,10 @@ class HalfTable(Protocol):
         """What is undecided or waits in these queues; names so many undecided rows at most."""
         ...
 
+    def origins_needed(self, origins: set[int]) -> set[int]:
+        """Those of these origins with a row that is undecided, parked or not yet visible."""
+        ...
+
     def identity(self, half: Half) -> tuple[str, int]:
         """Transaction id and part number, as they were prepared."""
         ...

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.model.limits_config import DAY_MS
 from escrowmq.model.sink_attempt import GROUP_PREFIX, OPENING_TOPIC
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_rows import AttemptRow, FoundAttemptRow, SoughtAttemptRow
 from escrowmq.protocol.own_sink_headers import DecideBatchHeader, FindAttemptsHeader
+from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.own_peer import ask, decide, hold, sent
-from tests.unit.broker.wire import Peer, serving, visible
+from tests.unit.broker.wire import T0, Peer, serving, visible
 
 GROUP = f"{GROUP_PREFIX}app"
 
@@ -102,3 +104,34 @@ async def test_any_group_may_be_asked_about(tmp_path: Path, group: str) -> None:
     async with serving(tmp_path) as server:
         peer = await Peer.to(server.broker_address)
         assert await standing(peer, group) == (False, "")
+
+
+async def test_an_expired_query_is_told_and_its_attempts_are_still_found(tmp_path: Path) -> None:
+    clock = ManualClock(T0)
+    async with serving(tmp_path, clock) as server:
+        peer = await Peer.to(server.broker_address)
+        half_offset = await attempt(peer, "first")
+        header = DecideBatchHeader(app_id="app", query_id="q", batch_number=4, by="spark")
+        row = AttemptRow(transaction_id="first", last_number=0, messages=1)
+        await ask(peer, OwnCode.DECIDE_BATCH, header, [row])
+        clock.advance(ms=31 * DAY_MS)
+        await server.broker.expiring.run()
+        assert server.broker.expiring.counts["origins"] == 1
+        assert await find(peer, (half_offset, "first")) == [
+            FoundAttemptRow(half_offset, "committed", None, None)
+        ]
+        batches = server.broker.store.core.batches
+
+        async def judged(group: str, number: int) -> str:
+            asked = FindAttemptsHeader(producer_group=group, query_id="q", batch_number=number)
+            told: str = (await ask(peer, OwnCode.FIND_ATTEMPTS, asked)).header.judged
+            return told
+
+        assert [await judged(GROUP, number) for number in (4, 5)] == ["expired", "new"]
+        # Its home is still known by the highest number.
+        assert (await standing(peer))[0]
+        # An app that is known by the filter alone is refused where it is decided, and only there.
+        for app_id in ("gone", "gone@home"):
+            batches.expired.add(app_id, "q")
+        assert await judged(f"{GROUP_PREFIX}gone", 9) == "expired"
+        assert await judged(f"{GROUP_PREFIX}gone@home", 9) == "new"

@@ -16,6 +16,7 @@ import msgspec
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
 from escrowmq.model.catalog import Topic
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import Header, read_fields
 from escrowmq.protocol.ids import format_address
@@ -137,6 +138,7 @@ async def serving(
         "policy": CheckPolicy(),
         "topics": TopicsConfig(),
         "writer": WriterConfig(),
+        "limits": LimitsConfig(),
     }
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)

@@ -6,7 +6,16 @@ from typing import Any
 
 from escrowmq.protocol.own_headers import OwnAnswer, StatusAnswer
 
-TEXTS = {"broker", "cluster", "broker_version", "broker_address", "durability", "disk"}
+TEXTS = {
+    "broker",
+    "cluster",
+    "broker_version",
+    "broker_address",
+    "durability",
+    "disk",
+    "retention",
+    "lineage",
+}
 POLICY: dict[str, Any] = {
     "check_backoff": 1.0,
     "check_interval_ms": 30_000,

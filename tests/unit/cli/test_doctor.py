@@ -119,6 +119,16 @@ def test_few_open_files_are_a_warning(hard_max: int, level: Level) -> None:
         ({"disk": "all", "disk_free_bytes": 2**40}, "disk space", Level.OK),
         # A release that does not say.
         ({}, "disk space", Level.OK),
+        ({}, "retention", Level.OK),
+        ({"retention": "idle", "undecided_bytes": 9}, "retention", Level.OK),
+        ({"retention": "waits_for_room"}, "retention", Level.PROBLEM),
+        ({"retention": "waits_for_decisions"}, "retention", Level.WARNING),
+        ({"retention": "waits_for_permission"}, "retention", Level.WARNING),
+        (
+            {"retention": "idle", "undecided_bytes": 9, "retention_bytes": 8},
+            "retention",
+            Level.WARNING,
+        ),
         ({"durability": "os"}, "flushes", Level.WARNING),
         ({"flush_ms_median": 1.0, "flush_ms_p99": 250.0}, "flushes", Level.WARNING),
         ({"flush_ms_median": 1.0, "flush_ms_p99": 9.0}, "flushes", Level.OK),

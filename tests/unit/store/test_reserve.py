@@ -9,6 +9,7 @@ import pytest
 
 from escrowmq.model.clock import Reading
 from escrowmq.store import disk as disks
+from escrowmq.store import recovery
 from escrowmq.store.disk import Disk, OsDisk
 from escrowmq.store.inspect import check
 from escrowmq.store.recovery import start_store
@@ -107,3 +108,26 @@ def test_with_nothing_kept_free_there_is_no_reserve() -> None:
     disk = FaultyDisk()
     start_store(disk, small_config(free_bytes_min=0), CheckPolicy(), HOST, Reading(T0, 0))
     assert not disk.exists(PATH)
+
+
+def test_a_start_that_is_tried_again_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that retention deletes takes room for as long as somebody has it open."""
+    config = small_config(free_bytes_min=8 * MIB)
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
+    store.close()
+    full = [True, False]
+    replay = recovery.replay
+
+    def full_at_first(*arguments: object) -> None:
+        if full.pop(0):
+            raise OSError(errno.ENOSPC, "full")
+        replay(*arguments)  # type: ignore[arg-type] # as it was called
+
+    monkeypatch.setattr(recovery, "replay", full_at_first)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
+    store.close()
+    assert full == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

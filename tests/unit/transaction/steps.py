@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from escrowmq.model.catalog import Topic
+from escrowmq.model.catalog import Group, Topic
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import (
     Append,
@@ -21,6 +21,7 @@ from escrowmq.transaction.commands import (
     MarkCatalog,
     Park,
     Prepare,
+    PutGroup,
     PutTopic,
     Release,
     RemoveTopic,
@@ -28,6 +29,13 @@ from escrowmq.transaction.commands import (
     Verdict,
     VerdictKind,
     Verdicts,
+)
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
 )
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution, State
@@ -125,9 +133,19 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     st.builds(Carry, first=ROWS),
     # The topic of all messages goes and comes, at first in a log that does not keep topics.
     st.builds(RemoveTopic, name=st.just("orders"), by=BY, is_forced=st.booleans()),
-    st.builds(PutTopic, topic=st.just(Topic(name="orders"))),
+    st.builds(PutTopic, topic=st.just(Topic(name="orders")), is_only_made=st.booleans()),
+    st.builds(PutGroup, group=st.just(Group(name="readers")), is_only_made=st.booleans()),
     st.builds(MarkCatalog, mark=st.sampled_from(["kept", "offsets_lost"])),
-    st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS])),
+    st.sampled_from(
+        [
+            ExpireOrigins(numbers=(0, 1, 2)),
+            ExpireQueries(queries=(("app", "q"), ("app", "r"))),
+            NoteUses(groups=("readers",), topics=("orders",)),
+            ExpireGroups(names=("readers",)),
+            ExpireTopic(name="orders", queue_ends={}),
+        ]
+    ),
+    st.builds(Pass, st.sampled_from([1, 5_000, HOUR_MS, 32 * 24 * HOUR_MS])),
 )
 
 
@@ -140,6 +158,9 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:
         case Prepare(number=9):
             found = engine.table.find(command.transaction_id)
             right["number"] = 0 if found is None else len(ranges_at(engine, found))
+        case ExpireTopic():
+            numbers = engine.core.names.queues_of.get(command.name, {}).values()
+            right["queue_ends"] = {number: engine.core.queue_ends[number] for number in numbers}
         case Verdict(checks_sent=9):
             right["half_offset"] = row = command.half_offset % rows
             half = engine.core.half(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.transaction.batches import Batches
+from escrowmq.transaction.batches import PAST_APPS_MAX, Batches
 from escrowmq.transaction.records import BatchDecided
 
 
@@ -59,7 +59,7 @@ def test_a_query_that_took_over_is_judged_by_its_own_batches() -> None:
     assert batches.judge("app", "old", 6) == "taken"
 
 
-def test_numbers_are_kept_for_ever_and_names_while_the_log_has_them() -> None:
+def test_names_are_kept_while_the_log_has_them() -> None:
     batches = Batches()
     batches.apply(decided("q", 5), 100)
     batches.apply(decided("w", "early"), 100)
@@ -108,3 +108,83 @@ def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_
     assert not batches.is_after_gap("app", "other", 9)
     assert not batches.is_after_gap("other app", "q", 9)
     assert not batches.is_after_gap("app", "q", "9")
+
+
+# Queries that expire.
+
+
+def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
+    batches = Batches()
+    batches.apply(decided("q", 5, is_gapless=True), 100, 1_000)
+    assert list(batches.unused(["app", "no app"], 1_000)) == []
+    assert list(batches.unused(["app", "no app"], 1_001)) == [("app", "q")]
+    for _ in range(2):
+        batches.expire([("app", "q")])
+    # It may be done, but nobody knows any more by whom.
+    assert batches.judge("app", "q", 5) == "expired"
+    assert batches.judge("app", "q", 6) == "new"
+    assert not batches.is_after_gap("app", "q", 9)
+    # To other queries these numbers are taken, as before.
+    assert batches.judge("app", "other", 5) == "taken"
+    assert batches.judge("app", "other", 6) == "new"
+    batches.apply(decided("q", 6), 200, 2_000)
+    assert batches.judge("app", "q", 6) == "done"
+    assert batches.past == {}
+
+
+def test_other_queries_of_the_app_keep_their_numbers() -> None:
+    batches = Batches()
+    batches.apply(decided("old", 9), 100, 1_000)
+    batches.apply(decided("young", 20), 100, 9_000)
+    batches.apply(decided("young", "name"), 100, 9_000)
+    assert batches.is_unused("app", "old", 2_000)
+    assert not batches.is_unused("app", "young", 2_000)
+    assert not batches.is_unused("app", "nobody", 2_000)
+    assert not batches.is_unused("no app", "old", 2_000)
+    batches.expire([("app", "old"), ("no app", "q")])
+    assert batches.judge("app", "young", 20) == "done"
+    assert batches.judge("app", "third", 20) == "taken"
+    assert batches.apps["app"].highest == {"young": 20}
+    assert batches.past == {}
+    batches.expire([("app", "young")])
+    # Its name is still known; when the log has lost that one, the app has nothing left.
+    assert batches.past == {}
+    batches.forget_below(101)
+    assert list(batches.past) == ["app"]
+
+
+def test_only_the_last_expired_apps_are_kept_and_the_others_are_refused() -> None:
+    batches = Batches()
+    queries = [(f"app-{number}", "q") for number in range(PAST_APPS_MAX + 1)]
+    for app_id, query_id in queries:
+        batches.apply(BatchDecided(app_id, query_id, 7, "spark", [], [], [], []), 1, 1)
+    batches.expire(queries)
+    assert len(batches.apps) == len(batches.past) == PAST_APPS_MAX
+    assert batches.judge("app-0", "q", 8) == "expired"
+    assert batches.judge("app-1", "q", 8) == "new"
+    assert batches.judge("app-0", "a query nobody has seen", 0) == "new"
+
+
+def test_an_app_with_nothing_but_names_is_forgotten_with_the_last_of_them() -> None:
+    batches = Batches()
+    batches.apply(decided("w", "early"), 100)
+    batches.forget_below(100)
+    assert list(batches.apps) == ["app"]
+    batches.forget_below(101)
+    assert batches.apps == {}
+
+
+def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
+    batches, loaded = Batches(), Batches()
+    batches.apply(decided("q", 5), 100, 1_000)
+    batches.expire([("app", "q")])
+    saved = batches.saved()
+    loaded.load(saved, batches.expired.packed(), list(batches.past), 5_000)
+    assert loaded.judge("app", "q", 5) == "expired"
+    assert list(loaded.past) == ["app"]
+    # One without times is of a release that noted none: it counts from now on.
+    saved["app"].highest["old"] = 3
+    loaded.load(saved, b"", [], 5_000)
+    assert list(loaded.unused(["app"], 5_001)) == [("app", "old")]
+    assert list(loaded.unused(["app"], 5_000)) == []
+    assert saved["app"].decided_at_ms == {}

@@ -6,7 +6,8 @@ from typing import Literal
 
 import pytest
 
-from escrowmq.model.catalog import CatalogLimits, Group, Setting, Topic
+from escrowmq.model.catalog import Group, Setting, Topic
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.catalog import REMOVED_MAX, Catalog
 from escrowmq.transaction.checking import outcome_of
@@ -163,7 +164,7 @@ def test_groups_and_settings_are_kept_changed_and_forgotten() -> None:
 
 def test_more_than_may_be_kept_is_refused_but_what_is_there_can_be_changed() -> None:
     engine = engine_of("orders")
-    engine.core.limits = CatalogLimits(topics_max=1, groups_max=0, settings_max=0)
+    engine.core.limits = LimitsConfig(topics_max=1, groups_max=0, settings_max=0)
     refused: dict[str, Command] = {
         "topics_limit": PutTopic(topic=Topic(name="more")),
         "groups_limit": PutGroup(group=Group(name="readers")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.model.message import Message
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.transaction.commands import Append, Decision, Held, Prepare
@@ -130,9 +131,9 @@ def test_group_ledger_and_time_allowed_are_kept_with_the_transaction() -> None:
 # Limits.
 
 
-def test_there_is_an_end_to_the_groups_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("escrowmq.transaction.holding.ORIGINS_MAX", 1)
+def test_there_is_an_end_to_the_groups_that_are_kept() -> None:
     engine = MemoryEngine()
+    engine.core.limits = LimitsConfig(origins_max=1)
     held(prepare(engine, "t", message(b"a")))
     held(prepare(engine, "u", message(b"a")))
     assert refusal(prepare(engine, "v", message(b"a"), group="another")).code == "too_many_origins"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from escrowmq.transaction.names import Names
-from escrowmq.transaction.records import NamedOrigin, NamedQueue
+from escrowmq.transaction.records import NamedQueue
 
 
 def test_a_new_queue_gets_the_next_number_and_is_noted() -> None:
@@ -26,24 +26,12 @@ def test_a_queue_keeps_its_number_for_ever() -> None:
     assert new == {("stock", 0): NamedQueue(1, "stock", 0)}
 
 
-def test_an_origin_is_a_group_with_its_ledger_and_time() -> None:
-    names = Names()
-    first = names.origin_of("pay", "", 0)
-    assert first == NamedOrigin(0, "pay", "", 0)
-    names.apply(first)
-    assert names.origin_of("pay", "", 0) == 0
-    assert names.origin_of("pay", "uuid", 0) == NamedOrigin(1, "pay", "uuid", 0)
-    assert names.origin_of("pay", "", 1) == NamedOrigin(1, "pay", "", 1)
-
-
 def test_a_name_that_is_known_already_changes_nothing() -> None:
     names = Names()
     for _ in range(2):
         names.apply(NamedQueue(0, "orders", 0))
         names.apply(NamedQueue(1, "orders", 1))
-        names.apply(NamedOrigin(0, "pay", "", 0))
     assert [queue.id for queue in names.queues.values()] == [0, 1]
     assert names.queues_of == {"orders": {0: 0, 1: 1}}
     assert [names.number_of("orders", queue_id) for queue_id in range(3)] == [0, 1, None]
     assert names.number_of("stock", 0) is None
-    assert names.origin_ids == {("pay", "", 0): 0}

@@ -53,14 +53,15 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
         "queues_end": core.names.queues_end,
         "deleted": core.names.deleted,
         "catalog": core.catalog.saved(),
-        "origins": core.names.origins,
+        "uses": core.uses.saved(),
+        "origins": (core.names.origins.named, core.names.origins.saved()),
         "queue_ends": core.queue_ends,
         "parts": msgspec.to_builtins(core.parts),
         "heads": core.heads,
         "delays": core.delays,
         "resumed_at_ms": core.resumed_at_ms,
         "moved_at_ms": core.moved_at_ms,
-        "batches": msgspec.to_builtins(core.batches.apps),
+        "batches": (msgspec.to_builtins(core.batches.apps), core.batches.expired.packed()),
     }
 
 

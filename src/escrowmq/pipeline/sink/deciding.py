@@ -42,8 +42,8 @@ def decide(
         # Settle has seen it before us, and has begun to roll back what nobody needs.
         home.roll_back(written)
         outcome = "already_done"
-    elif refused is None or judged == "taken":
-        # What is another query's stays so: home refuses it, and says why.
+    elif refused is None or judged in {"taken", "expired"}:
+        # What is another query's, or may be done, stays so: home refuses it, and says why.
         outcome = home.decide(made, written)
     else:
         raise refused

@@ -21,6 +21,7 @@ from escrowmq.protocol.own_frames import ArrowAnswer
 from escrowmq.protocol.own_headers import LogRangeHeader
 from escrowmq.protocol.own_log import NameRow, ReadLogHeader
 from escrowmq.store.log_sweep import lone_stretch
+from escrowmq.transaction.origins import EXPIRED
 from escrowmq.transaction.states import State
 
 if TYPE_CHECKING:
@@ -76,12 +77,23 @@ class Names:
             rows = patiently(self._listed, self._patience_s)
             self._known = {(row.kind, row.number): row for row in rows}
             for key in wanted:
-                # A queue goes with its topic.
-                self._known.setdefault(key, NameRow(*key, name="", queue_id=None, ledger=None))
+                self._known.setdefault(key, _gone(*key))
         return [self._known[key] for key in wanted]
 
     def _listed(self) -> list[NameRow]:
         return list(self._calls.rows(OwnCode.LIST_NAMES))
+
+
+def _gone(kind: str, number: int) -> NameRow:
+    """Stands for a name that the broker has forgotten: a deleted queue, or an expired origin."""
+    is_queue = kind == "queue"
+    return NameRow(
+        kind=kind,
+        number=number,
+        name="" if is_queue else EXPIRED,
+        queue_id=None,
+        ledger=None if is_queue else "",
+    )
 
 
 def _batch(told: Swept, names: Names, columns: list[str]) -> pa.RecordBatch:

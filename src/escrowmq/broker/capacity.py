@@ -1,0 +1,63 @@
+"""How many names a broker keeps, of how many it may; told before a limit is reached."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+NEAR = 0.8
+"""From this share of a limit on an operator is told."""
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of names: the setting ``limits.KIND_max`` is its limit."""
+
+    kind: str
+    used: int
+    max: int
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the limit is near."""
+        return self.used >= NEAR * self.max
+
+    def __str__(self) -> str:
+        return f"{self.used:,} of {self.max:,} {self.kind}"
+
+
+class Capacities:
+    """All kinds of names, and which of their limits were near at the last look."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._near: frozenset[str] = frozenset()
+
+    def all(self) -> list[Capacity]:
+        """How it stands now."""
+        broker = self._broker
+        limits, catalog = broker.store.core.limits, broker.catalog
+        used = {
+            "topics": (len(catalog.topics), limits.topics_max),
+            "groups": (len(catalog.groups), limits.groups_max),
+            "offsets": (len(broker.meta.offsets), limits.offsets_max),
+            "origins": (len(broker.store.core.names.origins), limits.origins_max),
+        }
+        return [Capacity(kind=kind, used=count, max=most) for kind, (count, most) in used.items()]
+
+    def look(self) -> None:
+        """Log each limit that came near, or is no longer near, since the last look."""
+        near = frozenset(one.kind for one in self.all() if one.is_near)
+        for one in self.all():
+            facts = {"kind": one.kind, "used": one.used, "max": one.max}
+            if one.kind in near - self._near:
+                log.warning("limit_near", extra=facts)
+            elif one.kind in self._near - near:
+                log.info("limit_far", extra=facts)
+        self._near = near

@@ -1,0 +1,198 @@
+"""Names that nobody uses any more are let go: in the background, a few at a time.
+
+Candidates are found here; the core decides which of them may go, by its own time.  What a client
+did since the last note is written down first, so that nothing expires that is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from escrowmq.transaction.expiring import may_expire, noted_since_ms, unused_since_ms
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
+from escrowmq.transaction.records import OriginsExpired, QueriesExpired
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.transaction.commands import Command, Decision
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOKED_AT_MAX = 4_096
+"""Names that are looked at in one piece: less than a millisecond."""
+KINDS = ("origins", "queries", "groups", "topics")
+EXPIRED_MAX = 1_024
+"""Names that one command lets go."""
+
+
+class Expiring:
+    """Belongs to one event loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: Groups and topics that clients used since the last note.
+        self._groups: set[str] = set()
+        self._topics: set[str] = set()
+        #: By queue number, where it ended at the last look: a message in it is a use of its topic.
+        self._ends: dict[int, int] = dict(broker.store.core.queue_ends)
+        #: Names that went since the start, by kind; 0 for each, so that the first is a change.
+        self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+
+    def note(self, group: str, topic: str) -> None:
+        """A consumer group reads a topic, or tells how far it is."""
+        self._groups.add(group)
+        self._topics.add(topic)
+
+    def note_topics(self, topics: Iterable[str]) -> None:
+        """Clients ask for these topics, which are there."""
+        self._topics.update(topics)
+
+    async def run(self) -> None:
+        """Let go of all that is unused now, and look how near the limits are."""
+        await self._note_uses()
+        if self.may_delete:
+            await self._expire_origins()
+            await self._expire_queries()
+            await self._expire_groups()
+            await self._expire_topics()
+        self._broker.capacities.look()
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether time is known well enough to let go of anything by it."""
+        return self._broker.clock.may_delete
+
+    @property
+    def since_ms(self) -> int:
+        """A name that was last used before this may expire."""
+        return unused_since_ms(self._broker.store.core, self._now_ms)
+
+    @property
+    def _now_ms(self) -> int:
+        return max(self._broker.clock.now_ms(), self._broker.store.last_at_ms)
+
+    async def _expire_origins(self) -> None:
+        origins, since_ms = self._broker.store.core.names.origins, self.since_ms
+        unused: list[int] = []
+        for numbers in sliced(list(origins.named), LOOKED_AT_MAX):
+            unused += [number for number in numbers if origins.is_unused(number, since_ms)]
+            await asyncio.sleep(0)
+        for numbers in sliced(unused, EXPIRED_MAX):
+            decision = await self._submit(ExpireOrigins(numbers=numbers))
+            for record in decision.records:
+                if isinstance(record, OriginsExpired):
+                    self._count("origins", len(record.numbers))
+
+    async def _expire_queries(self) -> None:
+        batches, since_ms = self._broker.store.core.batches, self.since_ms
+        unused: list[tuple[str, str]] = []
+        for app_ids in sliced(list(batches.apps), LOOKED_AT_MAX):
+            unused += batches.unused(app_ids, since_ms)
+            await asyncio.sleep(0)
+        for queries in sliced(unused, EXPIRED_MAX):
+            decision = await self._submit(ExpireQueries(queries=queries))
+            for record in decision.records:
+                if isinstance(record, QueriesExpired):
+                    self._count("queries", len(record.queries))
+
+    # Consumer groups and topics.
+
+    async def _note_uses(self) -> None:
+        groups, self._groups = self._groups, set()
+        topics, self._topics = self._topics, set()
+        clients = self._broker.clients
+        for name in clients.consumer_groups():
+            online = clients.consumers(name)
+            if online is not None:
+                groups.add(name)
+                topics.update(online.subscriptions)
+        core, ends = self._broker.store.core, {}
+        for queues in sliced(list(core.names.queues.values()), LOOKED_AT_MAX):
+            for named in queues:
+                end = ends[named.id] = core.queue_ends.get(named.id, 0)
+                if end > self._ends.get(named.id, 0):
+                    topics.add(named.topic)
+            await asyncio.sleep(0)
+        self._ends = ends
+        for names in sliced(groups, EXPIRED_MAX):
+            await self._submit(NoteUses(groups=names))
+        for names in sliced(topics, EXPIRED_MAX):
+            await self._submit(NoteUses(topics=names))
+
+    async def _unused(self, uses: dict[str, int]) -> list[str]:
+        """Names whose last note is so old that they may expire."""
+        since_ms = noted_since_ms(self._broker.store.core, self._now_ms)
+        unused: list[str] = []
+        for names in sliced(list(uses), LOOKED_AT_MAX):
+            unused += [name for name in names if uses.get(name, since_ms) < since_ms]
+            await asyncio.sleep(0)
+        return unused
+
+    async def _expire_groups(self) -> None:
+        broker = self._broker
+        if not broker.groups.are_made_by_use:
+            # One that went could not come back by itself.
+            return
+        known = broker.store.core.catalog.groups
+        for name in await self._unused(broker.store.core.uses.groups):
+            # One at a time: a group may have offsets in thousands of queues.
+            if name not in known or not known[name].is_made_by_use or await self._has_backlog(name):
+                continue
+            if broker.clients.consumers(name) is None:
+                decision = await self._submit(ExpireGroups(names=(name,)))
+                self._count("groups", len(decision.records))
+
+    async def _has_backlog(self, group: str) -> bool:
+        """Whether the next message of any of its queues is still there."""
+        meta, queues = self._broker.meta, self._broker.queues
+        for keys in sliced(list(meta.index.of_group(group)), EXPIRED_MAX):
+            for key in keys:
+                offset, queue = meta.offsets.get(key, -1), queues.get(*key[1:])
+                if queue is not None and queue.start <= offset < queue.end:
+                    return True
+            await asyncio.sleep(0)
+        return False
+
+    async def _expire_topics(self) -> None:
+        broker = self._broker
+        core = broker.store.core
+        for name in await self._unused(core.uses.topics):
+            await asyncio.sleep(0)
+            kept = core.catalog.topics.get(name)
+            if kept is None or not (may_expire(kept) and broker.topics.may_be_made_again(name)):
+                continue
+            numbers = core.names.queues_of.get(name, {}).values()
+            queues = {number: broker.store.queues[number] for number in numbers}
+            if all(queue.start == queue.end for queue in queues.values()):
+                ends = {number: queue.end for number, queue in queues.items()}
+                decision = await self._submit(ExpireTopic(name=name, queue_ends=ends))
+                self._count("topics", len(decision.records))
+
+    async def _submit(self, command: Command) -> Decision:
+        return await self._broker.writer.submit(command)
+
+    def _count(self, kind: str, count: int) -> None:
+        if not count:
+            return
+        self.counts[kind] += count
+        log.info("names_expired", extra={"kind": kind, "count": count})
+
+
+def sliced(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """These values, so many at a time."""
+    left = iter(values)
+    while part := tuple(islice(left, size)):
+        yield part

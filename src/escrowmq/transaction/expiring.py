@@ -1,0 +1,104 @@
+"""Letting names go that nobody uses any more.
+
+The caller names candidates, a few at a time; here it is decided which of them may go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from escrowmq.model.sink_attempt import GROUP_PREFIX
+from escrowmq.transaction.cataloging import EXPIRED, remove_topic
+from escrowmq.transaction.commands import Decision, RemoveTopic
+from escrowmq.transaction.expiry_commands import (
+    ExpireGroups,
+    ExpireOrigins,
+    ExpireQueries,
+    ExpireTopic,
+    NoteUses,
+)
+from escrowmq.transaction.records import GroupRemoved, NamesUsed, OriginsExpired, QueriesExpired
+from escrowmq.transaction.uses import slack_ms
+
+if TYPE_CHECKING:
+    from escrowmq.transaction.catalog import KeptTopic
+    from escrowmq.transaction.core import Transactions
+
+BY = "limits.unused_expire_ms"
+OWN_PREFIXES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
+"""Topics that the broker makes for itself."""
+
+
+def unused_since_ms(core: Transactions, now_ms: int) -> int:
+    """A name whose last use is before this time may expire."""
+    return now_ms - core.limits.unused_expire_ms
+
+
+def expire_origins(core: Transactions, command: ExpireOrigins, now_ms: int) -> Decision:
+    """Let origins go, but for those with a half message that is undecided or not yet visible."""
+    origins, since_ms = core.names.origins, unused_since_ms(core, now_ms)
+    unused = {number for number in command.numbers if origins.is_unused(number, since_ms)}
+    if unused:
+        unused -= core.table.origins_needed(unused)
+    return Decision(records=(OriginsExpired(sorted(unused)),) if unused else ())
+
+
+def expire_queries(core: Transactions, command: ExpireQueries, now_ms: int) -> Decision:
+    """Let queries of Spark sinks go that decided nothing for long."""
+    since_ms = unused_since_ms(core, now_ms)
+    unused = [query for query in command.queries if core.batches.is_unused(*query, since_ms)]
+    return Decision(records=(QueriesExpired(unused),) if unused else ())
+
+
+def note_uses(core: Transactions, command: NoteUses, now_ms: int) -> Decision:
+    """Note uses, unless that was done not long ago."""
+    noted_before_ms = now_ms - slack_ms(core.limits)
+    groups, topics = (
+        [name for name in used if noted.get(name, now_ms) <= noted_before_ms]
+        for used, noted in (
+            (command.groups, core.uses.groups),
+            (command.topics, core.uses.topics),
+        )
+    )
+    return Decision(records=(NamesUsed(groups, topics),) if groups or topics else ())
+
+
+def noted_since_ms(core: Transactions, now_ms: int) -> int:
+    """A group or topic whose last note is before this time may expire."""
+    return unused_since_ms(core, now_ms) - slack_ms(core.limits)
+
+
+def expire_groups(core: Transactions, command: ExpireGroups, now_ms: int) -> Decision:
+    """Let consumer groups go that no operator made and nobody used for long."""
+    since_ms = noted_since_ms(core, now_ms)
+    known = core.catalog.groups
+    return Decision(
+        records=tuple(
+            GroupRemoved(name, EXPIRED, BY)
+            for name in command.names
+            if name in known
+            and known[name].is_made_by_use
+            and core.uses.groups.get(name, now_ms) < since_ms
+        )
+    )
+
+
+def expire_topic(core: Transactions, command: ExpireTopic, now_ms: int) -> Decision:
+    """Let a topic go that no operator made, nobody used for long, and nothing is in."""
+    name = command.name
+    kept = core.catalog.topics.get(name)
+    since_ms = noted_since_ms(core, now_ms)
+    if kept is None or not may_expire(kept) or core.uses.topics.get(name, now_ms) >= since_ms:
+        return Decision()
+    numbers = core.names.queues_of.get(name, {}).values()
+    # A message that came meanwhile has moved an end.
+    if {number: core.queue_ends[number] for number in numbers} != command.queue_ends:
+        return Decision()
+    decision = remove_topic(core, RemoveTopic(name=name, by=BY, reason=EXPIRED), now_ms)
+    # One that holds something back stays.
+    return Decision() if decision.refused is not None else decision
+
+
+def may_expire(kept: KeptTopic) -> bool:
+    """Whether a topic was made by being used."""
+    return kept.is_made_by_use or kept.topic.name.startswith(OWN_PREFIXES)
