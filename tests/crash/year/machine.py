@@ -154,10 +154,7 @@ class Machine:
     async def catch_up(self) -> None:
         """Let the broker do what is due."""
         await self.server.catch_up()
-        # In a release in which unused names expire.
-        expire = getattr(self.server, "_expire", None)
-        if expire is not None:
-            await expire()
+        await self.server.broker.expiring.run()
         await self.server.until_published()
 
     def jump(self, ms: int) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from escrowmq.broker import releasing
+from escrowmq.broker.server import Server
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.stored_message import decode
 from escrowmq.store.commit_log import CommitLog
@@ -29,16 +32,23 @@ def waiting(number: int, body_bytes: int = 0) -> Append:
     return Append(messages=(message(body, deliver_at_ms=due_ms),))
 
 
+@asynccontextmanager
+async def shop(data: Path, clock: ManualClock, **changes: Any) -> AsyncIterator[Server]:  # noqa: ANN401
+    """A broker with the topic that all messages here are for."""
+    async with serving(data, clock, **changes) as server:
+        peer = await Peer.to(server.broker_address)
+        assert (await peer.ask(SEND, sending(), b"first")).code == ResponseCode.SUCCESS
+        yield server
+
+
 async def test_overdue_messages_become_visible_in_the_order_of_their_times(tmp_path: Path) -> None:
     clock = ManualClock(T0)
-    async with serving(tmp_path, clock, store={"chunk_rows": 1024}) as server:
+    async with shop(tmp_path, clock, store={"chunk_rows": 1024}) as server:
         writer = server.broker.writer
         await asyncio.gather(*(writer.submit(waiting(number)) for number in range(COUNT)))
         clock.advance(ms=2 * MINUTE)
         reader = server.broker.reader
-        queue = reader.queue("orders", 0)
-        assert queue is not None
-        await eventually(lambda: queue.end == COUNT)
+        await eventually(lambda: (queue := reader.queue("orders", 0)) and queue.end == COUNT)
         found: list[bytes] = []
         while len(found) < COUNT:
             pulled = reader.pull("orders", 0, len(found), count_max=1_000, bytes_max=2**30)
@@ -48,7 +58,7 @@ async def test_overdue_messages_become_visible_in_the_order_of_their_times(tmp_p
 
 async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: Path) -> None:
     clock = ManualClock(T0)
-    async with serving(tmp_path, clock, store={"copy_after_ms": HOUR}) as server:
+    async with shop(tmp_path, clock, store={"copy_after_ms": HOUR}) as server:
         broker = server.broker
         await asyncio.gather(*(broker.writer.submit(waiting(number)) for number in range(600)))
         await broker.writer.submit(waiting(COUNT, 250 * releasing.COPY_COST_BYTES))
@@ -70,7 +80,7 @@ async def test_a_slice_holds_fewer_messages_when_they_must_be_copied(tmp_path: P
 
 async def test_a_release_that_finds_nothing_ends(tmp_path: Path) -> None:
     clock = ManualClock(T0)
-    async with serving(tmp_path, clock) as server:
+    async with shop(tmp_path, clock) as server:
         broker = server.broker
         await broker.writer.submit(waiting(0))
         # The writer's clock is behind the one that the slice was chosen by.
@@ -93,7 +103,7 @@ async def test_the_broker_answers_while_the_disk_reads_messages_to_be_copied(
         assert may_read.wait(20)
         return peek(log, log_offset, size)
 
-    async with serving(tmp_path, clock) as server:
+    async with shop(tmp_path, clock) as server:
         await server.broker.writer.submit(waiting(0))
         monkeypatch.setattr(CommitLog, "peek", waits)
         clock.advance(ms=2 * HOUR)
@@ -108,7 +118,7 @@ async def test_the_broker_answers_while_the_disk_reads_messages_to_be_copied(
 
 
 async def test_reading_ahead_passes_over_what_retention_deleted(tmp_path: Path) -> None:
-    async with serving(tmp_path, ManualClock(T0)) as server:
+    async with shop(tmp_path, ManualClock(T0)) as server:
         broker = server.broker
         await broker.writer.submit(waiting(0))
         half = broker.store.row(0)
