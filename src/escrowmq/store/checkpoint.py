@@ -91,8 +91,9 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
     #: a release whose origins never expired.
     origin_uses: SavedOrigins | None = None
-    #: Apps with nothing but expired queries, the oldest first, and the filter of all of those.
-    past_apps: list[str] = []
+    #: Apps with nothing but expired queries, the oldest first, and the highest number of those;
+    #: and the filter of all expired queries.
+    past_apps: dict[str, int] = {}
     expired_queries: bytes = b""
     #: When groups and topics were last used.
     uses: SavedUses = SavedUses()

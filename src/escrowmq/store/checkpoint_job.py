@@ -74,7 +74,7 @@ class CheckpointJob:
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),
             batches=core.batches.saved(),
-            past_apps=list(core.batches.past),
+            past_apps=dict(core.batches.past),
             expired_queries=core.batches.expired.packed(),
             copy_after_ms=store.copy_after_max_ms,
             parkings=store.parkings.saved(),

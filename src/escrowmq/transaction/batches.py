@@ -71,8 +71,9 @@ class Batches:
         self.apps: dict[str, AppBatches] = {}
         #: Apps and queries.
         self.expired = ExpiredNames()
-        #: Apps with nothing but expired queries, in the order in which they expired.
-        self.past: dict[str, None] = {}
+        #: Apps with nothing but expired queries, in the order in which they expired, and the
+        #: highest number of those.
+        self.past: dict[str, int] = {}
 
     def judge(self, app_id: str, query_id: str, batch_id: int | str, content: str = "") -> Verdict:
         """Whether this batch is new, was decided by this query, or belongs to another one.
@@ -90,12 +91,16 @@ class Batches:
 
     def _judge_number(self, app_id: str, query_id: str, batch_id: int) -> Verdict:
         app = self.apps.get(app_id)
+        has_expired = self.expired.may_have(app_id, query_id)
         if app is None:
-            return "expired" if self.expired.may_have(app_id, query_id) else "new"
+            past_highest = self.past.get(app_id)
+            if past_highest is None:
+                return "expired" if has_expired else "new"
+            app = AppBatches(expired_highest=past_highest)
         if app.highest.get(query_id, -1) >= batch_id:
             return "done"
         if app.expired_highest >= batch_id:
-            return "expired" if self.expired.may_have(app_id, query_id) else "taken"
+            return "expired" if has_expired else "taken"
         # Another query got this far: a deleted checkpoint, or an app id used twice.
         if any(highest >= batch_id for highest in app.highest.values()):
             return "taken"
@@ -122,12 +127,10 @@ class Batches:
 
     def apply(self, record: BatchDecided, log_offset: int, at_ms: int = 0) -> None:
         """Remember a decided batch."""
-        app = self.apps.get(record.app_id, AppBatches())
-        if record.app_id in self.past:
-            del self.past[record.app_id]
-            # A checkpoint may hold the one that was.
-            app = app.copy()
-        self.apps[record.app_id] = app
+        app = self.apps.get(record.app_id)
+        if app is None:
+            app = AppBatches(expired_highest=self.past.pop(record.app_id, -1))
+            self.apps[record.app_id] = app
         query_id, batch_id = record.query_id, record.batch_id
         if isinstance(batch_id, str):
             app.named[batch_id] = NamedBatch(query_id, log_offset, record.content)
@@ -153,13 +156,12 @@ class Batches:
     def _note_past(self, app_id: str, app: AppBatches) -> None:
         if app.highest or app.named:
             return
+        del self.apps[app_id]
         if app.expired_highest < 0:
-            del self.apps[app_id]
             return
-        self.past[app_id] = None
+        self.past[app_id] = app.expired_highest
         if len(self.past) > PAST_APPS_MAX:
-            oldest = next(iter(self.past))
-            del self.past[oldest], self.apps[oldest]
+            del self.past[next(iter(self.past))]
 
     def forget_below(self, log_offset: int) -> None:
         """Drop the names of batches whose decision is no longer in the log."""
@@ -173,18 +175,16 @@ class Batches:
                 self._note_past(app_id, app)
 
     def saved(self) -> dict[str, AppBatches]:
-        """All apps as they are now; those that only expired queries had do not change."""
-        return {
-            app_id: app if app_id in self.past else app.copy() for app_id, app in self.apps.items()
-        }
+        """All apps as they are now."""
+        return {app_id: app.copy() for app_id, app in self.apps.items()}
 
     def load(
-        self, apps: dict[str, AppBatches], expired: bytes, past: list[str], at_ms: int
+        self, apps: dict[str, AppBatches], expired: bytes, past: dict[str, int], at_ms: int
     ) -> None:
         """Be as it was; queries of a release that noted no times are taken to be in use."""
         self.apps = {app_id: app.copy() for app_id, app in apps.items()}
         self.expired.load(expired)
-        self.past = dict.fromkeys(past)
+        self.past = dict(past)
         for app in self.apps.values():
             for query_id in app.highest:
                 app.decided_at_ms.setdefault(query_id, at_ms)

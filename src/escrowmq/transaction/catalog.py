@@ -23,8 +23,6 @@ from escrowmq.transaction.records import (
 EXPIRED = "expired"
 KEPT = "kept"
 OFFSETS_LOST = "offsets_lost"
-REMOVED_MAX = 1_000
-"""Names of deleted topics that are remembered: of those made again, consumers may still come."""
 
 
 class KeptTopic(msgspec.Struct, frozen=True):
@@ -57,7 +55,7 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[KeptTopic] = []
     groups: list[KeptGroup] = []
     settings: list[Setting] = []
-    removed: list[str] = []
+    removed: bytes = b""
     expired_groups: bytes = b""
 
 
@@ -74,8 +72,8 @@ class Catalog:
         self.topics: dict[str, KeptTopic] = {}
         self.groups: dict[str, KeptGroup] = {}
         self.settings: dict[str, Setting] = {}
-        #: Topics that were deleted and are not there, the last ones last.
-        self.removed: dict[str, None] = {}
+        #: Topics that were ever deleted: of one that is made again, old consumers may still come.
+        self.removed = ExpiredNames()
         #: Groups that expired: one that returns has lost its offsets.
         self.expired_groups = ExpiredNames()
 
@@ -137,7 +135,6 @@ class Catalog:
             record.topic, record.incarnation, born, record.is_remade, record.is_made_by_use
         )
         self.skip_incarnation(record.incarnation)
-        self.removed.pop(name, None)
 
     def skip_incarnation(self, incarnation: int) -> None:
         """This number is used, also if damage has taken the record that used it first."""
@@ -148,10 +145,7 @@ class Catalog:
         if known is not None and known.incarnation > record.incarnation:
             return
         self.topics.pop(record.name, None)
-        self.removed.pop(record.name, None)
-        if len(self.removed) >= REMOVED_MAX:
-            del self.removed[next(iter(self.removed))]
-        self.removed[record.name] = None
+        self.removed.add(record.name)
 
     def _remove_group(self, record: GroupRemoved) -> None:
         self.groups.pop(record.name, None)
@@ -167,7 +161,7 @@ class Catalog:
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
             settings=list(self.settings.values()),
-            removed=list(self.removed),
+            removed=self.removed.packed(),
             expired_groups=self.expired_groups.packed(),
         )
 
@@ -179,5 +173,5 @@ class Catalog:
         self.topics = {kept.topic.name: kept for kept in saved.topics}
         self.groups = {kept.group.name: kept for kept in saved.groups}
         self.settings = {setting.name: setting for setting in saved.settings}
-        self.removed = dict.fromkeys(saved.removed)
+        self.removed.load(saved.removed)
         self.expired_groups.load(saved.expired_groups)

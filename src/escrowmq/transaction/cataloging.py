@@ -62,7 +62,7 @@ def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
     else:
         # Before the log kept topics nobody counted.
         incarnation = catalog.incarnations_end if catalog.is_kept else 0
-        record = TopicPut(topic, incarnation, name in catalog.removed, command.is_only_made)
+        record = TopicPut(topic, incarnation, catalog.removed.may_have(name), command.is_only_made)
     return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
 

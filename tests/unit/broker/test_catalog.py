@@ -169,7 +169,7 @@ async def test_deleting_and_making_a_topic_a_thousand_times_leaves_no_trace(tmp_
                 len(core.names.deleted),
                 len(core.queue_ends),
                 len(core.catalog.topics),
-                len(core.catalog.removed),
+                len(core.catalog.removed.packed()),
                 len(store.garbage),
                 len(broker.counts.topics),
                 len(broker.counts._queues),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.transaction.batches import PAST_APPS_MAX, Batches
+from escrowmq.transaction.batches import PAST_APPS_MAX, AppBatches, Batches
 from escrowmq.transaction.records import BatchDecided
 
 
@@ -159,7 +159,7 @@ def test_only_the_last_expired_apps_are_kept_and_the_others_are_refused() -> Non
     for app_id, query_id in queries:
         batches.apply(BatchDecided(app_id, query_id, 7, "spark", [], [], [], []), 1, 1)
     batches.expire(queries)
-    assert len(batches.apps) == len(batches.past) == PAST_APPS_MAX
+    assert (len(batches.apps), len(batches.past)) == (0, PAST_APPS_MAX)
     assert batches.judge("app-0", "q", 8) == "expired"
     assert batches.judge("app-1", "q", 8) == "new"
     assert batches.judge("app-0", "a query nobody has seen", 0) == "new"
@@ -179,12 +179,12 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     batches.apply(decided("q", 5), 100, 1_000)
     batches.expire([("app", "q")])
     saved = batches.saved()
-    loaded.load(saved, batches.expired.packed(), list(batches.past), 5_000)
+    loaded.load(saved, batches.expired.packed(), batches.past, 5_000)
     assert loaded.judge("app", "q", 5) == "expired"
-    assert list(loaded.past) == ["app"]
+    assert loaded.past == {"app": 5}
     # One without times is of a release that noted none: it counts from now on.
-    saved["app"].highest["old"] = 3
-    loaded.load(saved, b"", [], 5_000)
+    saved["app"] = AppBatches({"old": 3})
+    loaded.load(saved, b"", {}, 5_000)
     assert list(loaded.unused(["app"], 5_001)) == [("app", "old")]
     assert list(loaded.unused(["app"], 5_000)) == []
     assert saved["app"].decided_at_ms == {}

@@ -9,7 +9,7 @@ import pytest
 from escrowmq.model.catalog import Group, Setting, Topic
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.testing import MemoryEngine, message
-from escrowmq.transaction.catalog import REMOVED_MAX, Catalog
+from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.commands import (
     Cataloged,
     Command,
@@ -230,12 +230,16 @@ def test_a_catalog_is_saved_and_loaded() -> None:
     assert not engine.core.catalog.has_lost_offsets("unknown")
 
 
-def test_of_very_many_deleted_names_the_oldest_are_forgotten() -> None:
-    catalog, names = Catalog(), Names()
-    for number in range(REMOVED_MAX + 5):
+def test_a_deleted_name_is_never_forgotten_and_takes_few_bytes() -> None:
+    catalog = Catalog()
+    for number in range(1_000):
         catalog.apply(TopicRemoved(f"t{number}", number, [], "deleted", "admin"), number)
-    assert len(catalog.removed) == REMOVED_MAX
-    assert "t4" not in catalog.removed
+    assert all(catalog.removed.may_have(f"t{number}") for number in range(1_000))
+    assert len(catalog.removed.packed()) < 5_000
+
+
+def test_of_very_many_deleted_queues_the_oldest_names_are_forgotten() -> None:
+    names = Names()
     for number in range(DELETED_MAX + 5):
         names.apply(NamedQueue(number, f"t{number}", 0))
         names.remove(number, is_held=True)
