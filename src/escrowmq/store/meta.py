@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Group", "MessageType", "Meta", "MetaLimits", "OffsetKey", "Setting", "Topic"]
 
 OFFSET_MAX = NUMBER_MAX
-WRITTEN_MAX = 10_000
-"""Rows that are written at a time."""
+WRITTEN_MAX = 4_096
+"""Rows that are taken and written at a time: a few milliseconds of the loop."""
 
 TOPICS = "topics"
 GROUPS = "groups"
@@ -309,17 +310,15 @@ class Meta:
         self._forgotten_topics, self._forgotten_groups = {}, {}
         self._is_anew = False
         for table, names in self._changed.items():
-            taken = list(names)[: max(rows_max - changes.count, 0)]
+            taken = list(islice(names, max(rows_max - changes.count, 0)))
             changes.documents[table] = {name: self._document(table, name) for name in taken}
             for name in taken:
                 del names[name]
         is_told = not any(self._changed.values())
-        keys = self._unwritten
-        if len(keys) > rows_max - changes.count:
-            # In the order of the table, so that neighbors share a page while it is at hand.
-            keys = set(list(keys)[: max(rows_max - changes.count, 0)])
-        changes.offsets = {key: self._offsets[key] for key in sorted(keys)}
-        self._unwritten = self._unwritten - keys
+        count = min(len(self._unwritten), max(rows_max - changes.count, 0))
+        # In the order of the table, so that neighbors share a page while it is at hand.
+        keys = sorted(self._unwritten.pop() for _ in range(count))
+        changes.offsets = {key: self._offsets[key] for key in keys}
         if changes.count and is_told:
             changes.standing = max(standing, self.standing)
         return changes
