@@ -20,11 +20,14 @@ from escrowmq.transaction.commands import (
     VerdictKind,
     Verdicts,
 )
+from escrowmq.transaction.core import Where
 from escrowmq.transaction.records import (
     NOWHERE,
+    Decided,
     Moved,
     Parked,
     Released,
+    Span,
 )
 from escrowmq.transaction.states import Resolution, State
 from tests.unit.transaction.test_cataloging import bodies, code, engine_of, remove
@@ -212,3 +215,13 @@ def test_what_damage_ended_in_a_deleted_topic_gets_no_place() -> None:
     (record,) = engine.submit(Abandon(half_offset=0, by="repair")).records
     assert isinstance(record, Released)
     assert record.queue_offsets == [NOWHERE]
+
+
+def test_a_decision_that_is_replayed_after_the_deletion_gives_no_place() -> None:
+    engine = engine_of("orders")
+    held = engine.prepare("t")
+    remove(engine, is_forced=True)
+    ranges = [(held.half_offset, 1)]
+    record = Decided(held.half_offset, State.COMMITTED, "producer", ranges, [Span(0, 0, 1)], [])
+    engine.core.apply(record, Where(0, 0, 0))
+    assert engine.core.queue_ends == {}
