@@ -197,6 +197,10 @@ class MetaFile:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             kind, name, message = _ERRORS.get(code, (StoreUnusable, "meta_failed", ""))
             raise kind(name, message, path=self.path, cause=str(error)) from error
+        except UnicodeDecodeError as error:
+            # SQLite's own words quote the file, and Python cannot read them.
+            kind, name, message = _DAMAGED
+            raise kind(name, message, path=self.path, cause=str(error)) from error
 
 
 def row_checksum(row: Iterable[object]) -> int:

@@ -484,6 +484,13 @@ def test_damage_that_no_row_shows_is_found_too(path: Path) -> None:
     assert refusal(path).code == "meta_damaged"
 
 
+def test_damage_that_sqlite_tells_in_bytes_that_are_no_text_is_damage(path: Path) -> None:
+    Meta(path).close()
+    damaged = path.read_bytes().replace(b"CREATE TABLE offsets", b"CREATE TABL\xdc offsets")
+    path.write_bytes(damaged)
+    assert refusal(path).code == "meta_damaged"
+
+
 def test_a_file_cut_short_is_damaged(path: Path) -> None:
     Meta(path).close()
     os.truncate(path, path.stat().st_size - 4096)
