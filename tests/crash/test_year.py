@@ -14,7 +14,7 @@ from escrowmq.protocol.codes import ResponseCode
 from escrowmq.store.backup import STORE
 from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.releases import Releases
-from tests.crash.year.machine import HAS_CATALOG, Machine
+from tests.crash.year.machine import Machine
 from tests.crash.year.measures import GROWTH_MAX, Size, deep_bytes
 from tests.crash.year.model import DAY_MS, RETENTION_MS, Fate, Half, Model, Wrong
 from tests.crash.year.run import live
@@ -137,9 +137,8 @@ PLANTS: dict[Patch, str] = {
     show_delayed_messages_at_once: "too early",
     lose_the_tail_in_a_crash: "are missing|was read up to|refused",
     begin_at_the_end: "up to",
+    keep_a_deleted_topic: "was sent to|goes on at",
 }
-if HAS_CATALOG:
-    PLANTS[keep_a_deleted_topic] = "was sent to|goes on at"
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
@@ -165,7 +164,7 @@ def model_with(*bodies: str) -> Model:
 
 def see(model: Model, *bodies: str) -> None:
     for body in bodies:
-        model.see(("orders", 0), model.positions["orders", 0], body, may_be_early=False)
+        model.see(("orders", 0), model.positions["orders", 0], body)
 
 
 def test_a_message_of_a_deleted_topic_is_wrong_in_the_one_that_is_made_again() -> None:

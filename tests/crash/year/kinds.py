@@ -37,6 +37,6 @@ KINDS = (
     "segments deleted",
     "messages read",
     "messages read again",
+    "topics made again",
+    "small tables lost",
 )
-#: Those of a release with topics in the log.
-WITH_CATALOG = ("topics made again", "small tables lost")

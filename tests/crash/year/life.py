@@ -10,8 +10,8 @@ from typing import Any
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.remoting import Frame
-from tests.crash.year.kinds import KINDS, WITH_CATALOG
-from tests.crash.year.machine import HAS_CATALOG, HAS_STORE_TIME, Machine
+from tests.crash.year.kinds import KINDS
+from tests.crash.year.machine import Machine
 from tests.crash.year.model import (
     DAY_MS,
     HOUR_MS,
@@ -57,14 +57,12 @@ class Life:
         self.day = 0
         self._numbers = 0
         #: Whether the broker's clock is wrong: then nobody can say what is due.
-        self.is_clock_wrong = False
         self.log_started_at = 0
 
     @property
     def shortfalls(self) -> list[str]:
         """Kinds of events that never happened."""
-        kinds = (*KINDS, *(WITH_CATALOG if HAS_CATALOG else ()))
-        return [f"no {kind}" for kind in kinds if not self.counts[kind]]
+        return [f"no {kind}" for kind in KINDS if not self.counts[kind]]
 
     async def begin(self) -> None:
         """Start the broker, with one topic that lives for ever."""
@@ -125,7 +123,7 @@ class Life:
         for _ in range(NEW_TOPICS):
             await self._make(talk, self.new_name("topic"), rng.randrange(1, 4))
         old = [name for name in model.incarnations if name not in model.topics]
-        if HAS_CATALOG and old:
+        if old:
             await self._make(talk, rng.choice(old[-10:]), rng.randrange(1, 4))
             self.counts["topics made again"] += 1
         for _ in range(NEW_GROUPS):
@@ -292,7 +290,6 @@ class Life:
 
     async def _read(self, talk: Talk) -> None:
         """The auditor reads on in every queue."""
-        may_be_early = self.is_clock_wrong and not HAS_STORE_TIME
         model = self.model
         for queue in list(model.positions):
             offset = model.positions[queue]
@@ -309,7 +306,7 @@ class Life:
                     if offset < model.positions[queue]:
                         model.see_again(queue, offset, body)
                     else:
-                        model.see(queue, offset, body, may_be_early=may_be_early)
+                        model.see(queue, offset, body)
                     offset += 1
                     self.counts["messages read"] += 1
                 if not found:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import importlib.util
 import io
 import shutil
 from pathlib import Path
@@ -14,13 +12,13 @@ from typing import Any
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli import backup_commands
+from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.store.backup import META, STORE
 from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.config import StoreConfig
 from escrowmq.store.disk import OsDisk
 from escrowmq.testing.clock import ManualClock
 from escrowmq.testing.watched_server import WatchedServer
-from escrowmq.transaction import records
 from escrowmq.transaction.policy import CheckPolicy
 from tests.crash.year.model import DAY_MS, HOUR_MS, RETENTION_MS
 from tests.crash.year.talk import Talk
@@ -36,16 +34,10 @@ FULL = FREE_BYTES_MIN * 7 // 10
 UNUSED_EXPIRE_MS = 7 * DAY_MS
 TORN_BYTES_MAX = 200
 
-#: A clock that tells the wall clock from the time since boot comes with store time.
-HAS_STORE_TIME = hasattr(ManualClock, "jump")
-#: With topics and groups in the log, a topic that is made again is another one, and ``meta.db`` may
-#: be lost.
-HAS_CATALOG = hasattr(records, "TopicRemoved")
-
 
 def settings() -> dict[str, Any]:
     """The sections of the broker's configuration: everything small, so that files come and go."""
-    sections: dict[str, Any] = {
+    return {
         "broker": BrokerConfig(port=0, name_port=0),
         "store": StoreConfig(
             durability="os",
@@ -59,16 +51,8 @@ def settings() -> dict[str, Any]:
         "policy": CheckPolicy(),
         "topics": TopicsConfig(queue_count=1),
         "writer": WriterConfig(),
+        "limits": LimitsConfig(unused_expire_ms=UNUSED_EXPIRE_MS),
     }
-    # The section that says when unused names expire, in a release that has one.
-    if importlib.util.find_spec("escrowmq.model.limits_config") is not None:
-        limits = importlib.import_module("escrowmq.model.limits_config")
-        sections["limits"] = limits.LimitsConfig()
-    for name, section in sections.items():
-        fields = {field.name for field in dataclasses.fields(section)}
-        if "unused_expire_ms" in fields:
-            sections[name] = dataclasses.replace(section, unused_expire_ms=UNUSED_EXPIRE_MS)
-    return sections
 
 
 class Machine:
@@ -159,25 +143,16 @@ class Machine:
 
     def jump(self, ms: int) -> None:
         """Set the wall clock wrong, or right again."""
-        if HAS_STORE_TIME:
-            self.clock.synchronized = not self.clock.synchronized
-            self.clock.jump(ms=ms)
-        else:
-            self.clock.advance(ms=ms)
+        self.clock.synchronized = not self.clock.synchronized
+        self.clock.jump(ms=ms)
 
     def suspend(self, ms: int) -> None:
         """Let the machine sleep."""
-        if HAS_STORE_TIME:
-            self.clock.suspend(seconds=ms // 1_000)
-        else:
-            self.clock.advance(ms=ms)
+        self.clock.suspend(seconds=ms // 1_000)
 
     def power_off(self, ms: int) -> None:
         """Let the machine be off, while the broker is stopped."""
-        if HAS_STORE_TIME:
-            self.clock.power_off(seconds=ms // 1_000)
-        else:
-            self.clock.advance(ms=ms)
+        self.clock.power_off(seconds=ms // 1_000)
 
     # The disk.
 

@@ -50,8 +50,6 @@ class Sent:
     sent_at_ms: int
     #: It must not be seen before this, and must be seen afterwards.
     due_at_ms: int
-    #: It may be seen this much earlier or later: the broker's clock was wrong when it came.
-    misjudged_ms: int = 0
     is_seen: bool = False
 
 
@@ -124,8 +122,6 @@ class Model:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        #: By how much the broker may misjudge delays now.
-        self.misjudged_ms = 0
         self.messages: dict[str, Sent] = {}
         self.places: dict[Queue, list[Place]] = {}
         #: Where the auditor reads on.
@@ -151,16 +147,13 @@ class Model:
         """A message was sent, and the broker answered, or not."""
         made = self.topics[topic]
         due_at_ms = self.now_ms + delay_ms
-        self.messages[body] = Sent(
-            body, topic, made.incarnation, fate, self.now_ms, due_at_ms, self.misjudged_ms
-        )
+        self.messages[body] = Sent(body, topic, made.incarnation, fate, self.now_ms, due_at_ms)
 
     def decide(self, half: Half, fate: Fate) -> None:
         """A transaction was decided."""
         message = self.messages[half.body]
         message.fate = fate
         message.due_at_ms = self.now_ms + half.delay_ms
-        message.misjudged_ms = self.misjudged_ms
 
     def make(self, name: str, queues: int, last_day: int) -> Topic:
         """A topic was made: it is empty, whatever a topic of this name held before."""
@@ -183,7 +176,7 @@ class Model:
 
     # What is seen.
 
-    def see(self, queue: Queue, offset: int, body: str, *, may_be_early: bool) -> None:
+    def see(self, queue: Queue, offset: int, body: str) -> None:
         """The auditor, who reads each queue once, is given this message."""
         expected = self.positions[queue]
         if offset < expected:
@@ -201,7 +194,7 @@ class Model:
             raise Wrong(f"{body} at {offset} of {queue} is visible, but it is {message.fate}")
         if message.is_seen:
             raise Wrong(f"{body} is visible twice, now at {offset} of {queue}")
-        if self.now_ms + message.misjudged_ms < message.due_at_ms and not may_be_early:
+        if self.now_ms < message.due_at_ms:
             early_ms = message.due_at_ms - self.now_ms
             raise Wrong(f"{body} at {offset} of {queue} is visible {early_ms} ms too early")
         message.fate = Fate.VISIBLE
@@ -220,9 +213,7 @@ class Model:
         return [
             one
             for one in self.messages.values()
-            if one.fate is Fate.VISIBLE
-            and not one.is_seen
-            and one.due_at_ms + one.misjudged_ms < self.now_ms
+            if one.fate is Fate.VISIBLE and not one.is_seen and one.due_at_ms < self.now_ms
         ]
 
     def check_again(self, queue: Queue, start: int, found: list[tuple[int, str]]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.crash.year.life import Life, held_of
-from tests.crash.year.machine import HAS_CATALOG, HAS_STORE_TIME, Machine
+from tests.crash.year.machine import Machine
 from tests.crash.year.model import DAY_MS, HOUR_MS, Fate, Model
 from tests.crash.year.talk import Refused, Talk
 
@@ -32,7 +32,7 @@ class Year(Life):
             self._clock_back,
             self._power_cut,
             self._torn_crash,
-            *([self._lose_meta] if HAS_CATALOG else []),
+            self._lose_meta,
         ]
 
     async def trouble(self, talk: Talk) -> None:
@@ -84,27 +84,19 @@ class Year(Life):
 
     async def _with_wrong_clock(self, talk: Talk, ms: int) -> None:
         self.machine.jump(ms)
-        self.is_clock_wrong = True
-        if not HAS_STORE_TIME:
-            self.model.misjudged_ms = abs(ms)
         await self.traffic(talk)
-        if HAS_STORE_TIME:
-            # Retention must not believe it.
-            await self.pass_time(HOUR_MS)
+        # Retention must not believe it.
+        await self.pass_time(HOUR_MS)
         self.machine.jump(-ms)
-        self.model.misjudged_ms = 0
         await self.pass_time(1_000)
 
     async def _clock_ahead(self, talk: Talk) -> None:
-        await self._with_wrong_clock(talk, 4 * DAY_MS if HAS_STORE_TIME else 2 * HOUR_MS)
-        # A release without store time shows delayed messages early until its clock caught up.
+        await self._with_wrong_clock(talk, 4 * DAY_MS)
         await self.pass_time(4 * HOUR_MS)
-        self.is_clock_wrong = False
         self.counts["clocks ahead"] += 1
 
     async def _clock_back(self, talk: Talk) -> None:
         await self._with_wrong_clock(talk, -3 * HOUR_MS)
-        self.is_clock_wrong = False
         self.counts["clocks back"] += 1
 
     async def _suspend(self, _talk: Talk) -> None:
