@@ -486,7 +486,7 @@ def test_damage_that_no_row_shows_is_found_too(path: Path) -> None:
 
 def test_damage_that_sqlite_tells_in_bytes_that_are_no_text_is_damage(path: Path) -> None:
     Meta(path).close()
-    damaged = path.read_bytes().replace(b"CREATE TABLE offsets", b"CREATE TABL\xdc offsets")
+    damaged = path.read_bytes().replace(b"CREATE TABLE offsets", b"CREATE \xdcABLE offsets")
     path.write_bytes(damaged)
     assert refusal(path).code == "meta_damaged"
 
