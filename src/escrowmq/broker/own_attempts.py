@@ -76,7 +76,7 @@ class OwnAttempts:
 def is_known(core: Transactions, group: str) -> bool:
     """Whether the group held anything, or its app id decided anything, and has not expired."""
     is_origin = (group, "", 0) in core.names.origins.numbers
-    return is_origin or group.removeprefix(GROUP_PREFIX) in core.batches.apps
+    return is_origin or core.batches.knows(group.removeprefix(GROUP_PREFIX))
 
 
 def judged(core: Transactions, header: FindAttemptsHeader) -> str:
@@ -86,7 +86,7 @@ def judged(core: Transactions, header: FindAttemptsHeader) -> str:
         return ""
     app_id = header.producer_group.removeprefix(GROUP_PREFIX)
     verdict = core.batches.judge(app_id, header.query_id, batch, header.content)
-    if verdict == "expired" and HOME_MARK in app_id and app_id not in core.batches.apps:
+    if verdict == "expired" and HOME_MARK in app_id and not core.batches.knows(app_id):
         # Home decides, and remembers the query itself; nothing is known here against the batch.
         return "new"
     return verdict

@@ -75,6 +75,10 @@ class Batches:
         #: highest number of those.
         self.past: dict[str, int] = {}
 
+    def knows(self, app_id: str) -> bool:
+        """Whether the app decided anything, as far as that is kept."""
+        return app_id in self.apps or app_id in self.past
+
     def judge(self, app_id: str, query_id: str, batch_id: int | str, content: str = "") -> Verdict:
         """Whether this batch is new, was decided by this query, or belongs to another one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escrowmq.transaction.answers import refuse
+from escrowmq.transaction.batches import AppBatches
 from escrowmq.transaction.commands import AttemptClaim, BatchReply, DecideBatch, Decision
 from escrowmq.transaction.copying import stale_requests
 from escrowmq.transaction.giving import give_ranges, is_deleted, waiting_rows
@@ -81,7 +82,8 @@ def refuse_batch(core: Transactions, command: DecideBatch, judged: Verdict) -> D
 
 def facts_of(core: Transactions, command: DecideBatch) -> dict[str, object]:
     """The batch that is refused, and what was decided before it."""
-    app = core.batches.apps[command.app_id]
+    # Of an app whose queries have all expired nothing is left but a number.
+    app = core.batches.apps.get(command.app_id, AppBatches())
     known: dict[str, object] = {"last_decided": app.highest.get(command.query_id, -1)}
     if isinstance(command.batch_id, str):
         named = app.named[command.batch_id]

@@ -35,3 +35,17 @@ def test_a_query_that_decides_nothing_expires_and_is_refused_what_it_may_have_de
     restarted = engine.restart()
     assert restarted.core.batches.apps == engine.core.batches.apps
     assert restarted.core.batches.judge("app", "q", 4) == "done"
+
+
+def test_numbers_of_expired_queries_are_taken_for_others_of_the_app() -> None:
+    engine = MemoryEngine()
+    decide(engine, 4)
+    engine.clock.advance(ms=30 * DAY_MS + 1)
+    engine.submit(ExpireQueries(queries=(("app", "q"),)))
+    assert engine.core.batches.knows("app")
+    assert not engine.core.batches.knows("another")
+    refused = decide(engine, 4, "other").refused
+    assert refused is not None
+    assert refused.code == "batch_decided_by_another_query"
+    assert refused.fields["last_decided"] == -1
+    assert decide(engine, 5, "other").refused is None
