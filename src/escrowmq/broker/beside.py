@@ -35,7 +35,7 @@ class Beside:
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._works: deque[tuple[Callable[[], object], asyncio.Future[None]]] = deque()
-        #: Who waits for a checkpoint that has not begun, and who for the one under way.
+        #: Callers that wait for the next checkpoint, and callers that wait for the one under way.
         self._wanted: list[asyncio.Future[None]] = []
         self._promised: list[asyncio.Future[None]] = []
         self.is_busy = False

@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """Who it is, for the record."""
+        """The peer's name in records of decisions."""
         return self.client_id or self.address
 
     # What the loop calls.

@@ -35,7 +35,7 @@ WITNESSES_MIN = 2
 
 
 class StoreClock(Protocol):
-    """Whoever tells store time."""
+    """A source of store time."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""

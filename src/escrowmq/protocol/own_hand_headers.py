@@ -17,7 +17,7 @@ class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
     half_offset: Int64 = -1
     #: Of several with this id the newest is meant.
     transaction_id: Name = ""
-    #: Who wants it, for the record.
+    #: The person who asks for it; the log records the name.
     by: Name
 
 
@@ -50,7 +50,7 @@ class DeleteTopicHeader(OwnHeader, frozen=True, kw_only=True):
     """DELETE_TOPIC."""
 
     topic: Name
-    #: Who wants it, for the record.
+    #: The person who asks for it; the log records the name.
     by: Name
     #: Even if half messages in it are undecided: from then on they can only be rolled back.
     is_forced: bool = False
@@ -83,7 +83,7 @@ class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):
     #: How far the wall clock was ahead of store time when the person looked, below 0 behind: if it
     #: is another gap by now, by a minute or more, the broker refuses.
     gap_ms: Int64
-    #: Who says so, for the record.
+    #: The person who confirms the clock; the log records the name.
     by: Name
 
 

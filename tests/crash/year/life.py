@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
 from random import Random
 from typing import Any
@@ -46,7 +47,7 @@ AWAY_DAYS = 8
 FOREVER = "forever"
 
 
-class Life:
+class Life(ABC):
     """One broker, its model, its clients, and what happened to them."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
@@ -56,7 +57,7 @@ class Life:
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.day = 0
         self._numbers = 0
-        #: Whether the broker's clock is wrong: then nobody can say what is due.
+        #: Where the log started at the last look, to count deleted segments.
         self.log_started_at = 0
 
     @property
@@ -356,11 +357,9 @@ class Life:
                 group.lazy.add(queue_id)
                 group.lost.discard(queue_id)
 
-    # What subclasses add.
-
+    @abstractmethod
     async def trouble(self, talk: Talk) -> None:
-        """What the machine does to its broker today."""
-        raise NotImplementedError
+        """Give the broker today's trouble."""
 
 
 def held_of(half: Half) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def decide(
         home.roll_back(written)
         outcome = "already_done"
     elif refused is None or judged in {"taken", "expired"}:
-        # What is another query's, or may be done, stays so: home refuses it, and says why.
+        # The home broker refuses a batch that another query decided or that may be decided already.
         outcome = home.decide(made, written)
     else:
         raise refused
