@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP_FLAGS := -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python $(PIP_FLAGS)
 # The locks name every package there is to install: nothing is left for pip to resolve.  Older versions of
 # it would take a newer release for what one package wants of another, and refuse it for want of a hash.
 LOCKED := install --require-hashes --no-deps
@@ -13,7 +14,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-xa run test interop cluster package check format bench crash year borders fuzz docs site lock clean
+.PHONY: help demo demo-xa run test interop cluster spark-versions package check format bench first-hour crash year borders fuzz docs site lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,21 @@ interop: $(VENV)/dev.stamp ## Stock RocketMQ clients against our broker; needs a
 cluster: $(VENV)/spark.stamp ## A real Spark cluster of processes: the pipeline on two hosts, one of which dies
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
+# Source, sink and views; the pipeline itself runs on the Spark that escrowmq[spark] installs.
+SPARK_TESTS := $(wildcard $(addprefix tests/spark/test_,source.py stream_*.py old_*.py sink*.py \
+  view*.py java.py plain_program.py))
+SPARK_VERSIONS ?= 4.0 4.1 4.2 4.3
+# PySpark 4.0 leaves sockets of its own open, which our other tests take for errors.
+SPARK_PYTEST := -m pytest -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
+spark-versions: $(SPARK_VERSIONS:%=spark-%) ## The Spark tests on 4.0, 4.1, 4.2 and 4.3, each in an environment of its own; not in CI
+
+spark-4.3: $(VENV)/spark.stamp
+	$(BIN)/python -m pytest $(SPARK_TESTS) $(ARGS)
+
+spark-%: $(VENV)-spark-%/stamp
+	$(VENV)-spark-$*/bin/python $(SPARK_PYTEST) $(SPARK_TESTS) $(ARGS)
+
 package: $(VENV)/spark.stamp ## Build sdist and wheel, install the wheel into empty environments and use it; the whole demo
 	$(BIN)/python -m pytest tests/package $(ARGS)
 
@@ -56,6 +72,9 @@ format: $(VENV)/dev.stamp ## Put the code into shape
 
 bench: $(VENV)/$(if $(filter pipeline,$(NAME)),spark,base).stamp ## Print figures, one JSON object per line: make bench NAME=store
 	$(BIN)/python -m bench.$(NAME) $(ARGS)
+
+first-hour: $(VENV)/base.stamp ## Seconds from git clone to the first transactional message, without and with Spark; downloads once
+	$(BIN)/python -m bench.first_hour $(ARGS)
 
 fuzz: $(VENV)/dev.stamp ## Two million malformed frames for a running broker
 	$(BIN)/python -m tests.fuzz.broker $(ARGS)
@@ -85,12 +104,15 @@ LOCK := $(VENV)-lock/bin/uv pip compile --quiet --universal --generate-hashes --
 lock: ## Resolve the dependencies again; LOCK_FLAGS=--upgrade takes the newest versions
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip --disable-pip-version-check --quiet install uv==$(UV_VERSION)
-	$(LOCK) --extra dev --extra spark --extra sql -o requirements/spark.txt
+	$(LOCK) --extra dev --extra postgres --extra spark --extra sql -o requirements/spark.txt
 	$(LOCK) --extra dev -c requirements/spark.txt -o requirements/dev.txt
 	$(LOCK) -c requirements/spark.txt -o requirements/base.txt
+	for version in 4.0 4.1 4.2; do \
+	  $(LOCK) requirements/spark-$$version.in -c requirements/dev.txt -o requirements/spark-$$version.txt; \
+	done
 
 clean: ## Remove the environment and every cache
-	rm -rf $(VENV) $(VENV)-lock .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) $(VENV)-lock $(VENV)-spark-* .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -111,4 +133,13 @@ $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/base.stamp
 $(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
 	$(PIP) $(LOCKED) --no-build-isolation -r requirements/spark.txt
 	$(PIP) check
+	@touch $@
+
+# The base alone, beside a Spark that it did not bring, as on a cluster.
+.PRECIOUS: $(VENV)-spark-%/stamp
+$(VENV)-spark-%/stamp: requirements/base.txt requirements/spark-%.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python $(PIP_FLAGS) $(LOCKED) -r requirements/base.txt
+	$(@D)/bin/python $(PIP_FLAGS) $(LOCKED) --no-build-isolation -r requirements/spark-$*.txt
+	$(@D)/bin/python $(PIP_FLAGS) install --no-deps --no-build-isolation -e .
 	@touch $@

@@ -1,7 +1,7 @@
 """What the site needs besides docs/: the pages and the files of the repository that pages link to.
 
 All links are written for the repository, where every page is a file among others.  For the site,
-the pages at the top are taken in (README is the first one), a file that is no page becomes one that
+the pages at the top are taken in (README as the overview), a file that is no page becomes one that
 shows it, and links are turned to where these are there.
 """
 
@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: Pages of the repository's top, by what the site calls them.
 TOP = {f"{name}.md": f"{name}.md" for name in ("ARCHITECTURE", "CHANGELOG", "STYLE")}
-TOP["README.md"] = "index.md"
+TOP["README.md"] = "overview.md"
+
+#: The theme would load this from a network, for the search of a site that is read from files.
+_THEMES_WORKER = "https://unpkg.com/iframe-worker/shim"
+_OUR_WORKER = "assets/file-worker.js"
 
 _FENCE = re.compile(r"^(`{3,})[^`\n]*\n.*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?P<target>[^)\s]+)\)")
@@ -56,6 +60,20 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         return f"{link['text']}({posixpath.relpath(target, posixpath.dirname(here))}{mark}{anchor})"
 
     return _outside_of_fences(markdown, turned)
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Have the page load our own script instead of one from a network."""
+    return output.replace(_THEMES_WORKER, _relative(_OUR_WORKER, page.file.dest_uri))
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """Do the same for pages that the theme makes by itself, which are at the top."""
+    return output_content.replace(_THEMES_WORKER, _OUR_WORKER)
+
+
+def _relative(target: str, page: str) -> str:
+    return posixpath.relpath(target, posixpath.dirname(page))
 
 
 def _outside_of_fences(markdown: str, turned: Callable[[re.Match[str]], str]) -> str:

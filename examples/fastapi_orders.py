@@ -54,7 +54,7 @@ def create_app(engine: Engine, producer: Producer) -> FastAPI:
                 raise HTTPException(404, "there is no such order")
             if not order.paid:
                 order.paid = True
-                tx.send("order-paid", str(number), key=str(number))
+                tx.send("order-paid", str(number), key=number)
         return {"paid": True}
 
     return app

@@ -71,7 +71,7 @@ def pay(address: str, folder: Path, first: int) -> None:
             with producer.transaction(db) as tx:
                 db.order = order
                 db.execute("INSERT INTO orders VALUES (?)", (order,))
-                tx.send("order-paid", str(order), key=str(order))
+                tx.send("order-paid", str(order), key=order)
 
 
 # The three branches that follow it.

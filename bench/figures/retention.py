@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.figures.common import NOW_MS, held, message, opened, report, scratch
@@ -19,7 +19,10 @@ from escrowmq.broker.retaining import Retaining
 from escrowmq.broker.writer import Writer
 from escrowmq.cli.serving import COLLECT_AFTER
 from escrowmq.model.message import Message
+from escrowmq.store.dues import Dues
+from escrowmq.store.standing import standing
 from escrowmq.store.store import Store
+from escrowmq.store.undecided import held_back, prepared_by_origin
 from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append, End
 from escrowmq.transaction.states import Resolution
@@ -114,7 +117,26 @@ async def _measure(store: Store, clock: ManualClock, count: int, place: str, end
         ends=len(waited),
         end_ms_max=round(max(waited) * 1e3, 2),
     )
+    _report_looks(store, count, place)
     await writer.close()
+
+
+def _report_looks(store: Store, count: int, place: str) -> None:
+    """Time each look over all undecided rows that the event loop takes in one piece."""
+    queues = list(store.core.names.queues)
+    looks: dict[str, Callable[[], object]] = {
+        "status": lambda: standing(store),
+        "metrics": lambda: held_back(store.table),
+        "checks by group": lambda: prepared_by_origin(store.table),
+        "checks due": lambda: Dues(store.table, store.core.names).look(NOW_MS),
+        "deletion of all topics": lambda: store.table.held_in(queues, 100),
+        "freeze of a checkpoint": store.begin_checkpoint,
+    }
+    for what, look in looks.items():
+        began = time.thread_time()
+        look()
+        took_ms = (time.thread_time() - began) * 1e3
+        report("undecided_look_ms", took_ms, "ms", what=what, undecided=count, rows=place)
 
 
 async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[float]:

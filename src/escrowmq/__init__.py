@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from escrowmq.client.codecs import Codec, JsonCodec
     from escrowmq.client.config import ConsumerConfig, ProducerConfig, Start
     from escrowmq.client.consumer import AsyncConsumer, Consumer
     from escrowmq.client.handling import AlreadyConsumed, GiveUp, RetryLater
@@ -32,11 +33,13 @@ __all__ = [
     "AlreadyConsumed",
     "AsyncConsumer",
     "AsyncProducer",
+    "Codec",
     "Consumer",
     "ConsumerConfig",
     "EscrowError",
     "Executed",
     "GiveUp",
+    "JsonCodec",
     "Message",
     "OutcomeUnknown",
     "Producer",
@@ -58,6 +61,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "client.codecs": ("Codec", "JsonCodec"),
     "client.config": ("ConsumerConfig", "ProducerConfig", "Start"),
     "client.consumer": ("AsyncConsumer", "Consumer"),
     "client.handling": ("AlreadyConsumed", "GiveUp", "RetryLater"),

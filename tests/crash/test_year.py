@@ -14,9 +14,10 @@ from escrowmq.protocol.codes import ResponseCode
 from escrowmq.store.backup import STORE
 from escrowmq.store.commit_log import DIRECTORY as LOG
 from escrowmq.store.releases import Releases
+from tests.crash.year.life import Life
 from tests.crash.year.machine import Machine
 from tests.crash.year.measures import GROWTH_MAX, Size, deep_bytes
-from tests.crash.year.model import DAY_MS, RETENTION_MS, Fate, Half, Model, Wrong
+from tests.crash.year.model import DAY_MS, RETENTION_MS, Fate, Half, Model, Topic, Wrong
 from tests.crash.year.run import live
 from tests.crash.year.talk import Talk
 
@@ -122,10 +123,32 @@ def begin_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def keeps(_talk: Talk, _name: str) -> None:
-        """The topic comes back with its messages when it is made again."""
+    """The topic comes back with its messages when it is made again."""
+    delete = Life._delete
 
-    monkeypatch.setattr(Talk, "delete_topic", keeps)
+    async def says_so(_talk: Talk, _name: str) -> bool:
+        return True
+
+    async def keeps(life: Life, talk: Talk, topic: Topic) -> None:
+        is_held = any(half.topic == topic.name for half in life.model.halves)
+        with monkeypatch.context() as patch:
+            if not is_held:
+                patch.setattr(Talk, "deletes_topic", says_so)
+            await delete(life, talk, topic)
+
+    monkeypatch.setattr(Life, "_delete", keeps)
+
+
+def commit_into_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half message is rolled back, but its producer is told that it was committed."""
+    end = Talk.end
+
+    async def agrees(talk: Talk, held: dict[str, Any], *, is_commit: bool) -> Any:  # noqa: ANN401
+        answer = await end(talk, held, is_commit=is_commit)
+        is_refused = "topic_deleted" in (answer.remark or "")
+        return msgspec.structs.replace(answer, code=ResponseCode.SUCCESS) if is_refused else answer
+
+    monkeypatch.setattr(Talk, "end", agrees)
 
 
 PLANTS: dict[Patch, str] = {
@@ -138,6 +161,7 @@ PLANTS: dict[Patch, str] = {
     lose_the_tail_in_a_crash: "are missing|was read up to|refused",
     begin_at_the_end: "up to",
     keep_a_deleted_topic: "was sent to|goes on at",
+    commit_into_a_deleted_topic: "and its topic is deleted",
 }
 
 
@@ -221,8 +245,8 @@ def test_a_delay_counts_from_the_decision() -> None:
 
 
 def test_growth_compares_each_size() -> None:
-    before = Size(100, 100, 10, 1_000, 50)
-    after = Size(160, 100, 10, 2_000, 50)
+    before = Size(100, 100, 10, 1_000, 50, 40)
+    after = Size(160, 100, 10, 2_000, 50, 40)
     grown = {name for name, times in after.growth(before).items() if times > GROWTH_MAX}
     assert grown == {"memory_bytes", "file_bytes"}
 

@@ -98,7 +98,7 @@ def test_keys_stay_in_their_queue_and_in_order(
         sent += later.send_many(after)
     queues: dict[str, set[int]] = defaultdict(set)
     for message, one in zip(messages, sent, strict=True):
-        queues[message.key].add(one.queue_id)
+        queues[str(message.key)].add(one.queue_id)
     assert all(len(one) == 1 for one in queues.values()), queues
     used = set.union(*queues.values())
     assert 1 < len(used) <= (5 if is_made_first else LENT_QUEUES)

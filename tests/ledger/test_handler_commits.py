@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from escrowmq.client.body_reading import MessageHandler
 from escrowmq.client.consumer import AsyncConsumer, Consumer
 from escrowmq.client.handling import Handlers, Outcome
 from escrowmq.client.links import SqliteLink
@@ -43,7 +44,7 @@ async def handlers() -> AsyncIterator[Handlers]:
 
 async def outcome(handlers: Handlers, handler: Callable[[Received], Any]) -> Outcome:
     await handlers.admit()
-    return (await handlers.handle(handler, delivery())).outcome
+    return (await handlers.handle(MessageHandler(handler), delivery())).outcome
 
 
 async def test_a_handler_that_returns_before_its_callers_commit_has_failed(

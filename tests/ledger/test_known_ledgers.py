@@ -17,6 +17,7 @@ from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.settle import ledgers as ledgers_module
 from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
 from tests.ledger.shops import Shop, eventually, sqlite_shop
+from tests.unit.logged import event_of
 
 
 def configured(**urls: str) -> Ledgers:
@@ -119,7 +120,7 @@ def test_what_is_new_is_logged_once_and_without_its_password(
     with caplog.at_level(logging.INFO, logger="escrowmq"):
         ledgers = configured(shop=file_shop.url, deaf=url)
         known, *_ = [ledgers.known() for _ in range(3)]
-    said = [(line.message, vars(line)["ledger"]) for line in caplog.records]
+    said = [(event_of(line), vars(line)["ledger"]) for line in caplog.records]
     assert sorted(said) == [("ledger_found", "shop"), ("ledger_silent", "deaf")]
     assert "sesame" not in " ".join(str(vars(line)) for line in caplog.records)
     assert "sqlite" not in repr(known)

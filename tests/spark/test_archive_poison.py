@@ -32,6 +32,7 @@ from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import Resolution
 from tests.spark.lakeside import Lakeside
 from tests.spark.topics import row, send
+from tests.unit.logged import event_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +101,7 @@ def test_each_kind_of_poison_is_kept_with_its_problem_and_the_stream_goes_on(
         (4, "undecodable_body", 15),
         (5, "too_large", len(bomb)),
     ]
-    told = [record for record in caplog.records if record.message == "messages_quarantined"]
+    told = [record for record in caplog.records if event_of(record) == "messages_quarantined"]
     assert [vars(record)["message_count"] for record in told] == [5]
     telemetry = Telemetry(master="local[2]", started_at_ms=0)
     telemetry.archive.end(Done("archive", result=jobs.facts_of(summary)), 0)

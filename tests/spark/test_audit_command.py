@@ -12,6 +12,7 @@ from escrowmq.cli.audit_command import INCOMPLETE, VIOLATED
 from escrowmq.cli.main import main
 from escrowmq.pipeline.audit.findings import Compared
 from tests.spark.audit_shop import PAID, Shop, opened_shop
+from tests.unit.cli.schema_check import checked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,7 @@ def test_what_cannot_be_compared_is_said_and_is_no_proof(
         table = ("--business-table", "no_orders", "--key", "id", "--business-url", "shop")
         asked = ("-b", shop.broker.broker_address, "--config", file, "--lake", tmp_path / "no")
         assert run(*asked, *table, "-o", "json") == INCOMPLETE
-        report = json.loads(capsys.readouterr().out)
+        report = checked("audit", capsys.readouterr().out)
         assert report["findings"] == []
         assert report["has_failed"] is True
         reasons = {
@@ -133,7 +134,7 @@ def test_what_was_not_asked_for_is_named_and_does_no_harm(
     with opened_shop(spark, tmp_path) as shop:
         shop.sell("sold")
         assert run("-b", shop.broker.broker_address, "-o", "json", "--plain") == 0
-        report = json.loads(capsys.readouterr().out)
+        report = checked("audit", capsys.readouterr().out)
         left_out = {
             one["compared"]: one["not_compared"]
             for one in report["comparisons"]

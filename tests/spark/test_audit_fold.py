@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 HALVES = "broker_name string, first bigint, head bigint, message_count int, is_copy boolean"
-OPS = "broker_name string, first bigint, message_count int, state int"
-TRANSACTIONS = "broker_name string, half_offset bigint, message_count bigint, state int"
+OPS = "broker_name string, first bigint, message_count int, state_code int"
+TRANSACTIONS = "broker_name string, half_offset bigint, message_count bigint, state_code int"
 VISIBLE = "broker_name string, half_offset bigint"
 
 Rows = list[tuple[Any, ...]]
@@ -107,7 +107,8 @@ def by_joins(spark: SparkSession, worlds: list[World]) -> Found:
     known_from = spark.createDataFrame(
         [(world.name, world.known_from) for world in worlds], "broker_name string, known_from int"
     )
-    parts = folded.where("NOT (is_copy AND state = 0)").withColumnRenamed("state", "recorded")
+    settled = folded.where("NOT (is_copy AND state_code = 0)")
+    parts = settled.withColumnRenamed("state_code", "recorded")
     found = (
         audit.findings_in_records(folded, halves, ops)
         .unionByName(audit.findings_in_parts(parts))

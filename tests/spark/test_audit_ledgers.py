@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 TRANSACTIONS = (
     "broker_name string, half_offset bigint, transaction_id string, ledger string,"
-    " producer_group string, stored_at_ms bigint, state int, decided_at_ms bigint,"
+    " producer_group string, stored_at_ms bigint, state_code int, decided_at_ms bigint,"
     " decided_by string"
 )
 

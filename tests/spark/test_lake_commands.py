@@ -20,6 +20,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ReadMessagesHeader
 from escrowmq.protocol.properties import parse_properties
 from escrowmq.testing import InProcessBroker
+from tests.unit.cli.schema_check import checked
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def test_a_query_prints_what_it_finds_for_people_and_for_programs(
         "orders    11  2026-11-01",
     ]
     assert run("query", f"{sql} LIMIT 1", "--data-dir", data, "-o", "json") == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = checked("lake query", capsys.readouterr().out)
     assert rows == [{"topic": "invoices", "n": 1, "day": "2026-11-01"}]
     assert run("query", sql, "--data-dir", data, "-o", "csv", "--limit", 1) == 0
     out, err = capsys.readouterr()
@@ -90,6 +91,8 @@ def test_values_of_all_kinds_are_printed(data: Path, capsys: pytest.CaptureFixtu
     # Bytes that are no text.
     assert '"body": "ff00"' in out
     assert plain({"a": [b"x", (1, None)]}) == {"a": ["x", [1, None]]}
+    # JSON has no NaN and no infinity.
+    assert plain([float("nan"), float("-inf"), 0.5]) == [None, None, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_a_replay_publishes_once_what_was_archived(
     broker: InProcessBroker, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*order(broker, data, "--dry-run")) == 0
-    would = json.loads(capsys.readouterr().out)
+    would = checked("lake replay", capsys.readouterr().out)
     assert visible(broker, 0) == []
     assert run(*order(broker, data)) == 0
     first = json.loads(capsys.readouterr().out)
@@ -219,7 +222,8 @@ def test_a_replay_into_a_topic_that_does_not_exist_is_refused(
 ) -> None:
     arguments = [str(one) if one != "again" else "nowhere" for one in order(broker, data)]
     assert run(*arguments) == 2
-    assert capsys.readouterr().err.startswith("escrowmq: topic_unknown: ")
+    (error,) = checked("error", capsys.readouterr().err)
+    assert error["code"] == "topic_unknown"
 
 
 def test_a_replay_of_nothing_publishes_nothing(

@@ -30,6 +30,7 @@ from tests.spark.settle_shop import (
     visible,
 )
 from tests.unit.broker.wire import eventually
+from tests.unit.logged import event_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -169,7 +170,7 @@ def test_what_was_asked_too_often_or_is_too_old_is_parked_with_an_alert(
             done = settle(spark, broker)
         assert (done.parked, done.no_producer) == (2, 0)
         assert states(broker) == {"old": PARKED, "asked": PARKED}
-        alerts = [line for line in caplog.records if line.message == "transaction_parked"]
+        alerts = [line for line in caplog.records if event_of(line) == "transaction_parked"]
         said = {(vars(line)["transaction_id"], vars(line)["reason"]) for line in alerts}
         assert said == {("old", "past_retention"), ("asked", "exhausted")}
         assert {line.levelname for line in alerts} == {"WARNING"}

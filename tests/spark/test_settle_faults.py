@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from escrowmq.client.own_calls import OwnCalls
 from escrowmq.pipeline.settle.settling import settle_round
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_ledgers import LedgerRow
 from escrowmq.testing import InProcessBroker
 from tests.ledger.conftest import postgres_server
 from tests.ledger.shops import Shop
@@ -104,6 +107,12 @@ class Case:
         assert visible(self.broker) == sorted(f"{name} there" for name in good)
 
 
+def reported_ledgers(broker: InProcessBroker) -> list[LedgerRow]:
+    """What the rounds told the broker."""
+    with OwnCalls(broker.broker_address) as calls:
+        return [row for row in calls.call(OwnCode.LIST_LEDGERS).rows if row.name]
+
+
 def test_nothing_that_is_wrong_with_a_file_decides_anything(
     spark: SparkSession, broker: InProcessBroker, tmp_path: Path
 ) -> None:
@@ -130,6 +139,21 @@ def test_nothing_that_is_wrong_with_a_file_decides_anything(
     # The UUID that its database has no more is nobody's: its producers are to be asked.
     assert (done.no_ledger, done.no_producer, done.asked) == (2, 2, 0)
     case.check("good", "odd")
+    reported = {row.name: row for row in reported_ledgers(broker)}
+    names = list(shops)
+    assert {
+        name: reported[f"shop{at}"].error
+        for at, name in enumerate(names)
+        if not reported[f"shop{at}"].is_reachable
+    } == {
+        "down": "ledger_unreachable",
+        "nameless": "ledger_missing",
+        # The driver read the UUIDs; the tasks found out.
+        "missing": "ledger_missing",
+        "locked": "locked",
+    }
+    assert "no such table" in reported[f"shop{names.index('missing')}"].error_text
+    assert reported[f"shop{names.index('other')}"].uuid_before == case.uuids["other"]
     away.rename(shops["down"].path)
     writer.execute("ROLLBACK")
     writer.close()
@@ -138,6 +162,11 @@ def test_nothing_that_is_wrong_with_a_file_decides_anything(
     # What was healed is settled by the next round.
     shops["other"].run(f"UPDATE escrowmq_ledger_id SET ledger_uuid = '{case.uuids['other']}'")
     assert case.round(spark, known).committed == 3
+    healed = {row.name: row.is_reachable for row in reported_ledgers(broker)}
+    assert [name for at, name in enumerate(names) if not healed[f"shop{at}"]] == [
+        "nameless",
+        "missing",
+    ]
     case.check("good", "odd", "down", "other", "locked")
 
 

@@ -23,6 +23,7 @@ from escrowmq.pipeline.service.service import Service
 from escrowmq.testing import InProcessBroker
 from tests.spark.settle_shop import LATE_S, Database, hold, settle, states
 from tests.unit.broker.wire import eventually
+from tests.unit.logged import event_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ async def test_a_round_starts_at_once_when_the_broker_says_so_and_no_job_runs_be
     }
     assert summary.items() >= expected.items()
     # The same to the log, to Prometheus and to the lake.
-    (line,) = [vars(line) for line in caplog.records if line.message == "settle_done"]
+    (line,) = [vars(line) for line in caplog.records if event_of(line) == "settle_done"]
     assert {name: line[name] for name in summary if name in expected} == expected
     assert line["took_ms"] == summary["took_ms"]
     for name, number in expected.items():

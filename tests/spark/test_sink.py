@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,36 @@ def test_columns_become_what_consumers_see(spark: SparkSession, broker: InProces
     (message,) = broker.messages("mails")
     assert (message.body, message.keys, message.tag) == (b"\x00\xff", ("k", "x", "y"), "paid")
     assert (message.properties["colour"], message.born_at_ms) == ("red", 7)
+
+
+def test_a_message_that_was_read_can_be_written_with_its_time(
+    spark: SparkSession, broker: InProcessBroker
+) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/St_Johns")
+    born = "timestamp_millis(1700000000123)"
+    write(session.sql(f"SELECT 'a' AS body, {born} AS born_at"), broker)
+    read = session.read.format("escrowmq").options(broker=broker.broker_address, topic=TOPIC)
+    write(read.load().select("body", "keys", "tags", "born_at"), broker, topic="copies")
+    assert [one.born_at_ms for one in broker.messages("copies")] == [1_700_000_000_123]
+
+
+@pytest.mark.parametrize("mode", [None, "error", "ignore", "overwrite"])
+def test_a_mode_that_is_not_append_is_refused_with_the_mode_to_use(
+    spark: SparkSession, broker: InProcessBroker, mode: str | None
+) -> None:
+    writer = rows(spark).write.format("escrowmq").mode(mode)
+    with pytest.raises(PySparkException) as refused:
+        writer.options(broker=broker.broker_address, topic=TOPIC).save()
+    assert '.mode("append")' in "".join(traceback.format_exception(refused.value))
+    assert len(getattr(refused.value, "__notes__", ())) <= 1
+    assert broker.messages(TOPIC) == []
+
+
+def test_the_errors_of_other_formats_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException) as refused:
+        rows(spark).write.format("parquet").save(str(tmp_path))
+    assert not hasattr(refused.value, "__notes__")
 
 
 def test_rows_with_one_key_stay_in_one_queue_and_in_order(

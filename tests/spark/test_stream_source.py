@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from escrowmq.pipeline.source.message_columns import spark_schema
+from escrowmq.pipeline.source.message_options import stream_options
 from escrowmq.pipeline.source.positions import places
-from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
+from escrowmq.pipeline.source.stream import MessageStreamReader
+from escrowmq.pipeline.spark_api import ReadAllAvailable
 from escrowmq.testing import InProcessBroker
-from tests.spark.topics import decide, hold, row, send
+from tests.spark.topics import decide, hold, needs_read_limits, row, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.datasource import DataSourceStreamReader
 
 
 @pytest.fixture
@@ -83,6 +83,7 @@ def test_each_message_comes_once_across_restarts_of_both(
     assert stream.run() == [b"c", b"d"]
 
 
+@needs_read_limits
 def test_a_batch_has_no_more_rows_than_allowed(broker: InProcessBroker, stream: Stream) -> None:
     fill(broker, *(b"%d" % number for number in range(9)))
     fill(broker, b"z", queue_id=1)
@@ -94,7 +95,7 @@ def test_a_batch_has_no_more_rows_than_allowed(broker: InProcessBroker, stream: 
 def test_queues_and_topics_that_come_later_are_read(
     broker: InProcessBroker, stream: Stream
 ) -> None:
-    options = {"topic": None, "topicPattern": "or.*"}
+    options = {"topic": "", "topicPattern": "or.*"}
     fill(broker, b"a")
     assert stream.run(**options) == [b"a"]
     broker.create_topic("orders", queues=4)
@@ -106,13 +107,12 @@ def test_queues_and_topics_that_come_later_are_read(
 def test_a_topic_that_appears_before_the_first_offset_is_not_lost(broker: InProcessBroker) -> None:
     """Spark notes the ends first, and asks for the initial offset afterwards."""
 
-    def reader() -> DataSourceStreamReader:
+    def reader() -> MessageStreamReader:
         options = {"broker": broker.broker_address, "topicPattern": "orders|later"}
-        return stream_reader(options, spark_schema(("queue_offset", "body")))
+        return MessageStreamReader(stream_options(options), spark_schema(("queue_offset", "body")))
 
     fill(broker, b"a", b"b")
     stream = reader()
-    assert isinstance(stream, MessageStreamReader)
     stream.prepareForTriggerAvailableNow()
     fill(broker, b"c", topic="later")
     start = stream.initialOffset()

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.message import Message
 from escrowmq.pipeline.source.positions import Kept, places
+from escrowmq.pipeline.spark_api import ReadMaxBytes
 from escrowmq.pipeline.views import reading as views
+from escrowmq.pipeline.views.options import stream_options
 from escrowmq.pipeline.views.stream import ViewStreamReader
 from escrowmq.protocol.own import OwnCode
 from escrowmq.store.config import StoreConfig
@@ -46,9 +47,7 @@ class Driven:
         """What Spark would ask."""
         addresses = ",".join(broker.broker_address for broker in brokers)
         given = {"view": "events", "broker": addresses, **options}
-        reader = views.stream_reader(given, views.schema(given))
-        assert isinstance(reader, ViewStreamReader)
-        return reader
+        return ViewStreamReader(stream_options(given), views.schema(given))
 
     def run(self, *brokers: InProcessBroker, **options: str) -> Happened:
         """Read what is available now; returns what came."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.spark_api import HAS_READ_LIMITS
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import HoldHeader
 from escrowmq.protocol.own_rows import DecisionRow, SentRow
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
 
     from escrowmq.testing import InProcessBroker
 
+#: Runs on Spark 4.2 and later; tests/spark/test_old_stream_api.py has what holds before.
+needs_read_limits = pytest.mark.skipif(not HAS_READ_LIMITS, reason="Spark has no read limits")
 BORN_AT_MS = 1_700_000_000_000
 
 
@@ -52,6 +58,11 @@ def decide(broker: InProcessBroker, half_offset: int, resolution: str = "commit"
     )
     with OwnCalls(broker.broker_address) as calls:
         calls.call(OwnCode.DECIDE_MANY, rows=[decision])
+
+
+def collected(instant_ms: int) -> datetime:
+    """The value that ``collect`` gives for a timestamp: naive, in the time zone of this process."""
+    return datetime.fromtimestamp(instant_ms / 1_000, UTC).astimezone().replace(tzinfo=None)
 
 
 def bodies(frame: DataFrame) -> list[bytes]:

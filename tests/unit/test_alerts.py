@@ -76,5 +76,8 @@ def test_what_must_be_watched_has_a_rule() -> None:
         "escrowmq_flush_seconds_bucket",
         "rocketmq_consumer_lag_latency_milliseconds",
         "escrowmq_ready",
+        "escrowmq_backup_failures_in_a_row",
+        "escrowmq_backup_overdue_seconds",
+        "escrowmq_alert_notices_total",
     ):
         assert name in TEXT

@@ -4,13 +4,14 @@ By the kind of a fenced block: ``python`` is executed; ``toml`` is loaded as con
 escrowmq.toml for the blocks after it; in ``console`` and ``sh`` each line after ``$`` that calls
 escrowmq is run, and its output compared if some is shown (a line ``...`` stands for any lines);
 what asks a broker gets one of its own, with nothing in it but what the page sends; what would run
-for ever is only asked for its help; a make line must name targets that exist.  ``text`` and
-``mermaid`` are only looked at.
+for ever is only asked for its help; a make line must name targets that exist.  ``json``
+must be JSON.  ``text`` and ``mermaid`` are only looked at.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -51,6 +52,20 @@ def test_a_page_shows_what_is_true(
         try_block(block, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/guide/getting-started.md"])
+def test_the_first_programs_can_be_run_twice(name: str, tmp_path: Path) -> None:
+    programs = [one for one in blocks(ROOT / name) if "sqlite3.connect" in one.body]
+    assert programs
+    for program in programs:
+        for _ in range(2):
+            try_block(program, tmp_path)
+
+
+def test_the_first_page_says_how_to_install() -> None:
+    first, *_ = blocks(ROOT / "docs/guide/getting-started.md")
+    assert (first.kind, first.body.strip()) == ("console", "$ pip install .")
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if page not in RUN_PAGES], ids=relative)
 def test_sketches_are_at_least_python(page: Path) -> None:
     for block in blocks(page):
@@ -69,6 +84,8 @@ def try_block(block: Block, folder: Path) -> None:
         file = folder / "escrowmq.toml"
         file.write_text(block.body, encoding="utf-8")
         load(file=file, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.body), "secret"))
+    elif block.kind == "json":
+        json.loads(block.body)
     elif block.kind in SHELL:
         for command, shown in commands(block):
             try_command(block, command, shown, folder)

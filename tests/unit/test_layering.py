@@ -21,6 +21,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"model", "protocol"},
     # Its tasks take the log apart as the store laid it out, so that the broker need not.
     "pipeline": {"client", "store", "transaction", "protocol", "model"},
+    # Short names of what users import from the pipeline.
+    "spark": {"pipeline"},
+    "lake": {"pipeline"},
     # Not in the package: where Spark looks for data sources.
     "pyspark_escrowmq": {"pipeline"},
     "console": {"client", "model"},
@@ -48,15 +51,18 @@ PIPELINE_MAY_IMPORT: dict[str, set[str]] = {
     "config": {"priority"},
     "ledger_config": set(),
     "options": set(),
-    "spark": {"config"},
-    "source": {"options"},
-    "views": {"options", "source"},
-    "sink": {"options", "views"},
+    "spark_api": set(),
+    "spark": {"config", "data_source"},
+    "source": {"options", "spark_api"},
+    "views": {"options", "source", "spark_api"},
+    "sink": {"options", "spark_api", "views"},
     "data_source": {"options", "source", "views", "sink"},
     "lake": set(),
-    "archive": {"data_source", "lake", "source", "views"},
+    "archive": {"data_source", "lake", "source", "spark_api", "views"},
     "settle": {"ledger_config", "sink", "views"},
-    "audit": {"lake", "source", "views"},
+    # HTML reports: style sheet, page frame, charts.
+    "pages": set(),
+    "audit": {"lake", "pages", "source", "views"},
     "service": {"archive", "config", "lake", "ledger_config", "priority", "settle", "spark"},
 }
 TABLES = {"escrowmq": MAY_IMPORT, "escrowmq.pipeline": PIPELINE_MAY_IMPORT}

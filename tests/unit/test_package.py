@@ -69,7 +69,7 @@ def test_the_sdist_holds_what_is_needed_to_build_and_test(built: Path) -> None:
 def test_what_the_index_tells_of_it_is_true(built: Path) -> None:
     told = metadata(built)
     assert told["License-Expression"] == "Apache-2.0"
-    assert set(told.get_all("Provides-Extra", [])) == {"dev", "spark", "sql"}
+    assert set(told.get_all("Provides-Extra", [])) == {"dev", "postgres", "spark", "sql"}
     assert "Typing :: Typed" in told.get_all("Classifier", [])
     needed = [need for need in told.get_all("Requires-Dist", []) if "extra ==" not in need]
     heavy = re.compile(r"pyspark|sqlalchemy|pandas|pytest", re.IGNORECASE)

@@ -7,12 +7,13 @@ for whoever asks for the status.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-log = logging.getLogger(__name__)
+from escrowmq.model.event_log import event_log
+
+log = event_log(__name__)
 
 BACKOFF_S_MAX = 60.0
 

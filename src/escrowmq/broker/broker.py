@@ -21,12 +21,15 @@ from escrowmq.broker.expiring import Expiring
 from escrowmq.broker.group_tools import GroupTools
 from escrowmq.broker.groups import Groups
 from escrowmq.broker.heartbeats import Heartbeats
+from escrowmq.broker.ledger_reports import LedgerReports
 from escrowmq.broker.messages import Messages
 from escrowmq.broker.meta_writing import MetaWriting
 from escrowmq.broker.offsets import Offsets
 from escrowmq.broker.own_admin import OwnAdmin
 from escrowmq.broker.own_attempts import OwnAttempts
 from escrowmq.broker.own_facts import OwnFacts
+from escrowmq.broker.own_finding import OwnFinding
+from escrowmq.broker.own_ledgers import OwnLedgers
 from escrowmq.broker.own_reading import OwnReading
 from escrowmq.broker.own_records import OwnRecords
 from escrowmq.broker.own_verdicts import OwnVerdicts
@@ -118,6 +121,7 @@ class Broker:
         self.heartbeats = Heartbeats(self)
         self._handlers: dict[int, Handler] = {}
         self.contradictions = Contradictions()
+        self.ledger_reports = LedgerReports()
         self.capacities = Capacities(self)
         self.expiring = Expiring(self)
         self.checking = Checking(self)
@@ -155,6 +159,8 @@ class Broker:
             self.awaiting,
             OwnRecords(self),
             OwnReading(self),
+            OwnFinding(self),
+            OwnLedgers(self),
             OwnAdmin(self),
         )
 

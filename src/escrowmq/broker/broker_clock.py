@@ -7,7 +7,6 @@ only for what is compared with other clocks.  Nothing else in the broker reads a
 
 from __future__ import annotations
 
-import logging
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from escrowmq.broker.store_time import Gap, StoreTime
 from escrowmq.model.clock import GAP_MS, read
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.ids import IPV4_HOST_BYTES
 from escrowmq.transaction.commands import Append, Decision, MoveTime, Prepare
 from escrowmq.transaction.records import AGREES, BEHIND, TimeMoved
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.store.recovery import Found
     from escrowmq.store.store import Store
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 LOOKS_MAX = 4
 """What a start can find about its clock, one after the other."""

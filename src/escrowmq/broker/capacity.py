@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from escrowmq.model.event_log import event_log
+
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 NEAR = 0.8
 """From this share of a limit on an operator is told."""

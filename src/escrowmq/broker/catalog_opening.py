@@ -6,13 +6,13 @@ records, once.  Whatever is missing or damaged is made anew and told; nothing of
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from escrowmq.model.catalog import Group, Topic
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.limits import validate_topic
 from escrowmq.store.meta import MetaLimits
 from escrowmq.store.meta_opening import open_meta
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from escrowmq.store.meta_opening import MetaFound
     from escrowmq.store.store import Store
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 BY = "broker start"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
+from escrowmq.model.event_log import event_log
 from escrowmq.store.meta import GROUPS, SETTINGS, TOPICS
 from escrowmq.transaction.records import (
     NOWHERE,
@@ -18,10 +18,11 @@ from escrowmq.transaction.records import (
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
+    from escrowmq.model.catalog import Group
     from escrowmq.transaction.commands import Decision
     from escrowmq.transaction.records import Record
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 _TOLD = frozenset((TopicPut, TopicRemoved, GroupPut, GroupRemoved, SettingPut, Released))
 
@@ -47,9 +48,11 @@ class Cataloging:
             case TopicRemoved():
                 self._removed(record)
             case GroupPut():
-                meta.changed(GROUPS, record.group.name)
+                self._put_group(record.group)
             case GroupRemoved():
                 meta.forget_group(record.name)
+                broker.groups.paused.pop(record.name, None)
+                broker.pulling.resumed(record.name)
                 broker.reach.forget(group=record.name)
                 broker.counts.forget_group(record.name)
                 log.info(
@@ -61,6 +64,17 @@ class Cataloging:
             case Released() if NOWHERE in record.queue_offsets:
                 count = record.queue_offsets.count(NOWHERE)
                 log.warning("delayed_messages_dropped", extra={"messages": count})
+
+    def _put_group(self, group: Group) -> None:
+        broker, name = self._broker, group.name
+        broker.meta.changed(GROUPS, name)
+        before = broker.groups.paused.get(name)
+        broker.groups.note(group)
+        if before is not None and group.pause is None:
+            broker.pulling.resumed(name)
+            log.info("group_resumed", extra={"group": name, "paused_by": before.by})
+        elif before is None and group.pause is not None:
+            log.info("group_paused", extra={"group": name, "by": group.pause.by})
 
     def _removed(self, record: TopicRemoved) -> None:
         broker, name = self._broker, record.name

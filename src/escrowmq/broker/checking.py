@@ -12,7 +12,6 @@ nobody else waits for them; there is a limit to the line, and to what one connec
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.requests import Handlers, Request
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
@@ -31,18 +31,19 @@ from escrowmq.protocol.properties import TRANSACTION_ID, UNIQ_KEY, find_property
 from escrowmq.protocol.remoting import encode_request
 from escrowmq.protocol.send_headers import CheckTransactionHeader, ResumeCheckHeader
 from escrowmq.protocol.stored_message import skim
-from escrowmq.store.undecided import prepared_by_origin
 from escrowmq.transaction.checking import outcome_of
 from escrowmq.transaction.commands import CheckSent, Decision, Resume, Verdict, VerdictKind
 from escrowmq.transaction.states import SETTLES, Resolution, State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.clients import Client
     from escrowmq.broker.connection import Connection
     from escrowmq.transaction.table import Half
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 ASKED_MAX = 4_096
 """Transactions that are being asked about: in line, on their way, or not yet counted."""
@@ -100,12 +101,15 @@ class Checking:
         """How many producers of a group could be asked."""
         return self._broker.clients.producer_count(group)
 
-    def unreachable_count(self) -> int:
-        """Undecided transactions that only a producer can answer for, with none online."""
+    def unreachable_count(self, prepared: Mapping[int, int]) -> int:
+        """Undecided transactions that only a producer can answer for, with none online.
+
+        ``prepared`` counts the undecided by their origin.
+        """
         origins = self._broker.store.core.names.origins
         return sum(
             count
-            for number, count in prepared_by_origin(self._broker.store.table).items()
+            for number, count in prepared.items()
             if not (origins[number].ledger or self.online(origins[number].group))
         )
 

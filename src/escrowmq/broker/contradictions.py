@@ -6,15 +6,16 @@ a database and the messages may not agree, so a person must hear of it: once per
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
+
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
     from escrowmq.transaction.commands import End
     from escrowmq.transaction.states import Resolution
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 REMEMBERED_MAX = 10_000
 """Transactions that were told of; forgetting one only means that it may be told of again."""

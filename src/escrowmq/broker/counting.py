@@ -7,7 +7,6 @@ never tells of what may be lost.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections import Counter
 from time import perf_counter
@@ -18,6 +17,7 @@ import numpy as np
 from escrowmq.broker.messages import SHARDING_MARK
 from escrowmq.broker.own_transactions import BY_HAND
 from escrowmq.broker.topics import DLQ_PREFIX
+from escrowmq.model.event_log import event_log
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.limits import NAME_CHARS_MAX
 from escrowmq.protocol.properties import RETRY_TOPIC, find_property
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.commands import Command, Decision
     from escrowmq.transaction.records import Placed, Record
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: RocketMQ's bounds: of message sizes in bytes, of a commit's age in seconds, of answers in ms.
 SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
@@ -261,7 +261,7 @@ class Counts:
         except Exception:
             # The writer must go on: a number that is not right is no reason to stop.
             if not self._has_failed:
-                log.exception("counting_failed")
+                log.exception("counting_failed", extra={"decisions": len(decisions)})
             self._has_failed = True
 
     def _prepared(self, record: Prepared, *_: object) -> None:

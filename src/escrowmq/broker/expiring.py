@@ -7,12 +7,12 @@ did since the last note is written down first, so that nothing expires that is i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from escrowmq.model.event_log import event_log
 from escrowmq.transaction.expiring import may_expire, noted_since_ms, unused_since_ms
 from escrowmq.transaction.expiry_commands import (
     ExpireGroups,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
     from escrowmq.transaction.commands import Command, Decision
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from escrowmq.broker.topics import RETRY_PREFIX, retry_topic
 from escrowmq.broker.wanting import Wanted
-from escrowmq.model.catalog import Group
+from escrowmq.model.catalog import Group, Pause
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import GROUP_TOPIC_CHARS_MAX, validate_topic
 from escrowmq.transaction.commands import PutGroup
@@ -39,6 +39,10 @@ class Groups:
     def __init__(self, catalog: Catalog, config: TopicsConfig) -> None:
         self._catalog = catalog
         self._config = config
+        #: By name, so that a pull looks it up once; ``note`` keeps it.
+        self.paused: dict[str, Pause] = {}
+        for kept in catalog.groups.values():
+            self.note(kept.group)
 
     @property
     def are_made_by_use(self) -> bool:
@@ -81,6 +85,13 @@ class Groups:
         if group is None:
             raise _unknown(name)
         return group
+
+    def note(self, group: Group) -> None:
+        """This group is durable as it is here."""
+        if group.pause is None:
+            self.paused.pop(group.name, None)
+        else:
+            self.paused[group.name] = group.pause
 
     def put(self, group: Group) -> PutGroup:
         """The command that makes the group, or changes it."""

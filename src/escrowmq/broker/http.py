@@ -8,14 +8,15 @@ is told to come back.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import cast
 
 import msgspec
 
-log = logging.getLogger(__name__)
+from escrowmq.model.event_log import event_log
+
+log = event_log(__name__)
 
 HEAD_BYTES_MAX = 8_192
 #: From connecting to having read the answer.
@@ -23,6 +24,9 @@ TIME_S_MAX = 10.0
 CONNECTIONS_MAX = 64
 
 _END = b"\r\n\r\n"
+WRONG_PORT = "this port speaks HTTP/1.1 only; clients use broker.port or broker.name_port"
+#: An HTTP method begins with one of these; a frame of the remoting protocol does not.
+_METHOD_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _METHODS = ("GET", "HEAD")
 _REQUEST_LINE_PARTS = 3
 
@@ -42,6 +46,11 @@ Pages = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
 def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
     """One line."""
     return Answer(body=f"{line}\n".encode(), status=status)
+
+
+def html(body: bytes) -> Answer:
+    """A page for a browser."""
+    return Answer(body=body, content_type="text/html; charset=utf-8")
 
 
 def json(value: object) -> Answer:
@@ -93,7 +102,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self._head += data
         head, end, _ = self._head.partition(_END)
-        if len(head) > HEAD_BYTES_MAX:
+        if self._head[0] not in _METHOD_LETTERS:
+            # Answer now: a client of the broker's port would wait until it is cut off.
+            self._answer(text(WRONG_PORT, HTTPStatus.BAD_REQUEST))
+        elif len(head) > HEAD_BYTES_MAX:
             self._answer(text("the head is too long", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         elif end:
             self._respond(head)
@@ -106,13 +118,14 @@ class HttpConnection(asyncio.Protocol):
             return
         # Nothing more is expected of the peer.
         self._is_answered = True
-        self._making = asyncio.ensure_future(self._answer_later(answer, is_head=is_head))
+        page = head.split(b" ")[1].partition(b"?")[0].decode("latin-1")
+        self._making = asyncio.ensure_future(self._answer_later(page, answer, is_head=is_head))
 
-    async def _answer_later(self, coming: Awaitable[Answer], *, is_head: bool) -> None:
+    async def _answer_later(self, page: str, coming: Awaitable[Answer], *, is_head: bool) -> None:
         try:
             answer = await coming
         except Exception:
-            log.exception("page_failed")
+            log.exception("page_failed", extra={"page": page})
             answer = text("the page failed; the log says why", HTTPStatus.INTERNAL_SERVER_ERROR)
         self._answer(answer, is_head=is_head)
 

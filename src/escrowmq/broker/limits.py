@@ -13,19 +13,20 @@ The loop's time is shared as well: who asks for much at once is handled in turns
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
+from escrowmq.model.event_log import event_log
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from escrowmq.broker.config import BrokerConfig
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: How long a connection is handled when its bytes come, and nobody is behind.
 TURN_S = 0.002

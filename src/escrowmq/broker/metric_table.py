@@ -219,11 +219,41 @@ PIPELINE_AWAY = _gauge(
 LAST_VERDICT = _gauge(
     "escrowmq_last_verdict_timestamp_seconds", "When the last verdict came; 0 if none did"
 )
+LEDGER_REACHABLE = _gauge(
+    "escrowmq_ledger_reachable",
+    "1 if the pipeline reaches this ledger, else 0; without a UUID if its database never told it",
+    "ledger",
+    "ledger_uuid",
+)
+LEDGER_SUCCEEDED = _gauge(
+    "escrowmq_ledger_last_success_timestamp_seconds",
+    "When the pipeline last reached this ledger; 0 if it never did",
+    "ledger",
+    "ledger_uuid",
+)
+LEDGER_UNDECIDED = _gauge(
+    "escrowmq_undecided_without_ledger",
+    "Undecided transactions that name a ledger which no pipeline reaches; 0 without a report",
+)
 BACKGROUND = _counter(
     "escrowmq_background_failures_total", "Failures of what the broker does by itself", "work"
 )
 BACKGROUND_NOW = _gauge(
     "escrowmq_background_failures_in_a_row", "Those since it last worked; 0 if it works", "work"
+)
+ALERTS_FIRING = _gauge("escrowmq_alert_firing", "1 for an alert that holds and was told", "alert")
+ALERT_NOTICES = _counter(
+    "escrowmq_alert_notices_total", "Notices of alerts: sent, failed or dropped", "outcome"
+)
+BACKUP_LAST_GOOD = _gauge(
+    "escrowmq_backup_last_good_timestamp_seconds",
+    "When the last backup was made that was restored and checked; 0 if there is none",
+)
+BACKUP_FAILURES = _gauge(
+    "escrowmq_backup_failures_in_a_row", "Scheduled backups that failed since the last good one"
+)
+BACKUP_OVERDUE = _gauge(
+    "escrowmq_backup_overdue_seconds", "For how long a good backup is missing; 0 if it is not"
 )
 LIMITS = _counter(
     "escrowmq_limits_reached_total", "How often a limit of connections was reached", "limit"
@@ -235,6 +265,7 @@ CONNECTIONS = _gauge("escrowmq_connections", "Open connections")
 CONNECTION_BYTES = _gauge(
     "escrowmq_connection_bytes", "Bytes that wait to be handled, or to be read by a peer", "kind"
 )
+GROUPS_PAUSED = _gauge("escrowmq_groups_paused", "Consumer groups that are paused")
 PULLS = _gauge("escrowmq_pulls_waiting", "Pulls that wait for a message")
 REQUESTS = _counter(
     "escrowmq_requests_total", "Requests answered, by what was answered", "request", "outcome"

@@ -177,6 +177,21 @@ def _of_state(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.CLOCK_DOUBTFUL, one(int(told.is_clock_doubtful))
     yield table.CLOCK_SYNCHRONIZED, one(int(told.is_clock_synchronized))
     yield table.DELETION_WAITS, one(int(bool(told.deletion_waits)))
+    yield from _of_watch(told)
+
+
+def _of_watch(told: Status) -> Iterator[Family]:
+    firing = [name for name in told.alerts_firing.split(",") if name]
+    yield table.ALERTS_FIRING, [((name,), 1) for name in firing]
+    notices = {
+        "sent": told.alerts_sent,
+        "failed": told.alerts_failed,
+        "dropped": told.alerts_dropped,
+    }
+    yield table.ALERT_NOTICES, _by(notices)
+    yield table.BACKUP_LAST_GOOD, one(told.backup_last_good_at_ms / 1_000)
+    yield table.BACKUP_FAILURES, one(told.backup_failures_in_a_row)
+    yield table.BACKUP_OVERDUE, one(told.backup_overdue_ms / 1_000)
 
 
 def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
@@ -184,6 +199,8 @@ def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.UNDECIDED, one(told.undecided)
     yield table.OLDEST, one(told.oldest_undecided_age_ms / 1_000)
     yield table.UNREACHABLE, one(told.undecided_without_producer)
+    yield table.LEDGER_UNDECIDED, one(told.undecided_without_ledger)
+    yield from _of_ledgers(told)
     yield table.PARKED, one(told.parked)
     yield table.PARKED_TOTAL, one(counts.parked)
     yield table.DROPPED_TOTAL, one(broker.store.dropped)
@@ -193,6 +210,18 @@ def _of_transactions(broker: Broker, told: Status) -> Iterator[Family]:
     yield table.CHECKS, one(broker.checking.asked_count)
     yield table.ANSWERS, _by(counts.answers)
     yield table.VERDICTS, _by(counts.verdicts)
+
+
+def _of_ledgers(told: Status) -> Iterator[Family]:
+    reported = {(row.name, row.uuid): row for row in told.ledgers if row.name}
+    yield (
+        table.LEDGER_REACHABLE,
+        [(labels, int(row.is_reachable)) for labels, row in reported.items()],
+    )
+    yield (
+        table.LEDGER_SUCCEEDED,
+        [(labels, (row.succeeded_at_ms or 0) / 1_000) for labels, row in reported.items()],
+    )
 
 
 def _of_store(broker: Broker, told: Status) -> Iterator[Family]:
@@ -246,6 +275,7 @@ def _of_topics(broker: Broker) -> Iterator[Family]:
     counts = broker.counts
     yield table.TOPICS, one(sum(1 for _ in broker.topics.all()))
     yield table.GROUPS, one(len(broker.catalog.groups))
+    yield table.GROUPS_PAUSED, one(len(broker.groups.paused))
     yield table.NAMES, [((one.kind,), one.used) for one in broker.capacities.all()]
     yield table.NAMES_MAX, [((one.kind,), one.max) for one in broker.capacities.all()]
     yield table.EXPIRED, _by(broker.expiring.counts)

@@ -14,6 +14,7 @@ from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
 from escrowmq.transaction.commands import Cataloged, Decision, End, Resume, Settled
+from escrowmq.transaction.pause_command import PauseGroup
 from escrowmq.transaction.states import Resolution
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         ByHandHeader,
         ConfirmClockHeader,
         DeleteTopicHeader,
+        PauseGroupHeader,
         SettleHeader,
     )
     from escrowmq.protocol.own_headers import OwnHeader, PagedHeader, TopicFilterHeader
@@ -48,6 +50,7 @@ class OwnAdmin:
                     OwnCode.LIST_TOPICS: self.topics,
                     OwnCode.LIST_GROUPS: self.groups,
                     OwnCode.LIST_OFFSETS: self.offsets,
+                    OwnCode.LIST_PAUSED: self.paused,
                     OwnCode.COPY_META: self.copy_meta,
                 },
             ),
@@ -58,6 +61,7 @@ class OwnAdmin:
                     OwnCode.RESUME: self.resume,
                     OwnCode.DELETE_TOPIC: self.delete_topic,
                     OwnCode.CONFIRM_CLOCK: self.confirm_clock,
+                    OwnCode.PAUSE_GROUP: self.pause,
                 },
             ),
         }
@@ -122,6 +126,15 @@ class OwnAdmin:
 
         call.answer_rows(map(told, keys), cursor=cursor)
 
+    def paused(self, call: Call[PagedHeader]) -> None:
+        """Every consumer group that is paused."""
+        paused = self._broker.groups.paused
+        names, cursor = key_cursor(keys_after(paused, call.header.cursor, str), call.limit())
+        call.answer_rows(
+            ((name, paused[name].by, paused[name].at_ms, paused[name].reason) for name in names),
+            cursor=cursor,
+        )
+
     def copy_meta(self, call: Call[OwnHeader]) -> None:
         """Copy the small tables, for a backup."""
         writing, request = self._broker.meta_writing, call.request
@@ -154,6 +167,22 @@ class OwnAdmin:
             )
 
         self._broker.submit(call.request, command, removed)
+
+    def pause(self, call: Call[PauseGroupHeader]) -> None:
+        """Pause or resume a consumer group."""
+        header = call.header
+        command = PauseGroup(
+            name=header.group, is_paused=header.is_paused, by=header.by, reason=header.reason
+        )
+
+        def paused(decision: Decision) -> None:
+            reply = decision.reply
+            assert isinstance(reply, Cataloged)
+            online = self._broker.clients.consumers(header.group)
+            members = 0 if online is None else len(online.members)
+            call.answer(is_changed=reply.is_changed, consumers_online=members)
+
+        self._broker.submit(call.request, command, paused)
 
     def settle(self, call: Call[SettleHeader]) -> None:
         """Decide a transaction, whatever its producer may say later."""

@@ -85,11 +85,7 @@ def judged(core: Transactions, header: FindAttemptsHeader) -> str:
     if batch is None:
         return ""
     app_id = header.producer_group.removeprefix(GROUP_PREFIX)
-    verdict = core.batches.judge(app_id, header.query_id, batch, header.content)
-    if verdict == "expired" and HOME_MARK in app_id and not core.batches.knows(app_id):
-        # Home decides, and remembers the query itself; nothing is known here against the batch.
-        return "new"
-    return verdict
+    return core.batches.judge(app_id, header.query_id, batch, header.content)
 
 
 def homes_of(core: Transactions, group: str) -> list[str]:

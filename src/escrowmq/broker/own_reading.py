@@ -12,7 +12,7 @@ from escrowmq.broker.own_calls import Call, key_cursor, keys_after, offset_curso
 from escrowmq.broker.reach import born_of
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.filter import TAGS_MAX
-from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
+from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_stored import ReadStoredHeader
@@ -23,16 +23,12 @@ from escrowmq.store.ends import end_at
 from escrowmq.store.log_blocks import LogBlocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.requests import Handlers
     from escrowmq.protocol.own_headers import (
-        FindMessagesHeader,
         ListQueuesHeader,
         ReadMessagesHeader,
     )
-    from escrowmq.store.reader import Located
 
 SEARCHED_MAX = 256
 """Queues of a page whose offsets are searched for by time: each takes some reads."""
@@ -70,7 +66,6 @@ class OwnReading:
                 OwnCode.LIST_QUEUES: self.queues,
                 OwnCode.READ_MESSAGES: self.read,
                 OwnCode.READ_STORED: self.read_stored,
-                OwnCode.FIND_MESSAGES: self.find,
             },
         )
 
@@ -122,7 +117,7 @@ class OwnReading:
         )
         call.answer_rows(
             (
-                _told(
+                message_row(
                     visible_view(one.record, one.queue_offset, one.visible_at_ms),
                     stored_at_ms(one.record),
                     is_visible=True,
@@ -183,30 +178,6 @@ class OwnReading:
         loop = asyncio.get_running_loop()
         self._forgetting = loop.call_later(BLOCKS_KEPT_S, self._blocks.forget)
 
-    def find(self, call: Call[FindMessagesHeader]) -> None:
-        """Messages by key or id."""
-        header, reader = call.header, self._broker.reader
-        limit = call.spec.answer_rows_max
-        if header.limit > 0:
-            limit = min(limit, header.limit)
-        if header.message_id:
-            offsets: Iterable[int] = [parse_offset_message_id(header.message_id)[1]]
-        elif header.topic and header.key:
-            # Consumers' views state where the message was stored.
-            views = reader.find(
-                header.topic, header.key, limit=limit, with_undecided=header.with_undecided
-            )
-            offsets = [decode(view).log_offset for view in views]
-        else:
-            raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")
-        rows = []
-        left_bytes = READ_BYTES_MAX
-        for located in map(reader.at, offsets):
-            if located is not None and left_bytes > 0:
-                left_bytes -= len(located.message)
-                rows.append(_located(located))
-        call.answer_rows(rows)
-
 
 def _codes(text: str) -> list[int] | None:
     if not text:
@@ -217,14 +188,8 @@ def _codes(text: str) -> list[int] | None:
     return [int(code) for code in codes]
 
 
-def _located(located: Located) -> tuple[object, ...]:
-    half, message = located.half, located.message
-    stored = stored_at_ms(message) if half is None else half.stored_at_ms
-    return _told(message, stored, is_visible=located.is_visible)
-
-
-def _told(view: bytes, stored: int, *, is_visible: bool) -> tuple[object, ...]:
-    """A message as consumers see it, and when it was stored."""
+def message_row(view: bytes, stored: int, *, is_visible: bool) -> tuple[object, ...]:
+    """Make a ``MessageRow`` of a message as consumers see it, and of its store time."""
     message = decode(view)
     unique_key, keys, tags = index_facts(message.properties)
     transaction_id = find_property(message.properties, _TRANSACTION_ID)

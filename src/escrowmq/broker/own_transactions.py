@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.frames import HEAD_BYTES
-from escrowmq.transaction.records import Moved, Prepared
+from escrowmq.transaction.records import Decided, Moved, Prepared
+from escrowmq.transaction.states import State
+from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
@@ -47,3 +49,28 @@ def true_head(store: Store, half: Half) -> Half:
         if isinstance(record, Prepared | Moved)
     )
     return store.table.get(head) or first
+
+
+def message_ranges(store: Store, half: Half) -> tuple[list[tuple[int, int]], int]:
+    """Rows ``(first, count)`` of a transaction's half messages, and how many messages these are.
+
+    The record of a decision names all rows.  Once retention has deleted that record, only the rows
+    of the request that brought this half message are known.
+    """
+    if half.state in (State.COMMITTED, State.ROLLED_BACK):
+        ranges = _decided_ranges(store, half)
+    else:
+        ranges = store.core.ranges_of(store.core.head_of(half.first))
+    return ranges, sum(count for _, count in ranges)
+
+
+def _decided_ranges(store: Store, half: Half) -> list[tuple[int, int]]:
+    first = store.row(half.first)
+    op_offset = store.table.op_offset(half)
+    if op_offset >= store.log.start and not store.lost.hold(op_offset):
+        for record in store.reading.frame(op_offset).records:
+            if isinstance(record, Decided) and any(
+                at <= half.half_offset < at + count for at, count in record.ranges
+            ):
+                return record.ranges
+    return [(first.half_offset, first.part & ~FIRST)]

@@ -7,7 +7,6 @@ one.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from escrowmq.broker.bulk import Bulk, Ends
 from escrowmq.broker.checking import outcome_of_error
 from escrowmq.broker.own_calls import Call, own_handlers
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.event_log import event_log
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.protocol.limits import SHOWN_CHARS_MAX
 from escrowmq.protocol.own import OwnCode
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_columns import BodyColumns
     from escrowmq.protocol.own_headers import ByHeader
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 BY = "settle"
 """Who decides by a verdict, if it does not say."""

@@ -8,6 +8,7 @@ with its connection.  When a queue grows that very many wait for, they are tried
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -66,8 +67,11 @@ class Waiting:
     out: Out
     #: Where it is noted how far its group is.
     reached: Reached
+    group: str
     #: Up to here nothing was found.
     offset: int
+    #: Its group was paused when it came: nobody has checked its offset against the store's history.
+    is_paused: bool = False
     #: When to give up.
     tick: int = 0
 
@@ -122,8 +126,11 @@ class Pulling:
             )
         out = broker.counts.given(header.consumer_group, header.topic)
         reached = broker.reach.of(header.consumer_group, header.topic)
-        pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
-        note(reached, header.queue_id, pulled.next_offset)
+        if header.consumer_group in broker.groups.paused:
+            pulled = self._nothing(header, header.queue_offset)
+        else:
+            pulled = self._moved(request, header) or self._look(header, wanted, header.queue_offset)
+            note(reached, header.queue_id, pulled.next_offset)
         may_wait = header.may_wait and header.wait_ms > 0
         if pulled.status is Status.NOTHING_NEW and may_wait and self._has_room(request.connection):
             self._wait(request, header, wanted, out, reached, pulled.next_offset)
@@ -188,6 +195,12 @@ class Pulling:
             return Pulled(status=Status.BEYOND_END if offset else Status.NOTHING_NEW)
         return pulled
 
+    def _nothing(self, header: PullHeader, offset: int) -> Pulled:
+        """The answer to a group that is paused: no message, and no other offset."""
+        queue = self._broker.queues.get(header.topic, header.queue_id)
+        start, end = (0, 0) if queue is None else (queue.start, queue.end)
+        return Pulled(status=Status.NOTHING_NEW, next_offset=offset, start=start, end=end)
+
     # Those that wait.
 
     def _has_room(self, connection: Connection) -> bool:
@@ -205,9 +218,12 @@ class Pulling:
     ) -> None:
         # A frame may have megabytes that nobody needs again.
         request.frame = msgspec.structs.replace(request.frame, ext={}, body=b"", remark="")
+        # The name is the key under which the group is counted: waiting pulls share one text.
+        group = sys.intern(header.consumer_group)
         header = msgspec.structs.replace(header, consumer_group="", subscription="")
         request.has_waited = True
-        waiting = Waiting(request, header, wanted, out, reached, offset)
+        is_paused = group in self._broker.groups.paused
+        waiting = Waiting(request, header, wanted, out, reached, group, offset, is_paused)
         waiting.tick = 1 + _tick_at(min(header.wait_ms, WAIT_MS_MAX) / 1_000)
         self._by_queue.setdefault(waiting.queue, {})[waiting] = None
         self._by_tick.setdefault(waiting.tick, {})[waiting] = None
@@ -233,6 +249,14 @@ class Pulling:
                 waiting.request.decline(
                     RequestRefused("topic_unknown", "it was deleted", topic=topic)
                 )
+
+    def resumed(self, group: str) -> None:
+        """A group is served again: try those of its pulls that wait."""
+        was_idle = not self._to_try
+        for waitings in self._by_queue.values():
+            self._to_try.extend(waiting for waiting in waitings if waiting.group == group)
+        if was_idle and self._to_try:
+            self._try()
 
     def grown(self, numbers: Iterable[int]) -> None:
         """These queues have new messages."""
@@ -271,12 +295,19 @@ class Pulling:
     def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
         """Answer a pull that waited, unless it may wait on."""
         try:
-            pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
+            is_paused = waiting.group in self._broker.groups.paused
+            if is_paused or waiting.is_paused:
+                # One that came while its group was paused is answered, and comes again.
+                may_wait = may_wait and is_paused
+                pulled = self._nothing(waiting.header, waiting.offset)
+            else:
+                pulled = self._look(waiting.header, waiting.wanted, waiting.offset)
         except Exception as error:  # noqa: BLE001 - one bad pull must not end the others
             waiting.request.decline(error)
         else:
             waiting.offset = pulled.next_offset
-            note(waiting.reached, waiting.header.queue_id, pulled.next_offset)
+            if not waiting.is_paused:
+                note(waiting.reached, waiting.header.queue_id, pulled.next_offset)
             if may_wait and pulled.status is Status.NOTHING_NEW:
                 return
             _answer(waiting.request, pulled, waiting.out, waiting.header.queue_id)

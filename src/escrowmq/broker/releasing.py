@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from escrowmq.broker.store_time import StoreClock
     from escrowmq.broker.writer import Writer
     from escrowmq.store.store import Store
+    from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Half
 
 SLICE_ROWS_MAX = 2_048
 """Messages that one slice makes visible: about 5 ms of work."""
 
-COPY_COST = 8
+SLICE_ROWS_MIN = 128
+"""The fewest rows that a slice looks at."""
+
+COPY_COST = 4
 """A message that must be copied takes as long as this many that need not be."""
 
 COPIED_REQUEST_COST = 16
@@ -45,6 +49,8 @@ class Releasing:
         self._writer = writer
         self._clock = clock
         self._working = asyncio.Lock()
+        #: Rows to look at for the next slice: twice as many as the last slice had time for.
+        self._rows_max = SLICE_ROWS_MAX
 
     async def release_due(self) -> None:
         """Make everything visible whose time has come."""
@@ -60,7 +66,8 @@ class Releasing:
         now_ms = self._clock.now_ms()
         while releases.sort_one(now_ms):  # noqa: ASYNC110 - each turn does some of it
             await asyncio.sleep(0)
-        rows, copied = self._affordable(releases.first(now_ms, SLICE_ROWS_MAX), now_ms)
+        rows, copied = self._affordable(releases.first(now_ms, self._rows_max), now_ms)
+        self._rows_max = min(max(2 * len(rows), SLICE_ROWS_MIN), SLICE_ROWS_MAX)
         if copied:
             await asyncio.to_thread(self._read_ahead, copied)
         return rows
@@ -89,14 +96,17 @@ class Releasing:
                     # A copy takes all of its request along.
                     if half.first not in requests:
                         requests.add(half.first)
-                        cost += _copy_cost(half, core.table.get(half.first))
+                        cost += _copy_cost(core, half)
             if cost > SLICE_ROWS_MAX:
                 return rows[: max(index, 1)], copied
         return rows, copied
 
 
-def _copy_cost(half: Half, first: Half | None) -> int:
+def _copy_cost(core: Transactions, half: Half) -> int:
     """About what it costs to copy the request of a row."""
+    row_cost = COPY_COST + half.size // COPY_COST_BYTES
+    if is_alone(half):
+        return row_cost
+    first = core.table.get(half.first)
     count = 1 if first is None else first.part & ~FIRST
-    frame_cost = 0 if is_alone(half) else COPIED_REQUEST_COST
-    return frame_cost + count * (COPY_COST + half.size // COPY_COST_BYTES)
+    return COPIED_REQUEST_COST + count * row_cost

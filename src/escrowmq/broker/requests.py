@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from escrowmq.broker.counting import LONG_POLL, ONE_WAY
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.headers import Header, read_header
 from escrowmq.protocol.own import is_own
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.connection import Connection
     from escrowmq.broker.counting import Rpcs
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 HeaderT = TypeVar("HeaderT", bound=Header)
 

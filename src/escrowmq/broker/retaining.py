@@ -10,11 +10,11 @@ This is the one place where retention is told what time it is, and whether it ma
 from __future__ import annotations
 
 import asyncio
-import logging
 from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING
 
+from escrowmq.model.event_log import event_log
 from escrowmq.store.retention import next_step, removable_below, retirements
 from escrowmq.store.retirement import Aside, Carrying, Checkpointing, Removed, Waits
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
     from escrowmq.transaction.commands import Decision
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 REST = 3
 """While somebody is sending, a slice is followed by a pause so many times as long as it took."""

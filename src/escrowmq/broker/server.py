@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
-import socket
-import sys
-from contextlib import contextmanager, suppress
-from http import HTTPStatus
-from ipaddress import ip_address
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from escrowmq.broker.alert_config import AlertsConfig
 from escrowmq.broker.background import Background
+from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.broker_clock import BrokerClock
 from escrowmq.broker.catalog_opening import open_catalog
 from escrowmq.broker.config import OFF
 from escrowmq.broker.connection import Connection
-from escrowmq.broker.http import Answer, HttpConnections, json, text
+from escrowmq.broker.http import HttpConnections
 from escrowmq.broker.limits import Limits
-from escrowmq.broker.metrics import MetricsPage
-from escrowmq.broker.status import Vitals, status
+from escrowmq.broker.listening import address_to_tell, bound_socket, open_files_max, own_address
+from escrowmq.broker.server_pages import server_pages
+from escrowmq.broker.status import Vitals
 from escrowmq.broker.topics import Topics
+from escrowmq.broker.watch import Watch
 from escrowmq.broker.writer import Writer
 from escrowmq.model.clock import read
-from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.errors import Unavailable
 from escrowmq.model.limits_config import LimitsConfig
 from escrowmq.protocol.ids import format_address, pack_host
 from escrowmq.store.disk import OsDisk
@@ -39,7 +38,8 @@ from escrowmq.store.lock import DirectoryLock
 from escrowmq.store.recovery import start_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import socket
+    from collections.abc import Iterator, Sequence
 
     from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
     from escrowmq.model.clock import Clock
@@ -84,6 +84,9 @@ class Server:
         topics: TopicsConfig,
         writer: WriterConfig,
         limits: LimitsConfig | None = None,
+        alerts: AlertsConfig | None = None,
+        backup: BackupConfig | None = None,
+        backup_command: Sequence[str] = (),
     ) -> None:
         self._data = data
         self._clock = clock
@@ -93,6 +96,9 @@ class Server:
         self._topics_config = topics
         self._writer_config = writer
         self._limits_config = limits or LimitsConfig()
+        self._watch = Watch(
+            alerts or AlertsConfig(), backup or BackupConfig(), backup_command, name=broker.name
+        )
         self._connections: set[Connection] = set()
         #: Once we stop: set when the last connection is closed.
         self._all_gone: asyncio.Event | None = None
@@ -101,15 +107,7 @@ class Server:
         self._connections_max = broker.connections_max
         self._servers: list[asyncio.Server] = []
         self._background = Background(lambda: self.broker.clock.now_ms())  # noqa: PLW0108 - not yet
-        metrics = MetricsPage(lambda: self._broker, cluster=broker.cluster, name=broker.name)
-        self._http = HttpConnections(
-            {
-                "/healthz": self._health,
-                "/readyz": self._readiness,
-                "/status": self._status,
-                "/metrics": metrics,
-            }
-        )
+        self._http = HttpConnections(server_pages(self, lambda: self._broker, broker))
         self._lock: DirectoryLock | None = None
         self._meta: Meta | None = None
         self._writer: Writer | None = None
@@ -134,13 +132,13 @@ class Server:
     async def start(self) -> None:
         """Recover, then let clients in."""
         config = self._config
-        advertised = _address_to_tell(config)
+        advertised = address_to_tell(config)
         self._connections_max = min(config.connections_max, open_files_max() - FILES_RESERVED)
         self._lock = DirectoryLock(self._data)
         sockets: list[socket.socket] = []
         try:
-            sockets.append(_bound(config.host, config.name_port))
-            sockets.append(_bound(config.host, config.port))
+            sockets.append(bound_socket(config.host, config.name_port))
+            sockets.append(bound_socket(config.host, config.port))
             name_port, port = (one.getsockname()[1] for one in sockets)
             self.name_address = format_address(advertised, name_port)
             self.broker_address = format_address(advertised, port)
@@ -169,9 +167,10 @@ class Server:
         background.every(STALLED_S, "end_stalled_connections", self._end_stalled)
         background.every(SPACE_S, "look_at_disk", self._look_at_space)
         background.every(CLOCK_S, "look_at_clock", self._look_at_clock)
+        await self._watch.start(self.broker, background, own_address(sockets[1]))
 
     async def _start_http(self, advertised: str) -> None:
-        bound = _bound(self._config.host, self._config.http_port)
+        bound = bound_socket(self._config.host, self._config.http_port)
         self.http_address = format_address(advertised, bound.getsockname()[1])
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(self._http, sock=bound))
@@ -225,8 +224,8 @@ class Server:
     async def stop(self) -> None:
         """Let nobody in, answer what was asked, and close the store."""
         self._background.stop()
-        for server in self._servers:
-            server.close()
+        await self._watch.stop()
+        await self._close_doors()
         self._http.close()
         if self._broker is not None:
             self._broker.checking.close()
@@ -245,6 +244,21 @@ class Server:
             self._meta.close_file()
         if self._lock is not None:
             self._lock.close()
+
+    async def _close_doors(self) -> None:
+        """Accept no more connections.
+
+        asyncio forgets to close a socket that it has accepted but not yet handed to us when its
+        server is closed.  So stop accepting first, and close the server some turns later.
+        """
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            for listening in (one for server in self._servers for one in server.sockets):
+                loop.remove_reader(listening)
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        for server in self._servers:
+            server.close()
 
     async def _hang_up(self) -> None:
         """Close all connections, after what was written; who does not read that is cut."""
@@ -334,65 +348,3 @@ class Server:
         except Unavailable as error:
             now = asyncio.get_running_loop().time()
             self.limits.note("offsets_not_written", now, why=str(error))
-
-    # Pages.
-
-    def _health(self) -> Answer:
-        """The process is alive: it answers."""
-        return text("ok")
-
-    def _readiness(self) -> Answer:
-        if self._broker is None:
-            return text("the store recovers", HTTPStatus.SERVICE_UNAVAILABLE)
-        failure = self._broker.store.failure
-        if failure is not None:
-            why = str(self._broker.store.finished())
-            return text(why, HTTPStatus.SERVICE_UNAVAILABLE)
-        return text("ready")
-
-    def _status(self) -> Answer:
-        return self._readiness() if self._broker is None else json(status(self._broker))
-
-
-def open_files_max() -> int:
-    """How many files this process may have open; as many as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise RequestRefused(
-            "address_unusable",
-            "stop the process that listens there, or choose another host or port",
-            host=host,
-            port=port,
-            reason=error.strerror,
-        ) from None
-    return bound
-
-
-def _address_to_tell(config: BrokerConfig) -> str:
-    """The address that clients connect to: stored messages name it, so it is a number."""
-    host = config.advertise_host or config.host
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        raise RequestRefused(
-            "host_illegal", "name an IP address, not a host name", address=host
-        ) from None
-    if ip.is_unspecified:
-        raise RequestRefused(
-            "host_illegal", "clients cannot connect to it; set broker.advertise_host", address=host
-        )
-    return host

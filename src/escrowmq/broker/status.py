@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from escrowmq.broker.background import Background, Failed
 from escrowmq.broker.capacity import Capacity
 from escrowmq.broker.catalog_opening import CatalogFound
+from escrowmq.broker.own_ledgers import ledgers_seen
+from escrowmq.broker.scheduled_backups import BackupState, ScheduledBackups
 from escrowmq.store.standing import standing
+from escrowmq.store.undecided import prepared_by_origin
 
 if TYPE_CHECKING:
+    from escrowmq.broker.alerting import Alerting
     from escrowmq.broker.broker import Broker
     from escrowmq.broker.limits import Limits
     from escrowmq.store.recovery import Found
@@ -24,6 +28,10 @@ OUR_RELEASE = version("escrowmq")
 
 PIPELINE_SILENT_MS_MAX = 120_000
 """A pipeline that neither sent verdicts nor asked for news for so long is away."""
+
+
+LEDGERS_SHOWN = 100
+"""Ledgers that the status lists."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +53,29 @@ class Vitals:
     found: Found
     #: What was made anew of topics, groups and offsets.
     catalog: CatalogFound
+    #: None while they are off.
+    alerting: Alerting | None = None
+    backups: ScheduledBackups | None = None
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """A ledger, as the newest report of a pipeline has it; times are store time."""
+
+    uuid: str
+    #: NAME of the section `[ledger.NAME]`; empty if no pipeline has it in its config.
+    name: str
+    pipeline: str
+    is_reachable: bool
+    #: The last error, as a code and in words.
+    error: str
+    error_text: str
+    reported_at_ms: int | None
+    succeeded_at_ms: int | None
+    failed_at_ms: int | None
+    #: The UUID that the database told before it told another one.
+    uuid_before: str
+    #: Undecided transactions that name this UUID.
+    undecided: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,11 +147,44 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     names: list[Capacity]
     #: Those of them whose limit is near, in words; empty if none is.
     names_near: str
+    #: Ledgers that pipelines reported or that undecided transactions name: reported ones first,
+    #: of these the unreachable ones.
+    ledgers: list[Ledger]
+    #: Pipelines whose reports about ledgers count now.
+    pipelines_reporting: int
+    #: Of the reported ledgers, those that the pipeline does not reach.
+    ledgers_unreachable: int
+    #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
+    undecided_without_ledger: int
+    #: Consumer groups that are paused.
+    groups_paused: int
+    #: Alerts that hold and were told, with commas between them; notices since the start, and why
+    #: the last one failed (empty: it did not).
+    alerts_firing: str
+    alerts_sent: int
+    alerts_failed: int
+    alerts_dropped: int
+    alerts_last_error: str
+    #: Scheduled backups: `off`, `idle` or `running`; the last good one, which was restored and
+    #: checked, and when it was made (0: never); when the next one is due.
+    backup: str
+    backup_last_good: str
+    backup_last_good_at_ms: int
+    backup_last_good_bytes: int
+    backup_next_at_ms: int
+    #: Failures since the last good one, when the last one failed and why; for how long a good one
+    #: has been missing (0: it is not).
+    backup_failures_in_a_row: int
+    backup_last_failed_at_ms: int
+    backup_last_error: str
+    backup_overdue_ms: int
 
 
 def status(broker: Broker) -> Status:
     """How it is now."""
     store, vitals, clients = broker.store, broker.vitals, broker.clients
+    prepared = prepared_by_origin(store.table)
+    ledgers = _ledgers(broker, prepared)
     now_ms = broker.clock.now_ms()
     stands = standing(store)
     oldest_at_ms = stands.oldest_undecided_at_ms
@@ -152,7 +216,7 @@ def status(broker: Broker) -> Status:
         deletion_waits_ms=clock.deletion_waits_ms,
         undecided=stands.undecided,
         oldest_undecided_age_ms=0 if oldest_at_ms is None else max(now_ms - oldest_at_ms, 0),
-        undecided_without_producer=broker.checking.unreachable_count(),
+        undecided_without_producer=broker.checking.unreachable_count(prepared),
         parked=stands.parked,
         contradictions=broker.contradictions.count,
         connections=vitals.connections(),
@@ -179,4 +243,47 @@ def status(broker: Broker) -> Status:
         limits_reached=dict(vitals.limits.counts),
         names=names,
         names_near=", ".join(str(one) for one in names if one.is_near),
+        **ledgers,
+        groups_paused=len(broker.groups.paused),
+        **_of_alerts(vitals.alerting),
+        **_of_backups(vitals.backups),
     )
+
+
+def _ledgers(broker: Broker, prepared: Mapping[int, int]) -> dict[str, Any]:
+    seen = ledgers_seen(broker, prepared)
+    return {
+        "ledgers": [Ledger(**msgspec.structs.asdict(row)) for row in seen.rows[:LEDGERS_SHOWN]],
+        "pipelines_reporting": seen.pipelines,
+        "ledgers_unreachable": sum(1 for row in seen.rows if row.name and not row.is_reachable),
+        "undecided_without_ledger": seen.undecided_without_ledger,
+    }
+
+
+def _of_alerts(alerting: Alerting | None) -> dict[str, Any]:
+    if alerting is None:
+        none = dict.fromkeys(("alerts_sent", "alerts_failed", "alerts_dropped"), 0)
+        return {**none, "alerts_firing": "", "alerts_last_error": ""}
+    counts = alerting.counts
+    return {
+        "alerts_firing": ",".join(alerting.firing),
+        "alerts_sent": counts.sent,
+        "alerts_failed": counts.failed,
+        "alerts_dropped": counts.dropped,
+        "alerts_last_error": counts.last_error,
+    }
+
+
+def _of_backups(backups: ScheduledBackups | None) -> dict[str, Any]:
+    said = BackupState() if backups is None else backups.said
+    return {
+        "backup": said.state,
+        "backup_last_good": said.last_good,
+        "backup_last_good_at_ms": said.last_good_at_ms,
+        "backup_last_good_bytes": said.last_good_bytes,
+        "backup_next_at_ms": 0 if backups is None else backups.next_at_ms,
+        "backup_failures_in_a_row": said.failures_in_a_row,
+        "backup_last_failed_at_ms": said.last_failed_at_ms,
+        "backup_last_error": said.last_error,
+        "backup_overdue_ms": 0 if backups is None else backups.overdue_ms,
+    }

@@ -19,6 +19,7 @@ from escrowmq.cli.output import Output, OutputOption
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, addresses_of, user_cache
 from escrowmq.pipeline.ledger_config import LedgerConfig, expand
+from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 if TYPE_CHECKING:
     from escrowmq.pipeline.audit.business import BusinessTable
@@ -176,6 +177,7 @@ def audit(
     """
     config = load(file=file, environ=os.environ, flags=set_ or ())
     settings = config.section(PipelineConfig)
+    require_pipeline_spark()
     if lake_uri and without_lake:
         raise _bad("--without-lake", "not together with --lake", "")
     in_data = str(data / "lake") if data else settings.lake_uri

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from escrowmq.cli.asking import at, duration
-from escrowmq.cli.output import Output, show_rows
-from escrowmq.pipeline.audit.report import AuditReport, Case, ComparisonReport, as_json
+from escrowmq.cli.audit_shape import shape_of
+from escrowmq.cli.output import Output, print_item, show_rows
+from escrowmq.cli.preview import escaped
+from escrowmq.pipeline.audit.report import AuditReport, Case, ComparisonReport
 
 if TYPE_CHECKING:
     from escrowmq.pipeline.audit.report import FoundReport
@@ -21,7 +23,7 @@ _CSV = ("what", "name", "which", "result", "count", "detail")
 def show(report: AuditReport, output: Output) -> None:
     """Print the report."""
     if output is Output.JSON:
-        typer.echo(as_json(report).decode(), nl=False)
+        print_item(shape_of(report), output, str)
     elif output is Output.CSV:
         show_rows(_CSV, [*_csv(report)], output)
     else:
@@ -66,7 +68,7 @@ def _show_comparisons(report: AuditReport) -> None:
     typer.echo()
     for one in report.comparisons:
         for note in filter(None, (one.not_compared, *one.notes)):
-            typer.echo(f"{one.compared}: {note}")
+            typer.echo(escaped(f"{one.compared}: {note}"))
     typer.echo()
 
 
@@ -119,9 +121,4 @@ def _case(case: Case) -> str:
         "by": case.by,
     }
     known = [f"{name} {value}" for name, value in facts.items() if value is not None]
-    return _plain("; ".join(filter(None, (", ".join(known), case.detail))))
-
-
-def _plain(text: str) -> str:
-    """Names come from clients: none of them moves the cursor."""
-    return "".join(one if one.isprintable() else "�" for one in text)
+    return escaped("; ".join(filter(None, (", ".join(known), case.detail))))

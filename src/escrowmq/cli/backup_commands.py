@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
-from escrowmq.cli.output import Output, OutputOption, show_facts
-from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable
+from escrowmq.cli.output import Output, OutputOption, as_facts, human_bytes, print_item
+from escrowmq.cli.tool_shapes import BackupShape
+from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from escrowmq.client.own_calls import OwnCalls
     from escrowmq.store.backup import Manifest
     from escrowmq.store.disk import File
 
+#: The name of the copy of meta.db that a broker makes.
+COPY_NAME = "meta.copy"
+#: How often meta.db is copied again because another backup took the copy away.
+COPIES_MAX = 10
 #: Beside the new data directory, until all of it is there.
 UNFINISHED = ".restoring"
 
@@ -49,19 +55,9 @@ def backup(
         _of_stopped(data, directory, output, dry_run=dry_run)
         return
     with asking(broker) as calls:
-
-        def copy_meta() -> tuple[Path, Path]:
-            from escrowmq.protocol.own import OwnCode
-
-            told = calls.call(OwnCode.COPY_META).header
-            return Path(told.data_dir), Path(told.path)
-
-        data, copy = copy_meta()
-        if not copy.is_file():
-            raise RequestRefused(
-                "broker_elsewhere", "run this on its machine, as its user", path=str(copy)
-            )
-        _back_up(data, directory, lambda: copy_meta()[1], output, dry_run=dry_run)
+        data, copy = _copied_meta(calls)
+        _remove_copy(copy)
+        _back_up(data, directory, lambda: _copied_meta(calls)[1], output, dry_run=dry_run)
 
 
 def restore(
@@ -83,7 +79,7 @@ def restore(
     source = OsDisk(directory, read_only=True)
     backups.refuse_unless_empty(OsDisk(data, read_only=True))
     if dry_run:
-        _show(backups.verify(source), output, "would restore", data)
+        _show(backups.verify(source), output, "would restore", data, is_dry_run=True)
         return
     # All of it or nothing: whoever is interrupted leaves no data directory that looks whole.
     unfinished = data.absolute().with_name(data.name + UNFINISHED)
@@ -101,11 +97,27 @@ def restore(
     _show(manifest, output, "restored", data)
 
 
+def _copied_meta(calls: OwnCalls) -> tuple[Path, Path]:
+    """Have a running broker copy its meta.db; its data directory, and where the copy is."""
+    from escrowmq.protocol.own import OwnCode
+
+    path = ""
+    for _ in range(COPIES_MAX):
+        told = calls.call(OwnCode.COPY_META).header
+        path = told.path
+        # Another backup at the same time may have removed the copy, which has the same name.
+        if Path(path).is_file():
+            return Path(told.data_dir), Path(path)
+    raise RequestRefused("broker_elsewhere", "run this on its machine, as its user", path=path)
+
+
 def _of_stopped(data: Path, directory: Path, output: Output, *, dry_run: bool) -> None:
     from escrowmq.store.backup import META, STORE
+    from escrowmq.store.format import PATH as FORMAT
     from escrowmq.store.lock import DirectoryLock
 
-    if not (data / STORE).is_dir():
+    # Before the lock, which would leave a file in a directory that is no data directory.
+    if not (data / STORE / FORMAT).is_file():
         raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
     with DirectoryLock(data):
 
@@ -131,38 +143,94 @@ def _back_up(
     source = OsDisk(data / backups.STORE, read_only=True)
     if dry_run:
         with closing(backups.pin(source)) as pinned:
-            size = pinned.log_end - pinned.log_start
-        typer.echo(f"would copy {size:,} bytes of log from {data} to {directory}")
+            planned = BackupShape(
+                directory=os.fspath(directory),
+                made_at_ms=None,
+                release=version("escrowmq"),
+                log_start=pinned.log_start,
+                log_end=pinned.log_end,
+                files=None,
+                bytes=pinned.log_end - pinned.log_start,
+                is_dry_run=True,
+            )
+        size = human_bytes(planned.bytes)
+        print_item(planned, output, lambda: f"would copy {size} of log from {data} to {directory}")
         return
 
-    def meta() -> File:
-        copy = copy_meta()
-        return OsDisk(copy.parent, read_only=True).open(copy.name)
-
-    manifest = backups.take(
-        source,
-        OsDisk(directory),
-        meta,
-        now_ms=time.time_ns() // 1_000_000,
-        release=version("escrowmq"),
-    )
-    # As a restore would find it: better now than then.
-    report = inspect.check(OsDisk(directory / backups.STORE, read_only=True))
-    if report.is_damaged:
-        (directory / backups.MANIFEST).unlink()
-        raise StoreCorrupt(
-            "store_damaged", "run escrowmq store check on the data directory", path=str(data)
+    with _emptied_on_failure(directory):
+        manifest = backups.take(
+            source,
+            OsDisk(directory),
+            lambda: _opened(copy_meta),
+            now_ms=time.time_ns() // 1_000_000,
+            release=version("escrowmq"),
         )
+        # A damaged log is found now, not on the day of the restore.
+        if inspect.check(OsDisk(directory / backups.STORE, read_only=True)).is_damaged:
+            raise StoreCorrupt(
+                "store_damaged", "run escrowmq store check on the data directory", path=str(data)
+            )
     _show(manifest, output, "backed up", directory)
 
 
-def _show(manifest: Manifest, output: Output, done: str, place: Path) -> None:
-    facts: dict[str, Any] = {
-        done.replace(" ", "_") if output is not Output.TABLE else done: os.fspath(place),
-        "made": at(manifest.made_at_ms),
-        "release": manifest.release,
-        "log": f"from {manifest.log_start} up to {manifest.log_end}",
-        "files": len(manifest.files),
-        "bytes": manifest.size,
+def _opened(copy_meta: Callable[[], Path]) -> File:
+    """A copy of meta.db, open and without a name: it takes no room once it is closed."""
+    from escrowmq.store.disk import OsDisk
+
+    for _ in range(COPIES_MAX):
+        copy = copy_meta()
+        with suppress(FileNotFoundError):
+            file = OsDisk(copy.parent, read_only=True).open(copy.name)
+            _remove_copy(copy)
+            return file
+    raise Unavailable("backup_overtaken", "other backups run at the same time; try again")
+
+
+def _remove_copy(copy: Path) -> None:
+    """Remove a copy of meta.db; the name came from a broker, so no other file is removed by it."""
+    if copy.name == COPY_NAME:
+        copy.unlink(missing_ok=True)
+
+
+@contextmanager
+def _emptied_on_failure(directory: Path) -> Iterator[None]:
+    """Remove what a backup wrote into its directory, which was new or empty, if it fails."""
+    from escrowmq.store.backup import MANIFEST, META, STORE, TEMPORARY
+
+    was_there = directory.is_dir()
+    try:
+        yield
+    except BaseException as error:
+        is_foreign = isinstance(error, StoreUnusable) and error.code == "target_not_empty"
+        if not is_foreign:
+            shutil.rmtree(directory / STORE, ignore_errors=True)
+            with suppress(OSError):
+                for name in (META, MANIFEST, TEMPORARY):
+                    (directory / name).unlink(missing_ok=True)
+                if not was_there:
+                    directory.rmdir()
+        raise
+
+
+def _show(
+    manifest: Manifest, output: Output, done: str, place: Path, *, is_dry_run: bool = False
+) -> None:
+    backup = BackupShape(
+        directory=os.fspath(place),
+        made_at_ms=manifest.made_at_ms,
+        release=manifest.release,
+        log_start=manifest.log_start,
+        log_end=manifest.log_end,
+        files=len(manifest.files),
+        bytes=manifest.size,
+        is_dry_run=is_dry_run,
+    )
+    facts = {
+        done: backup.directory,
+        "made": at(backup.made_at_ms),
+        "release": backup.release,
+        "log": f"from {backup.log_start} up to {backup.log_end}",
+        "files": backup.files,
+        "size": human_bytes(backup.bytes),
     }
-    show_facts(facts, output)
+    print_item(backup, output, lambda: as_facts(facts))

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from escrowmq.cli.output import Output, OutputOption, print_list
+from escrowmq.cli.tool_shapes import BenchShape
 from escrowmq.model.errors import RequestRefused
 
 PACKAGE = "bench"
@@ -19,8 +21,11 @@ WHERE = "they are in the source tree, not in the wheel: run this in a clone, see
 def bench(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which; without it all are listed.")] = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a bench program, and print its figures.
+
+    With -o the list of programs is for programs; figures are JSON, one object per line, anyway.
 
     What follows its name is for the program: escrowmq bench store -- --help.
     """
@@ -31,8 +36,8 @@ def bench(
     if not programs:
         raise RequestRefused("bench_missing", WHERE)
     if name is None:
-        for program in programs:
-            typer.echo(program)
+        found = [BenchShape(name=program) for program in programs]
+        print_list(BenchShape, found, output, lambda: "\n".join(programs))
         return
     if name not in programs:
         raise RequestRefused("bench_unknown", f"there are {', '.join(programs)}", name=name[:64])

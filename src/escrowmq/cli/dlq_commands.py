@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at, whoami
-from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.cli.output import Output, OutputOption, as_table, print_list
+from escrowmq.cli.preview import PREVIEW_BYTES, preview
+from escrowmq.cli.shapes import DeadLetterShape, DeadLettersShape, RedrivenShape
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="See what consumers gave up, and send it again.", no_args_is_help=True)
 
 EXIT_REFUSED = 1
-BODY_CHARS_MAX = 60
+BODY_WIDTH = 60
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="A consumer group.")]
 LimitOption = Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, at most.")]
 TargetOption = Annotated[
@@ -48,8 +50,16 @@ def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.T
             if topic.topic.startswith(DLQ_PREFIX):
                 queues = calls.rows(OwnCode.LIST_QUEUES, ListQueuesHeader(topic=topic.topic))
                 counts[topic.topic] = sum(queue.end - queue.start for queue in queues)
-    rows = [(topic.removeprefix(DLQ_PREFIX), count, topic) for topic, count in counts.items()]
-    show_rows(("group", "letters", "topic"), rows, output, "no group has given anything up")
+    groups = [
+        DeadLettersShape(group=topic.removeprefix(DLQ_PREFIX), letters=count, topic=topic)
+        for topic, count in counts.items()
+    ]
+
+    def table() -> str:
+        rows = [(one.group, one.letters, one.topic) for one in groups]
+        return as_table(("group", "letters", "topic"), rows, "no group has given anything up")
+
+    print_list(DeadLettersShape, groups, output, table)
 
 
 @app.command()
@@ -64,20 +74,41 @@ def show(
     from escrowmq.cli.redriving import first_topic, letters, was_sent
 
     with asking(broker) as calls:
-        rows = [
-            (
-                letter.message_id,
-                first_topic(letter),
-                at(letter.stored_at_ms),
-                letter.reconsume_times,
-                was_sent(calls, letter),
-                letter.keys,
-                letter.body[: BODY_CHARS_MAX * 4].decode(errors="replace")[:BODY_CHARS_MAX],
+        found = [
+            DeadLetterShape(
+                message_id=letter.message_id,
+                topic=first_topic(letter),
+                given_up_at_ms=letter.stored_at_ms,
+                tries=letter.reconsume_times,
+                was_sent_again=was_sent(calls, letter),
+                keys=letter.keys.split(),
+                body_preview=_preview(letter),
             )
             for letter in islice(letters(calls, group), limit)
         ]
-    columns = ("id", "topic", "given up", "tries", "sent again", "keys", "body")
-    show_rows(columns, rows, output, "it has no dead letters")
+
+    def table() -> str:
+        columns = ("id", "topic", "given up", "tries", "sent again", "keys", "body")
+        return as_table(columns, [_cells(letter) for letter in found], "it has no dead letters")
+
+    print_list(DeadLetterShape, found, output, table)
+
+
+def _preview(letter: MessageRow) -> str:
+    start = letter.body[:PREVIEW_BYTES]
+    return preview(start, len(letter.body), sys_flag=letter.sys_flag, width=BODY_WIDTH)
+
+
+def _cells(letter: DeadLetterShape) -> tuple[object, ...]:
+    return (
+        letter.message_id,
+        letter.topic,
+        at(letter.given_up_at_ms),
+        letter.tries,
+        letter.was_sent_again,
+        " ".join(letter.keys),
+        letter.body_preview,
+    )
 
 
 @app.command()
@@ -116,7 +147,20 @@ def redrive(
             ]
         else:
             sent = list(send(calls, found, group, target, whoami()))
-    show_rows(("id", "topic", "outcome", "detail"), sent, output, "it has no dead letters")
+    redriven = [
+        RedrivenShape(
+            message_id=one.message_id,
+            topic=one.topic,
+            outcome=one.outcome.replace(" ", "_"),
+            detail=one.detail,
+        )
+        for one in sent
+    ]
+
+    def table() -> str:
+        return as_table(("id", "topic", "outcome", "detail"), sent, "it has no dead letters")
+
+    print_list(RedrivenShape, redriven, output, table)
     if not dry_run and any(one.is_refused for one in sent):
         raise typer.Exit(EXIT_REFUSED)
 

@@ -15,11 +15,12 @@ import typer
 from escrowmq.cli.asking import DEFAULT_BROKER
 from escrowmq.cli.findings import Finding, Level, problem
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.cli.output import Output, OutputOption, print_list
+from escrowmq.cli.preview import escaped
+from escrowmq.cli.shapes import FindingShape
 from escrowmq.model.errors import RequestRefused
 
 EXIT_UNWELL = 1
-COLUMNS = ("level", "check", "found", "advice")
 
 
 def doctor(
@@ -53,7 +54,8 @@ def doctor(
             # At once: a database that does not answer takes its time.
             typer.echo(line(finding))
     if output is not Output.TABLE:
-        show_rows(COLUMNS, findings, output)
+        shapes = [FindingShape(**finding._asdict()) for finding in findings]
+        print_list(FindingShape, shapes, output, str)
     bad = {Level.PROBLEM, Level.WARNING} if strict else {Level.PROBLEM}
     if any(finding.level in bad for finding in findings):
         raise typer.Exit(EXIT_UNWELL)
@@ -62,7 +64,7 @@ def doctor(
 def line(finding: Finding) -> str:
     """A finding for people."""
     advice = f"; {finding.advice}" if finding.advice else ""
-    return f"{finding.level:11}  {finding.check}: {finding.found}{advice}"
+    return escaped(f"{finding.level:11}  {finding.check}: {finding.found}{advice}")
 
 
 def examine(

@@ -12,7 +12,17 @@ from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.doctor_data import free_finding
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.cli.lag import Lag, largest_lag
+from escrowmq.cli.ledger_text import (
+    LedgersTold,
+    advice_for,
+    ask_ledgers,
+    error_of,
+    ledger_line,
+)
 from escrowmq.cli.status import (
+    LEDGERS_SHOWN,
+    alerts_of,
+    backup_of,
     disk_of,
     exceeding_of,
     flushes_of,
@@ -46,6 +56,7 @@ def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
             told = calls.call(OwnCode.STATUS).header
             took_ms = time.time_ns() // 1_000_000 - before_ms
             lag = largest_lag(calls)
+            ledgers = ask_ledgers(calls)
     except EscrowError as error:
         if is_expected or error.code != "broker_unreachable":
             yield problem("broker", str(error), "start it with escrowmq up, or mend --broker")
@@ -56,6 +67,7 @@ def findings(address: str, *, is_expected: bool) -> Iterator[Finding]:
         return
     wall_ms = told.wall_ms or told.now_ms
     yield from of_answer(told, lag, took_ms=took_ms, apart_ms=wall_ms - before_ms)
+    yield from of_ledgers(ledgers, told.now_ms)
 
 
 def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> Iterator[Finding]:
@@ -83,12 +95,36 @@ def of_answer(told: StatusAnswer, lag: Lag, *, took_ms: int, apart_ms: int) -> I
         yield warning("lag", lag_of(lag), "are there enough consumers? escrowmq group show")
     else:
         yield ok("lag", lag_of(lag))
+    if told.groups_paused:
+        found = f"{told.groups_paused} get no messages"
+        yield information("paused groups", found, "escrowmq group list; escrowmq group resume")
+    yield from _watch(told)
     yield _names(told)
     yield _clock(apart_ms, took_ms)
     yield _store_time(told)
     if 0 < told.open_files_max < OPEN_FILES_MIN:
         found = f"the broker may have {told.open_files_max}"
         yield warning("open files", found, "raise LimitNOFILE of its service, or ulimit -n")
+
+
+def of_ledgers(told: LedgersTold, now_ms: int) -> Iterator[Finding]:
+    """What the pipeline reported about its ledgers."""
+    for row in told.reported:
+        check = f"pipeline's ledger {row.name}"
+        if row.is_reachable:
+            yield ok(check, ledger_line(row, now_ms))
+        else:
+            found = problem if row.undecided or not row.uuid else warning
+            yield found(check, f"unreachable: {error_of(row)}", advice_for(row))
+    # While a configured database never told its UUID, each of these may be its ledger.
+    is_known = told.pipelines and not told.unnamed
+    missing = [row for row in told.rows if not row.name] if is_known else []
+    for row in missing[:LEDGERS_SHOWN]:
+        yield problem(
+            "ledger not configured",
+            f"{row.undecided} undecided transactions name {row.uuid}",
+            "escrowmq txn explain one of them says what to do",
+        )
 
 
 def _broker(told: StatusAnswer, took_ms: int) -> Finding:
@@ -102,6 +138,8 @@ def _broker(told: StatusAnswer, took_ms: int) -> Finding:
 
 def _pipeline(told: StatusAnswer) -> Finding:
     found, _, advice = pipeline_of(told).partition("; ")
+    if not told.pipeline_away_since_ms and told.undecided_without_ledger:
+        return problem("pipeline", found, "see its ledgers below")
     if not told.pipeline_away_since_ms:
         return ok("pipeline", found)
     return (problem if told.undecided else warning)("pipeline", found, advice)
@@ -169,6 +207,22 @@ def _flushes(told: StatusAnswer) -> Finding:
     if told.flush_ms_p99 > FLUSH_MS_SLOW:
         return warning("flushes", found, "each message waits for one: use a faster disk")
     return ok("flushes", found)
+
+
+def _watch(told: StatusAnswer) -> Iterator[Finding]:
+    if told.alerts_last_error:
+        advice = "see alerts.url and alerts.command, and whether this machine reaches them"
+        yield warning("alerts", alerts_of(told), advice)
+    found = backup_of(told)
+    if told.backup_failures_in_a_row:
+        yield problem("backup", found, "mend what the error names; the broker tries again")
+    elif told.backup_overdue_ms:
+        yield warning("backup", found, "does the broker run long enough, and fast enough?")
+    elif told.backup in {"", "off"}:
+        advice = "set backup.directory, or run escrowmq backup from cron"
+        yield information("backup", found, advice)
+    else:
+        yield ok("backup", found)
 
 
 def _names(told: StatusAnswer) -> Finding:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
+from escrowmq.cli.output import human_bytes
 from escrowmq.model.errors import EscrowError
 
 FREE_BYTES_LOW = 1024**3
@@ -68,5 +69,7 @@ def _store(data: Path) -> Iterator[Finding]:
 def free_finding(free_bytes: int) -> Finding:
     """Room on the disk; a running broker knows better what it needs."""
     if free_bytes < FREE_BYTES_LOW:
-        return warning("disk space", f"{free_bytes:,} bytes free", "make room, or lower retention")
-    return ok("disk space", f"{free_bytes:,} bytes free")
+        return warning(
+            "disk space", f"{human_bytes(free_bytes)} free", "make room, or lower retention"
+        )
+    return ok("disk space", f"{human_bytes(free_bytes)} free")

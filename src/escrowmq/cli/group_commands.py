@@ -1,26 +1,44 @@
-"""``escrowmq group``: who produces and consumes, and how far consumers are."""
+"""``escrowmq group``: list groups, show offsets, move, pause and resume consumers."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking
-from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at, whoami
+from escrowmq.cli.output import Output, OutputOption, as_table, print_item, print_list
+from escrowmq.cli.preview import escaped
+from escrowmq.cli.shapes import (
+    GroupPausedShape,
+    GroupQueueShape,
+    GroupShape,
+    GroupShownShape,
+    MemberShape,
+    OffsetResetShape,
+    PauseShape,
+)
 from escrowmq.model.errors import RequestRefused
 
-app = typer.Typer(help="List groups, and move consumers.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_hand_rows import PausedRow
+
+ABOUT = "List groups; move, pause and resume consumers."
+app = typer.Typer(help=ABOUT, no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP")]
-END = -1
+ReasonOption = Annotated[str, typer.Option(help="Why; the broker keeps it.")]
+CONSUMER = "consumer"
+#: Places that have a name, as the protocol has them: milliseconds, or -1 for the end.
+PLACES = {"earliest": 0, "latest": -1}
 
 
 @app.callback()
 def group() -> None:
-    """List groups, and move consumers."""
+    """List groups; move, pause and resume consumers."""
 
 
 @app.command(name="list")
@@ -31,18 +49,33 @@ def list_(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.T
     with asking(broker) as calls:
         members = list(calls.rows(OwnCode.LIST_GROUPS))
         offsets = list(calls.rows(OwnCode.LIST_OFFSETS))
+        paused = _paused(calls)
     online: dict[tuple[str, str], int] = defaultdict(int)
     for row in members:
         online[row.group, row.role] += row.client_id is not None
     lag: dict[str, int] = defaultdict(int)
     for row in offsets:
         lag[row.group] += row.lag
-        online.setdefault((row.group, "consumer"), 0)
-    rows = [
-        (name, role, count, lag[name] if role == "consumer" else None)
+        online.setdefault((row.group, CONSUMER), 0)
+    groups = [
+        GroupShape(
+            group=name,
+            role=role,
+            online=count,
+            lag=lag[name] if role == CONSUMER else None,
+            paused_at_ms=paused[name].at_ms if role == CONSUMER and name in paused else None,
+        )
         for (name, role), count in sorted(online.items())
     ]
-    show_rows(("group", "role", "online", "lag"), rows, output, "no groups")
+
+    def table() -> str:
+        rows = [
+            (*(one.group, one.role, one.online, one.lag), _time_text(one.paused_at_ms))
+            for one in groups
+        ]
+        return as_table(("group", "role", "online", "lag", "paused since"), rows, "no groups")
+
+    print_list(GroupShape, groups, output, table)
 
 
 @app.command()
@@ -56,14 +89,61 @@ def show(
     with asking(broker) as calls:
         offsets = list(calls.rows(OwnCode.LIST_OFFSETS, TopicFilterHeader(group=name)))
         online = [row for row in calls.rows(OwnCode.LIST_GROUPS) if row.group == name]
+        pause = _paused(calls).get(name)
     if not offsets and not online:
         raise RequestRefused("group_unknown", "escrowmq group list shows all", group=name)
-    rows = [(row.topic, row.queue_id, row.offset, row.end, row.lag) for row in offsets]
-    show_rows(("topic", "queue", "offset", "end", "lag"), rows, output, "it has read nothing yet")
-    if output is Output.TABLE:
-        for row in online:
-            if row.client_id is not None:
-                typer.echo(f"online: {row.role} {row.client_id} at {row.address}, {row.language}")
+    shown = GroupShownShape(
+        group=name,
+        queues=[
+            GroupQueueShape(
+                topic=row.topic,
+                queue_id=row.queue_id,
+                offset=row.offset,
+                end=row.end,
+                lag=row.lag,
+            )
+            for row in offsets
+        ],
+        online=[
+            MemberShape(
+                role=row.role, client_id=row.client_id, address=row.address, language=row.language
+            )
+            for row in online
+            if row.client_id is not None
+        ],
+        pause=_pause_shape(pause),
+    )
+    if output is Output.CSV:
+        print_list(GroupQueueShape, shown.queues, output, str)
+    else:
+        print_item(shown, output, lambda: _shown_text(shown))
+
+
+def _shown_text(shown: GroupShownShape) -> str:
+    rows = [(one.topic, one.queue_id, one.offset, one.end, one.lag) for one in shown.queues]
+    columns = ("topic", "queue", "offset", "end", "lag")
+    online = [
+        escaped(f"online: {one.role} {one.client_id} at {one.address}, {one.language}")
+        for one in shown.online
+    ]
+    return "\n".join(
+        [as_table(columns, rows, "it has read nothing yet"), *_pause_text(shown.pause), *online]
+    )
+
+
+def _pause_shape(row: PausedRow | None) -> PauseShape | None:
+    return None if row is None else PauseShape(at_ms=row.at_ms, by=row.by, reason=row.reason)
+
+
+def _pause_text(pause: PauseShape | None) -> list[str]:
+    if pause is None:
+        return []
+    why = f": {escaped(pause.reason)}" if pause.reason else ""
+    return [f"PAUSED since {at(pause.at_ms)} by {escaped(pause.by)}{why}"]
+
+
+def _time_text(at_ms: int | None) -> str | None:
+    return None if at_ms is None else at(at_ms)
 
 
 @app.command(name="reset-offset")
@@ -75,6 +155,7 @@ def reset_offset(
     ],
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Send a consumer group to another place, whether it is online or not."""
@@ -82,23 +163,95 @@ def reset_offset(
     from escrowmq.protocol.codes import RequestCode
 
     at_ms = place_of(to)
-    if dry_run:
-        typer.echo(f"would send group {name} to {to} of topic {topic}")
-        return
     header = ResetOffsetHeader(consumer_group=name, topic=topic, stored_at_ms=at_ms, is_forced=True)
+    if not dry_run:
+        with asking(broker) as calls:
+            calls.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    reset = OffsetResetShape(
+        group=name,
+        topic=topic,
+        to=to,
+        to_at_ms=None if to in PLACES else at_ms,
+        is_dry_run=dry_run,
+    )
+    text = f"would send group {name} to" if dry_run else f"group {name} is at"
+    print_item(reset, output, lambda: f"{text} {to} of topic {topic}")
+
+
+@app.command()
+def pause(
+    name: GroupArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+    *,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+) -> None:
+    """Deliver no messages to a consumer group until it is resumed.
+
+    Its members stay connected and keep their offsets.  The pause survives a restart of the broker.
+    Messages that its members have already received are not called back.
+    """
+    _set_paused(name, broker, output, reason, is_paused=True, dry_run=dry_run)
+
+
+@app.command()
+def resume(
+    name: GroupArgument,
+    broker: BrokerOption = DEFAULT_BROKER,
+    output: OutputOption = Output.TABLE,
+    *,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Deliver messages to a paused consumer group again, from where it stopped."""
+    _set_paused(name, broker, output, "", is_paused=False, dry_run=dry_run)
+
+
+def _set_paused(
+    name: str, broker: str, output: Output, reason: str, *, is_paused: bool, dry_run: bool
+) -> None:
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_hand_headers import PauseGroupHeader
+
+    done = "paused" if is_paused else "resumed"
     with asking(broker) as calls:
-        calls.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-    typer.echo(f"group {name} is at {to} of topic {topic}")
+        if dry_run:
+            known = {row.group for row in calls.rows(OwnCode.LIST_GROUPS) if row.role == CONSUMER}
+            if name not in known:
+                raise RequestRefused("group_unknown", "escrowmq group list shows all", group=name)
+            is_changed = (name in _paused(calls)) != is_paused
+            done = f"would be {done}" if is_changed else f"is {_word(is_paused=is_paused)} already"
+        else:
+            header = PauseGroupHeader(group=name, is_paused=is_paused, by=whoami(), reason=reason)
+            is_changed = calls.call(OwnCode.PAUSE_GROUP, header).header.is_changed
+            done = f"is {done}" if is_changed else f"was {_word(is_paused=is_paused)} already"
+    result = GroupPausedShape(
+        group=name, is_paused=is_paused, is_changed=is_changed, is_dry_run=dry_run
+    )
+    print_item(result, output, lambda: f"group {name} {done}")
+
+
+def _word(*, is_paused: bool) -> str:
+    return "paused" if is_paused else "not paused"
+
+
+def _paused(calls: OwnCalls) -> dict[str, PausedRow]:
+    """Paused groups by name; a broker of an older release has none."""
+    from escrowmq.protocol.own import OwnCode
+
+    if not calls.call(OwnCode.STATUS).header.groups_paused:
+        return {}
+    return {row.group: row for row in calls.rows(OwnCode.LIST_PAUSED)}
 
 
 def place_of(text: str) -> int:
     """A place in a queue as the protocol has it: milliseconds, or -1 for the end."""
-    if text in ("earliest", "latest"):
-        return 0 if text == "earliest" else END
+    if text in PLACES:
+        return PLACES[text]
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise RequestRefused(
             "time_malformed", "earliest, latest, or a time such as 2026-01-31T12:00", time=text[:64]
         ) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000)

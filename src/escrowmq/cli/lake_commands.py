@@ -18,8 +18,25 @@ import typer
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption
 from escrowmq.cli.config import load
 from escrowmq.cli.options import FileOption, instant_ms
-from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
+from escrowmq.cli.output import (
+    Output,
+    OutputOption,
+    as_facts,
+    as_table,
+    human_bytes,
+    note,
+    print_item,
+    print_list,
+    show_rows,
+)
+from escrowmq.cli.tool_shapes import (
+    LakeCompactedShape,
+    LakeReplayedShape,
+    LakeTableShape,
+    LakeVacuumedShape,
+)
 from escrowmq.pipeline.config import PipelineConfig, Places, places_of
+from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +77,7 @@ def query(
     There are the tables messages, transactions, progress, settle_rounds and quarantine, and the
     view transaction_summary.
     """
+    require_pipeline_spark()
     from escrowmq.pipeline.lake import query as lake_query
 
     places = _places(data, lake_uri, file)
@@ -67,7 +85,7 @@ def query(
         found = lake_query.query(spark, _lake(places), sql, limit)
     show_rows(found.columns, found.rows, output)
     if found.is_cut:
-        typer.echo(f"only the first {limit} rows; --limit says how many", err=True)
+        note(f"only the first {limit} rows; --limit says how many", output)
 
 
 @app.command()
@@ -80,12 +98,29 @@ def tables(
     """Say what is in the lake."""
     from escrowmq.pipeline.lake.extent import extents
 
-    columns = ("table", "rows", "files", "bytes", "from", "to", "version")
-    rows = [
-        (one.table, one.rows, one.files, one.size_bytes, one.first_day, one.last_day, one.version)
+    found = [
+        LakeTableShape(
+            table=one.table,
+            rows=one.rows,
+            files=one.files,
+            bytes=one.size_bytes,
+            first_day=one.first_day,
+            last_day=one.last_day,
+            version=one.version,
+        )
         for one in extents(_lake(_places(data, lake_uri, file)))
     ]
-    show_rows(columns, rows, output)
+
+    def table() -> str:
+        columns = ("table", "rows", "files", "size", "from", "to", "version")
+        return as_table(columns, [_table_cells(one) for one in found])
+
+    print_list(LakeTableShape, found, output, table)
+
+
+def _table_cells(one: LakeTableShape) -> tuple[object, ...]:
+    size = human_bytes(one.bytes)
+    return one.table, one.rows, one.files, size, one.first_day, one.last_day, one.version
 
 
 @app.command()
@@ -104,8 +139,18 @@ def compact(
     found = _lake(_places(data, lake_uri, file))
     work = lake_upkeep.to_compact if dry_run else lake_upkeep.compact
     done = [work(found, one) for one in _tables(table)]
-    rows = [(one.table, one.files_merged, one.files_made) for one in done]
-    show_rows(("table", "files_merged", "files_made"), rows, output)
+    compacted = [
+        LakeCompactedShape(
+            table=one.table, files_merged=one.files_merged, files_made=one.files_made
+        )
+        for one in done
+    ]
+
+    def as_text() -> str:
+        rows = [(one.table, one.files_merged, one.files_made) for one in compacted]
+        return as_table(("table", "files merged", "files made"), rows)
+
+    print_list(LakeCompactedShape, compacted, output, as_text)
 
 
 @app.command()
@@ -128,15 +173,22 @@ def vacuum(
     from escrowmq.pipeline.lake import upkeep as lake_upkeep
 
     found = _lake(_places(data, lake_uri, file))
-    rows = []
+    vacuumed = []
     for one in _tables(table):
         deleted = 0
         if keep_days:
             today = datetime.now(UTC).date()
             deleted = lake_upkeep.delete_old(found, one, today, keep_days, is_dry=dry_run)
         removed = lake_upkeep.remove_files(found, one, kept_hours=keep_hours, is_dry=dry_run)
-        rows.append((one.name, deleted, removed))
-    show_rows(("table", "files_deleted", "files_removed"), rows, output)
+        vacuumed.append(
+            LakeVacuumedShape(table=one.name, files_deleted=deleted, files_removed=removed)
+        )
+
+    def as_text() -> str:
+        rows = [(one.table, one.files_deleted, one.files_removed) for one in vacuumed]
+        return as_table(("table", "files deleted", "files removed"), rows)
+
+    print_list(LakeVacuumedShape, vacuumed, output, as_text)
 
 
 @app.command()
@@ -161,6 +213,7 @@ def replay(
     All become visible at once, with their bodies, keys, tags and properties; what they were is in
     properties REPLAYED_.... Times are as in 2026-11-16T12:00:00Z, or milliseconds.
     """
+    require_pipeline_spark()
     from escrowmq.pipeline.lake import replay as lake_replay
 
     order = lake_replay.Replay(
@@ -175,12 +228,15 @@ def replay(
     with _spark(places) as spark:
         work = lake_replay.planned if dry_run else lake_replay.replay
         done = work(spark, _lake(places), order)
-    facts = {
-        "replay_id": done.replay_id,
-        "messages": done.messages,
-        "was_done_before": done.is_repeated,
-    }
-    show_facts(facts, output)
+    replayed = LakeReplayedShape(
+        replay_id=done.replay_id, messages=done.messages, was_done_before=done.is_repeated
+    )
+
+    def as_text() -> str:
+        told = {"replay id": replayed.replay_id, "messages": replayed.messages}
+        return as_facts(told | {"was done before": replayed.was_done_before})
+
+    print_item(replayed, output, as_text)
 
 
 def _places(data: Path | None, lake_uri: str | None, file: Path | None) -> Places:

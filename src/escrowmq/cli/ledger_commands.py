@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.output import Output, OutputOption, as_table, show_facts
+from escrowmq.cli.output import Output, OutputOption, as_facts, as_table, print_item
+from escrowmq.cli.tool_shapes import (
+    LedgerMarkShape,
+    LedgerMigratedShape,
+    LedgerShape,
+    LedgerSqlShape,
+)
 from escrowmq.model.errors import EscrowError, RequestRefused
 
 if TYPE_CHECKING:
@@ -47,6 +53,8 @@ def migrate(
     set_: SetOption = None,
 ) -> None:
     """Bring the tables of a ledger to the current version; its UUID and rows stay."""
+    import msgspec
+
     from escrowmq.client.ledger_sql import VERSION
     from escrowmq.client.ledger_table import SqlLedger, telling_faults
 
@@ -62,8 +70,8 @@ def migrate(
             raise
         with telling_faults():
             uuid = found.create()
-    facts = {"uuid": uuid, "version_before": version_before, "version": VERSION}
-    show_facts(facts, output)
+    done = LedgerMigratedShape(uuid=uuid, version_before=version_before, version=VERSION)
+    print_item(done, output, lambda: as_facts(msgspec.structs.asdict(done)))
 
 
 @app.command()
@@ -84,44 +92,54 @@ def show(
         cutting(link, time.monotonic() + ANSWER_S),
         reading(link),
     ):
-        facts, marks = _looked_at(link)
-    if output is not Output.TABLE:
-        rows = [dict(zip(MARK_COLUMNS, mark, strict=True)) for mark in marks]
-        show_facts({**facts, "marks": rows}, output)
-        return
-    show_facts({**facts, "marks": len(marks)}, output)
-    if marks:
-        typer.echo(f"\n{as_table(MARK_COLUMNS, marks)}")
+        found = _looked_at(link)
+    print_item(found, output, lambda: _shown_text(found))
+
+
+def _shown_text(found: LedgerShape) -> str:
+    import msgspec
+
+    facts = msgspec.structs.asdict(found) | {"marks": len(found.marks)}
+    marks = [msgspec.structs.astuple(mark) for mark in found.marks]
+    return as_facts(facts) + (f"\n\n{as_table(MARK_COLUMNS, marks)}" if marks else "")
 
 
 @app.command(name="sql")
 def sql_(
-    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="sqlite, postgresql or mysql.")],
+    dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="sqlite or postgresql.")],
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the SQL that makes or updates a ledger, for a migration tool."""
     from escrowmq.client.ledger_table import ddl
 
-    typer.echo(ddl(dialect), nl=False)
+    made = LedgerSqlShape(dialect=dialect, sql=ddl(dialect))
+    print_item(made, output, lambda: made.sql.removesuffix("\n"))
 
 
-def _looked_at(link: Link) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+def _looked_at(link: Link) -> LedgerShape:
     from escrowmq.client.ledger_marks import read_marks, stated_version
     from escrowmq.client.ledger_sql import VERSION
     from escrowmq.client.ledger_table import uuid_of
 
     uuid, stated = uuid_of(link), stated_version(link)
     marks = read_marks(link).sights if stated.version == VERSION else ()
-    facts = {
-        "uuid": uuid,
-        "database": link.dialect.name,
-        "version": stated.version,
-        "current_version": VERSION,
-        "is_swept_unmarked": stated.is_swept_unmarked,
-        "rows": dict(link.execute(_COUNT).rows),
-    }
-    return facts, [
-        (mark.store_id, mark.lineage.epoch, mark.log_end, mark.half_end) for mark in marks
-    ]
+    return LedgerShape(
+        uuid=uuid,
+        database=link.dialect.name,
+        version=stated.version,
+        current_version=VERSION,
+        is_swept_unmarked=stated.is_swept_unmarked,
+        rows=dict(link.execute(_COUNT).rows),
+        marks=[
+            LedgerMarkShape(
+                store=mark.store_id,
+                epoch=mark.lineage.epoch,
+                log_end=mark.log_end,
+                half_end=mark.half_end,
+            )
+            for mark in marks
+        ],
+    )
 
 
 def _url(database: str, file: Path | None, flags: list[str] | None) -> str:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, RequestRefused
 
 if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.pipeline.ledger_config import LedgerConfig
+    from escrowmq.protocol.own_headers import LifeLineAnswer
 
 TWICE = "ledger_twice"
+#: Transactions in these states can still be settled.
+OPEN_STATES = ("prepared", "parked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,39 @@ def open_ledgers(configured: Mapping[str, LedgerConfig]) -> list[GivenLedger]:
 def usable(ledgers: list[GivenLedger]) -> dict[str, SqlLedger]:
     """By UUID."""
     return {one.uuid: one.ledger for one in ledgers if one.ledger is not None}
+
+
+def missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> str | None:
+    """Name what a look-up in the ledger still needs, and what to do; None if it can be made."""
+    if not head.ledger or head.ledger in usable(ledgers):
+        return None
+    if not ledgers:
+        return (
+            "its outcome is in a ledger, and no [ledger.NAME] section says where that is: pass"
+            " --config FILE or set ESCROWMQ_CONFIG, or decide without the ledger by --force"
+        )
+    asked = "; ".join(f"{one.name}: {_standing(one)}" for one in ledgers)
+    return (
+        f"its outcome is in a ledger that none of the configured ones is ({asked}): correct the"
+        " url of [ledger.NAME], or decide without the ledger by --force"
+    )
+
+
+def refuse_missing_ledger(head: LifeLineAnswer, ledgers: list[GivenLedger]) -> None:
+    """Refuse to settle an undecided transaction whose ledger cannot be looked up.
+
+    Raises:
+        RequestRefused: ``ledger_not_given``, with what is missing; nothing was decided.
+    """
+    missing = missing_ledger(head, ledgers) if head.state in OPEN_STATES else None
+    if missing is not None:
+        raise RequestRefused(
+            "ledger_not_given", missing, transaction_id=head.transaction_id, ledger=head.ledger
+        )
+
+
+def _standing(one: GivenLedger) -> str:
+    return f"{one.fault}, {one.cause}" if one.fault else f"has UUID {one.uuid}"
 
 
 def _open(name: str, url: str) -> GivenLedger:

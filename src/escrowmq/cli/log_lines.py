@@ -10,8 +10,11 @@ from typing import Literal
 
 import msgspec
 
-#: What every record has; the rest are the event's facts.
-_COMMON = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+from escrowmq.model.event_log import EVENT, RECORD_ATTRIBUTES
+
+#: Our own level for each command where ``log.level`` is ``auto``.
+BROKER_LEVEL = "warning"
+PIPELINE_LEVEL = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,24 +26,25 @@ class LogConfig:
 
     #: How events are logged: a line for people, or a JSON object on a line for programs.
     format: Literal["text", "json"] = "text"
+    #: The least serious events that are logged.  ``auto`` means ``warning`` for the broker and
+    #: ``info`` for the pipeline.
+    level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
 
 
 def _facts(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-    return ((key, value) for key, value in vars(record).items() if key not in _COMMON)
+    return ((key, value) for key, value in vars(record).items() if key not in RECORD_ATTRIBUTES)
 
 
 class LineFormatter(logging.Formatter):
-    """``2026-11-16T19:20:00Z WARNING escrowmq.pipeline broker_away broker='127.0.0.1:1'``."""
+    """``2026-11-16T19:20:00Z WARNING escrowmq.pipeline broker_away broker='127.0.0.1:1'``.
+
+    An event's message holds its facts already, for this formatter and for any other.
+    """
 
     converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- the library's name
-        """The line, with the facts at its end."""
-        facts = [f"{key}={value!r}" for key, value in _facts(record)]
-        return " ".join([super().formatMessage(record), *facts])
 
 
 class JsonFormatter(logging.Formatter):
@@ -54,7 +58,7 @@ class JsonFormatter(logging.Formatter):
             "ts": f"{at}.{ms:03}Z",
             "level": record.levelname,
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": getattr(record, EVENT, None) or record.getMessage(),
         }
         for key, value in _facts(record):
             # A fact must not hide what every line has.
@@ -67,9 +71,10 @@ class JsonFormatter(logging.Formatter):
 _FORMATTERS = {"text": LineFormatter, "json": JsonFormatter}
 
 
-def log_to_stderr(level: int, config: LogConfig) -> None:
-    """Log so from here on: our own events from this level on, those of others if they are bad."""
+def log_to_stderr(auto_level: str, config: LogConfig) -> None:
+    """Log our own events from the config's level on, and those of libraries from WARNING on."""
+    level = auto_level if config.level == "auto" else config.level
     handler = logging.StreamHandler()
     handler.setFormatter(_FORMATTERS[config.format]())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("escrowmq").setLevel(level)
+    logging.getLogger("escrowmq").setLevel(level.upper())

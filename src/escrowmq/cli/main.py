@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import zip_longest
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -36,6 +37,9 @@ EXITS: dict[type[EscrowError], int] = {
     ProtocolViolation: 6,
 }
 
+#: Codes whose errors count as another class here: the peer is Apache's broker, or an older one.
+COUNTED_AS: dict[str, type[EscrowError]] = {"request_unsupported": ProtocolViolation}
+
 #: Who must act is the error's class, so the class says what to do; the error itself says where.
 REMEDIES: dict[type[EscrowError], str] = {
     RequestRefused: "repeating it unchanged will not help",
@@ -46,6 +50,11 @@ REMEDIES: dict[type[EscrowError], str] = {
     ProtocolViolation: "check which program is at the other end",
 }
 
+#: A person said no.
+EXIT_DECLINED = 1
+EXIT_USAGE = 2
+#: As if SIGPIPE had ended it: the program that reads the output has gone.
+EXIT_READER_GONE = 141
 #: What the shell sends a program that Ctrl-C has ended.
 EXIT_INTERRUPTED = 130
 #: The lowest and the highest that we are tried on.
@@ -88,7 +97,7 @@ COMMANDS: Mapping[str, Entry] = {
         "Print how a broker is: what is undecided, whether it is settled, who is there.",
     ),
     "topic": Entry("topic_commands:app", "List, make and remove topics."),
-    "group": Entry("group_commands:app", "List groups, and move consumers."),
+    "group": Entry("group_commands:app", "List groups; move, pause and resume consumers."),
     "message": Entry("message_commands:app", "Send a message, find some, watch them come."),
     "txn": Entry("txn_commands:app", "See undecided transactions, and settle them."),
     "dlq": Entry("dlq_commands:app", "See what consumers gave up, and send it again."),
@@ -160,9 +169,17 @@ def _unloaded() -> None:
 
 def describe(error: EscrowError) -> str:
     """One line: code, what is wrong with which value, and what to do."""
-    remedy = next((REMEDIES[kind] for kind in type(error).__mro__ if kind in REMEDIES), "")
+    remedy = _remedy(error)
     text = " ".join(str(error).split())
     return f"escrowmq: {text}; {remedy}" if remedy else f"escrowmq: {text}"
+
+
+def _remedy(error: EscrowError) -> str:
+    return next((REMEDIES[kind] for kind in _classes(error) if kind in REMEDIES), "")
+
+
+def _classes(error: EscrowError) -> tuple[type, ...]:
+    return COUNTED_AS.get(error.code, type(error)).__mro__
 
 
 def refuse_without_asserts() -> None:
@@ -189,25 +206,54 @@ def _dotted(version: Sequence[int]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    is_json = wants_json(words)
     try:
-        code = _run(words)
+        code = _run(words, is_json=is_json)
     except EscrowError as error:
-        code = _tell(error)
+        code = _tell(error, is_json=is_json)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = _reader_gone()
+    except SystemExit as ended:
+        # Click turns a broken pipe into exit code 1, which means something else here.
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
+        code = _reader_gone()
     except OSError as error:
-        code = _tell(
-            StoreUnusable(
-                "system_refused",
-                "the system refused it: look at the place, its rights and the room on the disk",
-                path=error.filename,
-                reason=error.strerror or str(error),
-            )
+        refused = StoreUnusable(
+            "system_refused",
+            "the system refused it: look at the place, its rights and the room on the disk",
+            path=error.filename,
+            reason=error.strerror or str(error),
         )
+        code = _tell(refused, is_json=is_json)
     sys.exit(code)
 
 
-def _run(words: list[str]) -> int:
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether the output is for programs, so that errors are, too; the last option counts."""
+    wanted = ""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        if word == "--":
+            break
+        if word in ("-o", "--output"):
+            wanted = following
+        elif word.startswith("--output="):
+            wanted = word.removeprefix("--output=")
+        elif word.startswith("-o") and not word.startswith("--"):
+            wanted = word.removeprefix("-o")
+    return wanted == "json"
+
+
+def _reader_gone() -> int:
+    """End as a program does that writes to a pipe nobody reads, such as ``| head``."""
+    # Python flushes standard output at its end: there must be somebody to take it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_READER_GONE
+
+
+def _run(words: list[str], *, is_json: bool) -> int:
     refuse_other_pythons()
     refuse_without_asserts()
     # What a person must know, a command prints; the log is the broker's.
@@ -215,10 +261,11 @@ def _run(words: list[str]) -> int:
     try:
         done = app_for(words, os.environ)(words, prog_name="escrowmq", standalone_mode=False)
     except typer.Abort:
-        print("escrowmq: nothing was done", file=sys.stderr)  # noqa: T201 - where we print
-        return 1
+        return _say(EXIT_DECLINED, DECLINED, is_json=is_json)
     except USAGE_ERROR as error:
-        return _explain(error)
+        return _explain(error, is_json=is_json)
+    # Here, and not at the interpreter's end, which could only print a traceback.
+    sys.stdout.flush()
     # What a command raises as typer.Exit comes back as its number.
     return done if isinstance(done, int) else 0
 
@@ -227,21 +274,60 @@ def _run(words: list[str]) -> int:
 USAGE_ERROR: Any = typer.BadParameter.__base__
 
 
-def _explain(error: Any) -> int:  # noqa: ANN401 - as above
+def _explain(error: Any, *, is_json: bool) -> int:  # noqa: ANN401 - as above
     """Say in one line what is wrong with the arguments; or all of the help, if there were none."""
     text = error.format_message()
     if "\n" in text:
-        print(text)  # noqa: T201 - as below
-    else:
-        path = error.ctx.command_path if error.ctx is not None else "escrowmq"
-        words = f"escrowmq: {text.rstrip('.')}; {path} --help tells more"
-        print(words, file=sys.stderr)  # noqa: T201 - as below
-    return 2
+        print(text)  # noqa: T201 - the command line is where we print
+        return EXIT_USAGE
+    path = error.ctx.command_path if error.ctx is not None else "escrowmq"
+    said = _Said("bad_arguments", text.rstrip("."), {}, f"{path} --help tells more")
+    return _say(EXIT_USAGE, said, is_json=is_json)
 
 
-def _tell(error: EscrowError) -> int:
-    print(describe(error), file=sys.stderr)  # noqa: T201 - the command line is where we print
-    return next(EXITS[kind] for kind in type(error).__mro__ if kind in EXITS)
+def _tell(error: EscrowError, *, is_json: bool) -> int:
+    code = next(EXITS[kind] for kind in _classes(error) if kind in EXITS)
+    said = _Said(error.code, error.message, error.fields, _remedy(error), describe(error))
+    return _say(code, said, is_json=is_json)
+
+
+class _Said(NamedTuple):
+    """Why a command ends, for programs and for people."""
+
+    code: str
+    message: str
+    facts: Mapping[str, object]
+    remedy: str
+    #: For people; empty: message and remedy.
+    line: str = ""
+
+
+DECLINED = _Said("declined", "nothing was done", {}, "", "escrowmq: nothing was done")
+
+
+def _say(exit_code: int, said: _Said, *, is_json: bool) -> int:
+    """Print one line on standard error."""
+    from escrowmq.cli.preview import escaped
+
+    line = escaped(said.line or f"escrowmq: {said.message}; {said.remedy}")
+    if is_json:
+        import json
+
+        import msgspec
+
+        from escrowmq.cli.shapes import ErrorShape
+
+        facts = msgspec.to_builtins(dict(said.facts), enc_hook=str)
+        told = ErrorShape(
+            code=said.code,
+            message=" ".join(said.message.split()),
+            facts=facts,
+            remedy=said.remedy,
+            exit_code=exit_code,
+        )
+        line = json.dumps(msgspec.to_builtins(told))
+    print(line, file=sys.stderr)  # noqa: T201 - the command line is where we print
+    return exit_code
 
 
 if __name__ == "__main__":

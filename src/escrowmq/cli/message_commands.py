@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import time
+from base64 import b64encode
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
-from escrowmq.cli.output import Output, OutputOption, as_csv, show_facts, show_rows
+from escrowmq.cli.output import (
+    Output,
+    OutputOption,
+    aligned,
+    as_csv,
+    as_facts,
+    as_table,
+    cell_text,
+    column_widths,
+    csv_row,
+    human_bytes,
+    note,
+    print_item,
+    print_json_line,
+    print_list,
+)
+from escrowmq.cli.preview import PREVIEW_BYTES, clipped, preview
+from escrowmq.cli.shapes import MessageFoundShape, MessageSentShape, MessageShape
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_previews import FindMessagesAnswer
     from escrowmq.protocol.own_rows import MessageRow
 
 app = typer.Typer(help="Send a message, find some, watch them come.", no_args_is_help=True)
 
 COLUMNS = ("topic", "queue", "offset", "visible", "keys", "tags", "body", "id")
-BODY_CHARS_MAX = 60
+CELL_WIDTH = 60
+"""Columns of the terminal that keys, tags and a body take in a table, each."""
+
 POLL_S = 0.5
 TopicOption = Annotated[str, typer.Option("--topic", help="In which topic.")]
 
@@ -58,34 +80,81 @@ def send(
         sys_flag=0,
         born_at_ms=time.time_ns() // 1_000_000,
     )
-    if dry_run:
-        typer.echo(f"would send {len(row.body)} bytes to topic {topic}")
-        return
-    with asking(broker) as calls:
-        (stored,) = calls.call(OwnCode.SEND_MANY, rows=[row]).rows
-    if output is Output.TABLE:
-        typer.echo(f"sent: topic {topic}, queue {stored.queue_id}, offset {stored.queue_offset}")
-    else:
-        place = {"queue": stored.queue_id, "offset": stored.queue_offset}
-        show_facts({"topic": topic, **place, "unique_key": named[UNIQ_KEY]}, output)
+    stored = None
+    if not dry_run:
+        with asking(broker) as calls:
+            (stored,) = calls.call(OwnCode.SEND_MANY, rows=[row]).rows
+    sent = MessageSentShape(
+        topic=topic,
+        queue_id=stored and stored.queue_id,
+        queue_offset=stored and stored.queue_offset,
+        unique_key=named[UNIQ_KEY],
+        body_bytes=len(row.body),
+        is_dry_run=dry_run,
+    )
+    print_item(sent, output, lambda: _sent_text(sent))
+
+
+def _sent_text(sent: MessageSentShape) -> str:
+    if sent.is_dry_run:
+        return f"would send {sent.body_bytes} bytes to topic {sent.topic}"
+    where = f"topic {sent.topic}, queue {sent.queue_id}, offset {sent.queue_offset}"
+    return f"sent: {where}, id {sent.unique_key}"
 
 
 @app.command()
 def get(
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID")],
+    message_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="An id that send() or the broker gave, a transaction's id, or a half's number.",
+        ),
+    ],
     broker: BrokerOption = DEFAULT_BROKER,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print one message by its id, also if it is not visible yet."""
-    from escrowmq.protocol.own_headers import FindMessagesHeader
+    """Print one message by any of its ids, also if it is not visible yet."""
+    import msgspec
+
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_previews import FindMessagesHeader
 
     with asking(broker) as calls:
-        found = _find(calls, FindMessagesHeader(message_id=message_id))
-    if not found:
+        asked = FindMessagesHeader(message_id=message_id)
+        answer = calls.call(OwnCode.FIND_MESSAGES, asked)
+    if not answer.rows:
         raise RequestRefused(
-            "message_unknown", "it is not here, or no longer", message_id=message_id[:64]
+            "message_unknown",
+            "this broker never stored it, or retention has deleted it; ask the broker that the"
+            " sender names, or search by key: escrowmq message query",
+            message_id=message_id[:64],
         )
-    show_facts(_all(found[0]), output)
+    found, told = answer.rows[0], answer.header
+    state = told.state or ("visible" if found.visible_at_ms else "not_visible")
+    whole = MessageFoundShape(**msgspec.structs.asdict(shape_of(found)), state=state)
+    print_item(whole, output, lambda: as_facts(_facts(whole)))
+    for text in _notes(message_id, told, answer.rows):
+        note(text, output)
+
+
+def _notes(message_id: str, told: FindMessagesAnswer, rows: list[MessageRow]) -> Iterator[str]:
+    """What a reader of one message should know besides."""
+    explain = f"escrowmq txn explain {told.half_offset}"
+    yield from {
+        "prepared": [f"not visible yet: its transaction is undecided; {explain} says why"],
+        "parked": [f"not visible: its transaction is parked; {explain} says why"],
+        "rolled_back": ["never visible: its transaction was rolled back"],
+        "waiting": [f"not visible yet: it waits for its time, {at(told.due_at_ms)}"],
+    }.get(told.state, [])
+    if len(rows) > 1 and told.found_by == "transaction_id":
+        yield f"its transaction has more messages; escrowmq txn show {message_id} lists them"
+    elif len(rows) > 1:
+        topics = ", ".join(sorted({row.topic for row in rows[1:]}))
+        yield (
+            f"{len(rows) - 1} more messages have this id, in {topics}; "
+            "escrowmq message query --topic TOPIC --key ID lists them"
+        )
 
 
 @app.command()
@@ -96,11 +165,15 @@ def query(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the messages of a topic that have a key, newest first."""
-    from escrowmq.protocol.own_headers import FindMessagesHeader
+    from escrowmq.protocol.own_previews import FindMessagesHeader
 
     with asking(broker) as calls:
         found = _find(calls, FindMessagesHeader(topic=topic, key=key))
-    show_rows(COLUMNS, [_line(row) for row in found], output, "no message has this key")
+
+    def table() -> str:
+        return as_table(COLUMNS, [_line(row) for row in found], "no message has this key")
+
+    print_list(MessageShape, map(shape_of, found), output, table)
 
 
 @app.command()
@@ -118,14 +191,41 @@ def tail(
         if not offsets:
             raise RequestRefused("topic_unknown", "escrowmq topic list shows all", topic=topic)
         rows = _read_on(calls, topic, offsets)[-last:] if last else []
-        if output is Output.CSV:
-            typer.echo(as_csv([COLUMNS]), nl=False)
+        printer = TailPrinter(output)
+        printer.begin(rows)
         while True:
-            _print(rows, output)
+            printer.print(rows)
             if not follow:
                 return
             time.sleep(POLL_S)
             rows = _read_on(calls, topic, offsets)
+
+
+class TailPrinter:
+    """Prints messages as they come; the first ones decide how wide the columns of a table are."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._widths: list[int] = []
+
+    def begin(self, first: list[MessageRow]) -> None:
+        """Print the header."""
+        if self._output is Output.TABLE:
+            header = [column.upper() for column in COLUMNS]
+            self._widths = column_widths([header, *map(_cells, first)])
+            typer.echo(aligned(header, self._widths))
+        elif self._output is Output.CSV:
+            typer.echo(as_csv([MessageShape.__struct_fields__]), nl=False)
+
+    def print(self, rows: list[MessageRow]) -> None:
+        """Print one line for each message."""
+        for row in rows:
+            if self._output is Output.TABLE:
+                typer.echo(aligned(_cells(row), self._widths))
+            elif self._output is Output.JSON:
+                print_json_line(shape_of(row))
+            else:
+                typer.echo(as_csv([csv_row(shape_of(row))]), nl=False)
 
 
 def _queues(calls: OwnCalls, topic: str) -> list[Any]:
@@ -152,37 +252,64 @@ def _read_on(calls: OwnCalls, topic: str, offsets: dict[int, int]) -> list[Messa
     return sorted(found, key=lambda row: (row.visible_at_ms, row.log_offset))
 
 
-def _print(rows: list[MessageRow], output: Output) -> None:
-    for row in rows:
-        if output is Output.JSON:
-            typer.echo(json.dumps(_all(row)))
-        elif output is Output.CSV:
-            typer.echo(as_csv([_line(row)]), nl=False)
-        else:
-            typer.echo("  ".join("-" if not one else str(one) for one in _line(row)))
-
-
 def _find(calls: OwnCalls, header: Any) -> list[MessageRow]:  # noqa: ANN401 - a FindMessagesHeader
     from escrowmq.protocol.own import OwnCode
 
     return calls.call(OwnCode.FIND_MESSAGES, header).rows
 
 
+def _cells(row: MessageRow) -> list[str]:
+    return [cell_text(value) for value in _line(row)]
+
+
 def _line(row: MessageRow) -> tuple[Any, ...]:
-    shown = row.body[: BODY_CHARS_MAX * 4].decode(errors="replace")[:BODY_CHARS_MAX]
+    start = row.body[:PREVIEW_BYTES]
+    body = preview(start, len(row.body), sys_flag=row.sys_flag, width=CELL_WIDTH)
     visible = at(row.visible_at_ms) or "not visible"
     place = (row.topic, row.queue_id, row.queue_offset, visible)
-    return (*place, row.keys, row.tags, shown.replace("\n", " "), row.message_id)
+    names = (clipped(row.keys, CELL_WIDTH), clipped(row.tags, CELL_WIDTH))
+    return (*place, *names, body, row.message_id)
 
 
-def _all(row: MessageRow) -> dict[str, Any]:
+def shape_of(row: MessageRow) -> MessageShape:
+    """A message for programs; a body that is not UTF-8 goes as base64, so that no byte is lost."""
+    from escrowmq.protocol.properties import parse_properties
+
+    try:
+        body, body_base64 = row.body.decode(), None
+    except UnicodeDecodeError:
+        body, body_base64 = None, b64encode(row.body).decode()
+    return MessageShape(
+        topic=row.topic,
+        queue_id=row.queue_id,
+        queue_offset=row.queue_offset,
+        log_offset=row.log_offset,
+        message_id=row.message_id,
+        unique_key=row.unique_key,
+        keys=row.keys.split(),
+        tags=row.tags,
+        body=body,
+        body_base64=body_base64,
+        body_bytes=len(row.body),
+        properties=parse_properties(row.properties.encode()),
+        flag=row.flag,
+        sys_flag=row.sys_flag,
+        born_at_ms=row.born_at_ms,
+        stored_at_ms=row.stored_at_ms,
+        visible_at_ms=row.visible_at_ms,
+        reconsume_times=row.reconsume_times,
+        transaction_id=row.transaction_id,
+    )
+
+
+def _facts(message: MessageFoundShape) -> dict[str, Any]:
+    """A message for people."""
     import msgspec
 
-    facts = msgspec.structs.asdict(row)
-    facts["body"] = row.body.decode(errors="replace")
-    facts["properties"] = {
-        name: value
-        for name, _, value in (pair.partition("\x01") for pair in row.properties.split("\x02"))
-        if name
-    }
+    facts: dict[str, Any] = {"state": message.state.replace("_", " ")}
+    facts |= msgspec.structs.asdict(message) | facts
+    facts["keys"] = " ".join(message.keys)
+    facts["body_bytes"] = human_bytes(message.body_bytes)
+    for name in ("born_at_ms", "stored_at_ms", "visible_at_ms"):
+        facts[name.removesuffix("_ms")] = at(facts.pop(name))
     return facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +9,14 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.log_lines import LogConfig, log_to_stderr
+from escrowmq.cli.data_directory import refuse_foreign_directory
+from escrowmq.cli.log_lines import PIPELINE_LEVEL, LogConfig, log_to_stderr
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.serve import LogFormatOption, ParentOption, log_flags
+from escrowmq.cli.output import LineOutput, LineOutputOption, print_json_line
+from escrowmq.cli.process_events import process_event
+from escrowmq.cli.serve import LogFormatOption, LogLevelOption, ParentOption, log_flags
 from escrowmq.pipeline.config import PipelineConfig, places_of
+from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 
 def pipeline(
@@ -29,6 +32,8 @@ def pipeline(
     http_port: Annotated[int | None, typer.Option(help="For metrics; 0 means any.")] = None,
     once: Annotated[bool, typer.Option("--once", help="One round, one archive run.")] = False,
     log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
+    output: LineOutputOption = LineOutput.TABLE,
     file: FileOption = None,
     set_: SetOption = None,
     parent: ParentOption = None,
@@ -40,15 +45,24 @@ def pipeline(
         end_with_parent(parent)
     given = {"master": master, "brokers": brokers, "http_port": http_port}
     flags = [f"pipeline.{key}={value}" for key, value in given.items() if value is not None]
-    flags += log_flags(log_format)
+    flags += log_flags(log_format, log_level)
     config = load(file=file, environ=os.environ, flags=[*(set_ or ()), *flags])
     settings = config.section(PipelineConfig)
+    require_pipeline_spark()
+    if data is not None:
+        refuse_foreign_directory(data)
     places = places_of(settings, data)
-    log_to_stderr(logging.INFO, config.section(LogConfig))
+    log_to_stderr(PIPELINE_LEVEL, config.section(LogConfig))
 
     from escrowmq.pipeline.service import running
 
+    def say(line: str) -> None:
+        if output is LineOutput.JSON:
+            print_json_line(process_event("pipeline", line))
+        else:
+            typer.echo(line)
+
     if once:
-        running.run_once(settings, places, config.ledgers, typer.echo)
+        running.run_once(settings, places, config.ledgers, say)
     else:
-        raise typer.Exit(running.run(settings, places, config.ledgers, typer.echo))
+        raise typer.Exit(running.run(settings, places, config.ledgers, say))

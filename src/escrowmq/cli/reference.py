@@ -1,8 +1,8 @@
 """Writes what the reference pages say about the code: ``make docs``.
 
-The pages of settings, metrics and our own requests are written as a whole.  In other pages, blocks
-between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is edited by hand, and
-tests compare both with the code.
+The pages of settings, metrics, JSON output and our own requests are written as a whole.  In other
+pages, blocks between ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->`` are.  Neither is
+edited by hand, and tests compare both with the code.
 
 A field's description is the ``#:`` comment above it; settings that stand together under one comment
 share it.
@@ -129,9 +129,11 @@ def blocks_of() -> dict[str, dict[str, str]]:
 
 def whole_pages() -> dict[str, str]:
     """The pages that are written as a whole."""
-    from escrowmq.cli import reference_metrics, reference_own
+    from escrowmq.cli import reference_metrics, reference_output, reference_own
 
     return {
+        reference_output.PAGE: reference_output.page(),
+        reference_output.SCHEMA: reference_output.schema_document(),
         "config.md": page(),
         "metrics.md": reference_metrics.page(),
         "own-requests.md": reference_own.page(),

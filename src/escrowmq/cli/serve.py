@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,10 @@ from typing import Annotated
 import typer
 
 from escrowmq.cli.config import load
-from escrowmq.cli.log_lines import LogConfig, log_to_stderr
+from escrowmq.cli.data_directory import refuse_foreign_directory
+from escrowmq.cli.log_lines import BROKER_LEVEL, LogConfig, log_to_stderr
 from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import LineOutput, LineOutputOption, note
 
 EXIT_FAILED = 1
 
@@ -31,6 +32,10 @@ InsecureOption = Annotated[
 LogFormatOption = Annotated[
     str | None, typer.Option(metavar="text|json", help="A line for each event, or an object.")
 ]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option(metavar="debug|info|warning|error", help="The least serious events to log."),
+]
 #: Set by `escrowmq up`, for its children.
 ParentOption = Annotated[int | None, typer.Option(hidden=True)]
 
@@ -47,6 +52,8 @@ def serve(
     cluster: ClusterOption = None,
     insecure: InsecureOption = False,
     log_format: LogFormatOption = None,
+    log_level: LogLevelOption = None,
+    output: LineOutputOption = LineOutput.TABLE,
     file: FileOption = None,
     set_: SetOption = None,
     parent: ParentOption = None,
@@ -61,12 +68,13 @@ def serve(
     if parent is not None:
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
-    flags += log_flags(log_format)
+    flags += log_flags(log_format, log_level)
     config = load(file=file, environ=os.environ, flags=[*flags, *(set_ or ())])
-    log_to_stderr(logging.WARNING, config.section(LogConfig))
-    failure = run(data, config, insecure=insecure, is_alone=parent is None)
+    log_to_stderr(BROKER_LEVEL, config.section(LogConfig))
+    refuse_foreign_directory(data)
+    failure = run(data, config, insecure=insecure, is_alone=parent is None, output=output)
     if failure is not None:
-        typer.echo(f"escrowmq: the store has failed: {failure!r}; start again to recover", err=True)
+        note(f"escrowmq: the store has failed: {failure!r}; start again to recover", output)
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -79,9 +87,10 @@ def broker_flags(*given: str | int | None) -> list[str]:
     ]
 
 
-def log_flags(log_format: str | None) -> list[str]:
-    """The setting that the short flag stands for."""
-    return [] if log_format is None else [f"log.format={log_format}"]
+def log_flags(log_format: str | None, log_level: str | None) -> list[str]:
+    """The settings that the short flags stand for."""
+    given = {"format": log_format, "level": log_level}
+    return [f"log.{key}={value}" for key, value in given.items() if value is not None]
 
 
 _SHORT = ("host", "name_port", "port", "http_port", "advertise_host", "name", "cluster")

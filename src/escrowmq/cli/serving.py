@@ -6,13 +6,18 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import typer
 
+from escrowmq.broker.alert_config import AlertsConfig
+from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
+from escrowmq.cli.output import LineOutput, print_json_line
+from escrowmq.cli.tool_shapes import ServeEventShape
 from escrowmq.model.clock import SystemClock
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.limits_config import LimitsConfig
@@ -30,11 +35,16 @@ COLLECT_AFTER = 5_000
 
 
 def run(
-    data: Path, config: Config, *, insecure: bool, is_alone: bool = True
+    data: Path,
+    config: Config,
+    *,
+    insecure: bool,
+    is_alone: bool = True,
+    output: LineOutput = LineOutput.TABLE,
 ) -> BaseException | None:
     """Serve until a signal comes; returns why the store failed, if it did."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(data, config, insecure=insecure, is_alone=is_alone))
+        return runner.run(_serve(data, config, output, insecure=insecure, is_alone=is_alone))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -58,7 +68,7 @@ def _spare_the_collector() -> None:
 
 
 async def _serve(
-    data: Path, config: Config, *, insecure: bool, is_alone: bool
+    data: Path, config: Config, output: LineOutput, *, insecure: bool, is_alone: bool
 ) -> BaseException | None:
     server = make_server(data, config, insecure=insecure)
     await server.start()
@@ -67,6 +77,28 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    _say_ready(server, output, is_alone=is_alone)
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    failure = server.failed.result() if server.failed.done() else None
+    await server.stop()
+    return failure
+
+
+def _say_ready(server: Server, output: LineOutput, *, is_alone: bool) -> None:
+    if output is LineOutput.JSON:
+        ready = ServeEventShape(
+            event="ready",
+            at_ms=SystemClock().now_ms(),
+            name=server.name_address,
+            broker=server.broker_address,
+            http=server.http_address or None,
+            pid=os.getpid(),
+            has_pipeline=not is_alone,
+        )
+        print_json_line(ready)
+        return
     places = {
         "name": server.name_address,
         "broker": server.broker_address,
@@ -76,12 +108,6 @@ async def _serve(
     typer.echo(f"ready {told} pid={os.getpid()}")
     if is_alone:
         typer.echo("back-checks need the pipeline: undecided transactions wait until it runs")
-    stop = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((stop, server.failed), return_when=asyncio.FIRST_COMPLETED)
-    stop.cancel()
-    failure = server.failed.result() if server.failed.done() else None
-    await server.stop()
-    return failure
 
 
 def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
@@ -102,6 +128,9 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         topics=config.section(TopicsConfig),
         writer=config.section(WriterConfig),
         limits=config.section(LimitsConfig),
+        alerts=config.section(AlertsConfig),
+        backup=config.section(BackupConfig),
+        backup_command=(sys.executable, "-m", "escrowmq.cli.backup_job"),
     )
 
 

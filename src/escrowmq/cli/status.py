@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, asking, at, duration
 from escrowmq.cli.clock_text import deletion_of, gap_of
 from escrowmq.cli.lag import Lag, largest_lag
-from escrowmq.cli.output import Output, OutputOption, show_facts
+from escrowmq.cli.ledger_text import LedgersTold, ask_ledgers, ledger_line, report_shape
+from escrowmq.cli.output import Output, OutputOption, as_facts, human_bytes, print_item
 
 if TYPE_CHECKING:
+    from escrowmq.cli.shapes import Shape
     from escrowmq.protocol.own_headers import StatusAnswer
+
+LEDGERS_SHOWN = 10
 
 
 def status(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.TABLE) -> None:
@@ -20,20 +26,30 @@ def status(broker: BrokerOption = DEFAULT_BROKER, output: OutputOption = Output.
     with asking(broker) as calls:
         told = calls.call(OwnCode.STATUS).header
         lag = largest_lag(calls)
-    show_facts(facts(told, lag) if output is Output.TABLE else raw(told, lag), output)
+        ledgers = ask_ledgers(calls)
+    print_item(raw(told, lag, ledgers), output, lambda: as_facts(facts(told, lag, ledgers)))
 
 
-def raw(told: StatusAnswer, lag: Lag) -> dict[str, Any]:
+def raw(told: StatusAnswer, lag: Lag, ledgers: LedgersTold) -> Shape:
     """For programs: as the broker says it, times in milliseconds."""
-    import msgspec
+    from escrowmq.cli.status_shape import LEFT_OUT, RENAMED, StatusShape
 
-    left_out = ("form", "version", "row_count")
-    return {
-        name: value for name, value in msgspec.structs.asdict(told).items() if name not in left_out
-    } | {"lag_max": lag.messages, "lag_max_group": lag.group, "lag_max_topic": lag.topic}
+    answered = {
+        RENAMED.get(name, name): value
+        for name, value in msgspec.structs.asdict(told).items()
+        if name not in LEFT_OUT
+    }
+    return StatusShape(
+        **answered,
+        lag_max=lag.messages,
+        lag_max_group=lag.group,
+        lag_max_topic=lag.topic,
+        ledgers=[report_shape(row) for row in ledgers.rows],
+        ledgers_left_out=ledgers.left_out,
+    )
 
 
-def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
+def facts(told: StatusAnswer, lag: Lag, ledgers: LedgersTold | None = None) -> dict[str, str]:
     """For people."""
     now_ms = told.now_ms
     undecided = f"{told.undecided}"
@@ -41,10 +57,13 @@ def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
         undecided += f", the oldest for {duration(told.oldest_undecided_age_ms)}"
     if told.undecided_without_producer:
         undecided += f", {told.undecided_without_producer} with nobody to ask"
+    if told.undecided_without_ledger:
+        undecided += f", {told.undecided_without_ledger} WAIT for a ledger out of reach"
     return {
         "broker": f"{told.broker} at {told.broker_address}, version {told.broker_version}",
         "running": f"for {duration(now_ms - told.started_at_ms)}",
         "pipeline": pipeline_of(told),
+        **ledger_lines(ledgers or LedgersTold(), now_ms),
         "undecided": undecided,
         "parked": str(told.parked) if not told.parked else f"{told.parked}: see escrowmq txn list",
         "contradictions": str(told.contradictions),
@@ -55,13 +74,62 @@ def facts(told: StatusAnswer, lag: Lag) -> dict[str, str]:
         ),
         "topics": f"{told.topics}, with {told.queues} queues",
         "names": f"NEAR THE LIMIT: {told.names_near}" if told.names_near else "far from limits",
+        "paused groups": paused_of(told),
+        "alerts": alerts_of(told),
+        "backup": backup_of(told),
         "lag": lag_of(lag),
         "disk": disk_of(told),
         "retention": retention_of(told),
         "flushes": flushes_of(told),
         "clock": f"{gap_of(told)}; deletion {deletion_of(told)}",
-        "log": f"{told.log_end - told.log_start:,} bytes, up to {told.log_end}",
+        "log": f"{human_bytes(told.log_end - told.log_start)}, up to offset {told.log_end}",
     }
+
+
+def ledger_lines(told: LedgersTold, now_ms: int) -> dict[str, str]:
+    """One line for each ledger that a pipeline reported or a transaction waits for."""
+    if not told.pipelines:
+        waiting = sum(row.undecided for row in told.rows)
+        if not waiting:
+            return {}
+        return {"ledgers": f"{waiting} undecided name one; no pipeline has reported lately"}
+    lines = {
+        f"ledger {row.name or row.uuid}": ledger_line(row, now_ms, told.unnamed)
+        for row in told.rows[:LEDGERS_SHOWN]
+    }
+    if len(told.rows) > LEDGERS_SHOWN:
+        lines["ledgers"] = f"and {len(told.rows) - LEDGERS_SHOWN} more: see -o json"
+    return lines
+
+
+def paused_of(told: StatusAnswer) -> str:
+    """How many consumer groups an operator has paused."""
+    if not told.groups_paused:
+        return "none"
+    return f"{told.groups_paused}: see escrowmq group list"
+
+
+def alerts_of(told: StatusAnswer) -> str:
+    """Alerts that hold, and whether notices of them get through."""
+    firing = f"FIRING: {told.alerts_firing.replace(',', ', ')}" if told.alerts_firing else "none"
+    if told.alerts_last_error:
+        firing += f"; the last notice was NOT SENT: {told.alerts_last_error}"
+    return firing
+
+
+def backup_of(told: StatusAnswer) -> str:
+    """The last good backup, and whether newer ones fail."""
+    if told.backup in {"", "off"}:
+        return "not scheduled"
+    good = "none that is good"
+    if told.backup_last_good_at_ms:
+        ago = duration(told.now_ms - told.backup_last_good_at_ms)
+        good = f"the last good one is {ago} old: {told.backup_last_good}"
+    if told.backup_failures_in_a_row:
+        good += f"; {told.backup_failures_in_a_row} FAILED since: {told.backup_last_error}"
+    elif told.backup_overdue_ms:
+        good += f"; OVERDUE for {duration(told.backup_overdue_ms)}"
+    return f"{good}; one runs now" if told.backup == "running" else good
 
 
 def lag_of(lag: Lag) -> str:
@@ -75,16 +143,17 @@ def disk_of(told: StatusAnswer) -> str:
     """Room on the disk."""
     if not told.disk:
         return "unknown"
-    free = f"{told.disk_free_bytes:,} bytes free"
-    return free if told.disk == "all" else f"{free}, TOO FEW: {told.disk.replace('_', ' ')}"
+    free = f"{human_bytes(told.disk_free_bytes)} free"
+    return free if told.disk == "all" else f"{free}, TOO LITTLE: {told.disk.replace('_', ' ')}"
 
 
 def retention_of(told: StatusAnswer) -> str:
     """What deletes old messages, and what it waits for."""
     if not told.retention:
         return "unknown"
+    missing = human_bytes(told.retention_missing_bytes)
     known = {
-        "waits_for_room": f"WAITS for {told.retention_missing_bytes:,} bytes of room on the disk",
+        "waits_for_room": f"WAITS for {missing} of room on the disk",
         "waits_for_decisions": "WAITS for decisions, or for its time to be over",
         "waits_for_permission": "WAITS: nothing may be deleted while the clock is in doubt",
     }
@@ -97,8 +166,8 @@ def exceeding_of(told: StatusAnswer) -> str:
     if not 0 < told.retention_bytes < told.undecided_bytes:
         return ""
     return (
-        f"{told.undecided_bytes:,} undecided bytes EXCEED store.retention_bytes,"
-        f" which is {told.retention_bytes:,}"
+        f"{human_bytes(told.undecided_bytes)} of undecided messages EXCEED store.retention_bytes,"
+        f" which is {human_bytes(told.retention_bytes)}"
     )
 
 
@@ -115,9 +184,13 @@ def pipeline_of(told: StatusAnswer) -> str:
     """Whether it is attached, or since when not."""
     away_since_ms = told.pipeline_away_since_ms
     if not away_since_ms:
-        if not told.last_verdict_at_ms:
-            return "attached, nothing to settle so far"
-        ago = duration(told.now_ms - told.last_verdict_at_ms)
-        return f"attached, its last verdict came {ago} ago"
+        stuck = told.undecided_without_ledger
+        waits = f", {stuck} undecided WAIT for a ledger that it does not reach" if stuck else ""
+        if told.last_verdict_at_ms:
+            ago = duration(told.now_ms - told.last_verdict_at_ms)
+            return f"attached, its last verdict came {ago} ago{waits}"
+        if told.undecided:
+            return f"attached, no verdict so far{waits}"
+        return "attached, nothing to settle so far"
     since = f"since {at(away_since_ms)}, for {duration(told.now_ms - away_since_ms)}"
     return f"AWAY {since}: undecided transactions wait; start escrowmq up or escrowmq pipeline"

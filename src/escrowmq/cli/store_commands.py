@@ -6,20 +6,25 @@ What needs numpy is imported when a command runs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from escrowmq.cli.asking import DryRunOption
 from escrowmq.cli.config import load
 from escrowmq.cli.options import FileOption
-from escrowmq.cli.output import Output, show_rows
+from escrowmq.cli.output import Output, OutputOption, escaped_lines, print_item, show_rows
+from escrowmq.cli.tool_shapes import RepairShape
 from escrowmq.model.errors import StoreUnusable
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
+
+if TYPE_CHECKING:
+    from escrowmq.cli.shapes import Shape
+    from escrowmq.store.report import Report
 
 app = typer.Typer(help="Look at a data directory, and repair it.", no_args_is_help=True)
 
@@ -38,14 +43,12 @@ def store() -> None:
 @app.command()
 def check(
     data: DataArgument,
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Tell what is in a store and whether it is damaged; changes nothing.
 
     Exit code 0: no damage.  1: damage found.  5: it could not be looked at.
     """
-    import msgspec
-
     from escrowmq.cli import store_text
     from escrowmq.store import inspect
     from escrowmq.store.disk import OsDisk
@@ -54,23 +57,31 @@ def check(
     holder = holder_of(data)
     with readable(data):
         report = inspect.check(OsDisk(store_in(data), read_only=True))
-    if output is Output.JSON:
-        shown = msgspec.to_builtins(report) | {
-            "is_damaged": report.is_damaged,
-            "is_served": holder is not None,
-        }
-        typer.echo(msgspec.json.format(msgspec.json.encode(shown), indent=2))
-    elif output is Output.CSV:
+
+    def table() -> str:
+        served = (
+            f"Process {holder.pid or 'unknown'} serves this directory: "
+            "what it is writing just now may look torn.\n\n"
+            if holder
+            else ""
+        )
+        return served + store_text.as_table(report)
+
+    if output is Output.CSV:
         show_rows(("code", "path", "at", "what"), store_text.rows(report), output)
     else:
-        if holder is not None:
-            typer.echo(
-                f"Process {holder.pid or 'unknown'} serves this directory: "
-                "what it is writing just now may look torn.\n"
-            )
-        typer.echo(store_text.as_table(report))
+        print_item(_checked(report, is_served=holder is not None), output, table)
     if report.is_damaged:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+def _checked(report: Report, *, is_served: bool) -> Shape:
+    import msgspec
+
+    from escrowmq.cli.store_shape import StoreCheckShape
+
+    facts = msgspec.structs.asdict(report)
+    return StoreCheckShape(**facts, is_damaged=report.is_damaged, is_served=is_served)
 
 
 @app.command()
@@ -79,6 +90,7 @@ def repair(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,
+    output: OutputOption = Output.TABLE,
     file: FileOption = None,
 ) -> None:
     """Take the damage out of a store: copy it aside, never delete it.
@@ -92,19 +104,36 @@ def repair(
     if not store.is_dir():
         raise StoreUnusable("store_missing", "there is no store in this directory", path=str(data))
     config = load(file=file, environ=os.environ)
+    plan: list[str] = []
+    done: list[str] = []
+
+    def say(lines: Iterable[str], kept: list[str]) -> None:
+        for line in lines:
+            kept.append(line)
+            if output is Output.TABLE:
+                typer.echo(escaped_lines(line))
+
     with readable(data), DirectoryLock(data):
         work = store_repair.Work(data, store)
-        for line in work.plan():
-            typer.echo(line)
-        if dry_run and work.is_needed:
-            raise typer.Exit(EXIT_DAMAGED)
-        if work.is_needed:
+        say(work.plan(), plan)
+        if work.is_needed and not dry_run:
             if not yes:
-                typer.confirm("\nDo this?", abort=True)
-            typer.echo()
-            for line in work.do(config.section(StoreConfig), config.section(CheckPolicy)):
-                typer.echo(line)
-    if work.is_left:
+                if output is not Output.TABLE:
+                    # A person decides, and must see what about.
+                    typer.echo(escaped_lines("\n".join(plan)), err=True)
+                typer.confirm("\nDo this?", abort=True, err=True)
+            say([""], [])
+            say(work.do(config.section(StoreConfig), config.section(CheckPolicy)), done)
+    if output is not Output.TABLE:
+        repaired = RepairShape(
+            is_needed=work.is_needed,
+            is_damaged=work.is_left,
+            plan=[line for line in plan if line],
+            done=[line for line in done if line],
+            is_dry_run=dry_run,
+        )
+        print_item(repaired, output, str)
+    if work.is_left or (dry_run and work.is_needed):
         raise typer.Exit(EXIT_DAMAGED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from escrowmq.cli.output import human_bytes
 from escrowmq.store.report import BadRange, CheckpointFound, Hits, Kind, Report, SegmentFound
 
 SHOWN_MAX = 20
@@ -70,12 +71,12 @@ def _numbers(what: str, first: int, count: int) -> str:
 
 
 def _segments(segments: Sequence[SegmentFound]) -> list[str]:
-    rows = [("SEGMENT", "FRAMES", "BYTES", "FIRST", "LAST")]
+    rows = [("SEGMENT", "FRAMES", "SIZE", "FIRST", "LAST")]
     rows += [
         (
             segment.path,
             str(segment.frames),
-            str(segment.bytes),
+            human_bytes(segment.bytes),
             instant(segment.first_at_ms),
             instant(segment.last_at_ms),
         )

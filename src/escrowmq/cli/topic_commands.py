@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
-from escrowmq.cli.output import Output, OutputOption, show_rows
+from escrowmq.cli.output import Output, OutputOption, as_table, print_item, print_list
+from escrowmq.cli.shapes import TopicDeletedShape, TopicMadeShape, TopicQueueShape, TopicShape
 from escrowmq.model.errors import RequestRefused
 
 if TYPE_CHECKING:
@@ -36,11 +37,25 @@ def list_(
 
     with asking(broker) as calls:
         found = [row for row in calls.rows(OwnCode.LIST_TOPICS) if all_ or not row.is_system]
-    rows = [
-        (row.topic, row.message_type, row.write_queue_count, row.perm, at(row.created_at_ms))
+    topics = [
+        TopicShape(
+            topic=row.topic,
+            type=row.message_type,
+            queues=row.write_queue_count,
+            perm=row.perm,
+            created_at_ms=row.created_at_ms or None,
+            is_system=row.is_system,
+        )
         for row in found
     ]
-    show_rows(("topic", "type", "queues", "perm", "created"), rows, output, "no topics")
+
+    def table() -> str:
+        rows = [
+            (one.topic, one.type, one.queues, one.perm, at(one.created_at_ms)) for one in topics
+        ]
+        return as_table(("topic", "type", "queues", "perm", "created"), rows, "no topics")
+
+    print_list(TopicShape, topics, output, table)
 
 
 @app.command()
@@ -52,25 +67,28 @@ def show(
     from escrowmq.protocol.own_headers import TopicFilterHeader
 
     with asking(broker) as calls:
-        queues = _queues(calls, name)
+        found = _queues(calls, name)
         offsets = list(calls.rows(OwnCode.LIST_OFFSETS, TopicFilterHeader(topic=name)))
-    lags = {
-        queue.queue_id: ", ".join(
-            f"{row.group}: {row.lag}" for row in offsets if row.queue_id == queue.queue_id
+    queues = [
+        TopicQueueShape(
+            queue_id=queue.queue_id,
+            start=queue.start,
+            end=queue.end,
+            messages=queue.end - queue.start,
+            lag_by_group={row.group: row.lag for row in offsets if row.queue_id == queue.queue_id},
         )
-        for queue in queues
-    }
-    rows = [
-        (
-            row.queue_id,
-            row.start,
-            row.end,
-            row.end - row.start,
-            lags[row.queue_id],
-        )
-        for row in queues
+        for queue in found
     ]
-    show_rows(("queue", "start", "end", "messages", "lag by group"), rows, output)
+
+    def table() -> str:
+        rows = [(one.queue_id, one.start, one.end, one.messages, _lags(one)) for one in queues]
+        return as_table(("queue", "start", "end", "messages", "lag by group"), rows)
+
+    print_list(TopicQueueShape, queues, output, table)
+
+
+def _lags(queue: TopicQueueShape) -> str:
+    return ", ".join(f"{group}: {lag}" for group, lag in queue.lag_by_group.items())
 
 
 @app.command()
@@ -82,6 +100,7 @@ def create(
     type_: Annotated[
         str, typer.Option("--type", help="NORMAL, FIFO, DELAY or TRANSACTION.")
     ] = "NORMAL",
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Make a topic, or change how many queues it has and what it is for."""
@@ -97,12 +116,12 @@ def create(
         filter_type="SINGLE_TAG",
         attributes=f"+{MESSAGE_TYPE}={type_.upper()}",
     )
-    if dry_run:
-        typer.echo(f"would make topic {name} with {queues} queues, type {type_.upper()}")
-        return
-    with asking(broker) as calls:
-        calls.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-    typer.echo(f"topic {name}: {queues} queues, type {type_.upper()}")
+    if not dry_run:
+        with asking(broker) as calls:
+            calls.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    made = TopicMadeShape(topic=name, queues=queues, type=type_.upper(), is_dry_run=dry_run)
+    told = f"topic {name}: {queues} queues, type {made.type}"
+    print_item(made, output, lambda: f"would make {told}" if dry_run else told)
 
 
 @app.command()
@@ -117,6 +136,7 @@ def delete(
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Delete a topic and its messages; one made again under its name begins empty."""
@@ -127,18 +147,36 @@ def delete(
     with asking(broker) as calls:
         queues = _queues(calls, name)
         count = sum(row.end - row.start for row in queues)
-        if dry_run:
-            typer.echo(f"would remove topic {name}: {len(queues)} queues, {count} messages")
-            return
-        if not yes:
-            typer.confirm(f"Remove topic {name} and its {count} messages?", abort=True)
-        header = DeleteTopicHeader(topic=name, by=whoami(), is_forced=force)
-        told = calls.call(OwnCode.DELETE_TOPIC, header).header
-    typer.echo(f"topic {name} removed")
-    if told.undecided:
-        typer.echo(f"{told.undecided} half messages can only be rolled back: escrowmq txn list")
-    if told.waiting:
-        typer.echo(f"{told.waiting} delayed messages will never be visible")
+        told = None
+        if not dry_run:
+            if not yes:
+                question = f"Remove topic {name} and its {count} messages?"
+                typer.confirm(question, abort=True, err=True)
+            header = DeleteTopicHeader(topic=name, by=whoami(), is_forced=force)
+            told = calls.call(OwnCode.DELETE_TOPIC, header).header
+    deleted = TopicDeletedShape(
+        topic=name,
+        queues=len(queues),
+        messages=count,
+        undecided=told and told.undecided,
+        delayed=told and told.waiting,
+        is_dry_run=dry_run,
+    )
+    print_item(deleted, output, lambda: _deleted_text(deleted))
+
+
+def _deleted_text(deleted: TopicDeletedShape) -> str:
+    if deleted.is_dry_run:
+        holds = f"{deleted.queues} queues, {deleted.messages} messages"
+        return f"would remove topic {deleted.topic}: {holds}"
+    lines = [f"topic {deleted.topic} removed"]
+    if deleted.undecided:
+        lines.append(
+            f"{deleted.undecided} half messages can only be rolled back: escrowmq txn list"
+        )
+    if deleted.delayed:
+        lines.append(f"{deleted.delayed} delayed messages will never be visible")
+    return "\n".join(lines)
 
 
 def _queues(calls: OwnCalls, topic: str) -> list[Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,33 +15,52 @@ from escrowmq.cli.asking import (
     DryRunOption,
     asking,
     at,
-    duration,
     whoami,
 )
 from escrowmq.cli.options import FileOption, SetOption
-from escrowmq.cli.output import Output, OutputOption, show_facts, show_rows
+from escrowmq.cli.output import (
+    LineOutput,
+    LineOutputOption,
+    Output,
+    OutputOption,
+    as_table,
+    note,
+    print_item,
+    print_json_line,
+    print_list,
+)
+from escrowmq.cli.preview import escaped
+from escrowmq.cli.txn_asking import head_of, life_line_of, named
+from escrowmq.cli.txn_bulk import (
+    LIMIT,
+    FilterOption,
+    LimitOption,
+    OneTransactionArgument,
+    YesOption,
+    is_one,
+    order,
+    settle_filtered,
+)
+from escrowmq.cli.txn_messages import previews_of
+from escrowmq.cli.txn_rows import COLUMNS, head_facts, line_of, shape_of
+from escrowmq.cli.txn_settling import configured_ledgers, settle_one
+from escrowmq.cli.txn_shapes import (
+    EventShape,
+    ResumedShape,
+    TransactionExplainedShape,
+    TransactionShape,
+    TransactionShownShape,
+    WatchedShape,
+)
 
 if TYPE_CHECKING:
-    from escrowmq.client.ledger_table import SqlLedger
-    from escrowmq.client.outgoing import Resolution
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.pipeline.ledger_config import LedgerConfig
     from escrowmq.protocol.own_headers import LifeLineAnswer
-    from escrowmq.protocol.own_rows import EventRow, TransactionRow
+    from escrowmq.protocol.own_previews import PreviewRow
+    from escrowmq.protocol.own_rows import TransactionRow
 
 app = typer.Typer(help="See undecided transactions, and settle them.", no_args_is_help=True)
 
-COLUMNS = ("half", "state", "age", "group", "checks", "next check", "producers", "ledger", "id")
-#: For programs: durations in milliseconds.
-RAW_COLUMNS = (
-    *COLUMNS[:2],
-    "age_ms",
-    *COLUMNS[3:5],
-    "next_check_in_ms",
-    *COLUMNS[6:],
-)
-STATES = ("prepared", "committed", "rolled_back", "parked")
-NEVER_MS = 10**15
 #: Rows that the broker is asked for at a time: their ids are read from its log.
 PAGE_ROWS = 1_000
 TransactionArgument = Annotated[
@@ -76,21 +93,26 @@ def list_(
         bool, typer.Option("--nobody-online", help="Only those that nobody can be asked about.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many, at most.")] = 100,
+    messages: Annotated[
+        bool, typer.Option(help="Topic, keys, tags and body of each one's first message.")
+    ] = True,
 ) -> None:
-    """Print undecided transactions, the oldest first."""
+    """Print undecided transactions and what they hold, the oldest first."""
 
     def is_wanted(row: TransactionRow) -> bool:
         return not nobody_online or not (row.ledger or row.producers_online)
 
     with asking(broker) as calls:
         found = list(islice(_listed(calls, states, group, older_than, is_wanted), limit + 1))
-    rows = found[:limit]
-    if output is Output.TABLE:
-        show_rows(COLUMNS, [_line(row) for row in rows], output, "nothing is undecided")
-    else:
-        show_rows(RAW_COLUMNS, [_raw(row) for row in rows], output)
+        rows = found[:limit]
+        held = previews_of(calls, [row.half_offset for row in rows]) if messages else {}
+
+    def table() -> str:
+        return as_table(COLUMNS, [line_of(row, held) for row in rows], "nothing is undecided")
+
+    print_list(TransactionShape, (shape_of(row, held) for row in rows), output, table)
     if len(found) > limit:
-        typer.echo(f"only the {limit} oldest; --limit says how many", err=True)
+        note(f"only the {limit} oldest; --limit says how many", output)
 
 
 @app.command()
@@ -99,14 +121,22 @@ def watch(
     *,
     every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between looks.")] = 2.0,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="How many, at most.")] = 20,
+    output: LineOutputOption = LineOutput.TABLE,
 ) -> None:
-    """Print what is undecided again and again, until Ctrl-C."""
+    """Print what is undecided again and again, until Ctrl-C; with -o json a line for each look."""
     with asking(broker) as calls:
         while True:
             rows = list(islice(_listed(calls, "prepared,parked"), limit))
-            # Home, and clear what is below: the same on every terminal that is one.
-            typer.echo("\x1b[H\x1b[J", nl=False)
-            show_rows(COLUMNS, [_line(row) for row in rows], Output.TABLE, "nothing is undecided")
+            held = previews_of(calls, [row.half_offset for row in rows])
+            if output is LineOutput.JSON:
+                shapes = [shape_of(row, held) for row in rows]
+                at_ms = time.time_ns() // 1_000_000
+                print_json_line(WatchedShape(at_ms=at_ms, transactions=shapes))
+            else:
+                lines = [line_of(row, held) for row in rows]
+                # Home, and clear what is below: the same on every terminal that is one.
+                typer.echo("\x1b[H\x1b[J", nl=False)
+                typer.echo(as_table(COLUMNS, lines, "nothing is undecided"))
             time.sleep(every)
 
 
@@ -116,16 +146,40 @@ def show(
     broker: BrokerOption = DEFAULT_BROKER,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print all that happened to a transaction."""
+    """Print what a transaction holds, and all that happened to it."""
+    import msgspec
+
+    from escrowmq.cli import txn_messages as messages
+
     with asking(broker) as calls:
-        head, events = _life_line(calls, transaction)
-    rows = [(at(event.at_ms), event.event, event.by, event.detail) for event in events]
-    if output is Output.TABLE:
-        typer.echo(
-            f"{head.transaction_id}: {head.state}, half {head.half_offset}, "
-            f"group {head.producer_group}\n"
-        )
-    show_rows(("at", "event", "by", "detail"), rows, output)
+        head, events = life_line_of(calls, transaction)
+        held = messages.previews_of(
+            calls, [head.half_offset], messages_max=messages.MESSAGES_SHOWN
+        ).get(head.half_offset, [])
+    happened = [EventShape(**msgspec.structs.asdict(event)) for event in events]
+    if output is Output.CSV:
+        print_list(EventShape, happened, output, str)
+        return
+    shown = TransactionShownShape(**head_facts(head, held), events=happened)
+    print_item(shown, output, lambda: _shown_text(shown, held))
+
+
+def _shown_text(shown: TransactionShownShape, held: Sequence[PreviewRow]) -> str:
+    from escrowmq.cli import txn_messages as messages
+
+    lines = [messages.message_line(row) for row in held]
+    events = [(at(event.at_ms), event.event, event.by, event.detail) for event in shown.events]
+    left_out = [f"and {shown.messages_left_out} more"] if shown.messages_left_out else []
+    return "\n".join(
+        [
+            escaped(f"{shown.id}: {shown.state}, half {shown.half}, group {shown.group}"),
+            "",
+            as_table(messages.MESSAGE_COLUMNS, lines, messages.UNKNOWN),
+            *left_out,
+            "",
+            as_table(("at", "event", "by", "detail"), events),
+        ]
+    )
 
 
 @app.command()
@@ -135,58 +189,110 @@ def explain(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say in words why a transaction is as it is, when its next check comes and why then."""
+    from escrowmq.cli import txn_messages as messages
+    from escrowmq.cli.ledger_text import ask_ledgers, ledger_shapes
     from escrowmq.cli.txn_explain import explained, what_matters
     from escrowmq.protocol.own import OwnCode
 
     with asking(broker) as calls:
-        head = _head(calls, transaction)
+        head = head_of(calls, transaction)
         events = what_matters(calls, head)
         told = calls.call(OwnCode.STATUS).header
         before = _due_before(calls, head, told.now_ms) if head.producers_online else 0
-    lines = explained(head, events, told, due_before=before)
-    if output is Output.TABLE:
-        typer.echo("\n".join(lines))
-    else:
-        facts = {"id": head.transaction_id, "state": head.state, "words": " ".join(lines)}
-        show_facts({**facts, "next_check_at_ms": head.next_check_at_ms}, output)
+        ledgers = ask_ledgers(calls)
+        held = messages.previews_of(calls, [head.half_offset]).get(head.half_offset, [])
+    lines = explained(head, events, told, due_before=before, ledgers=ledgers)
+    lines[1:1] = messages.sentence(held)
+    explanation = TransactionExplainedShape(
+        **head_facts(head, held),
+        words=" ".join(lines),
+        ledger_reports=ledger_shapes(head.ledger, ledgers),
+    )
+    print_item(explanation, output, lambda: "\n".join(map(escaped, lines)))
 
 
 @app.command()
 def commit(
-    transaction: TransactionArgument,
     reason: ReasonOption,
+    transaction: OneTransactionArgument = None,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    filter_: FilterOption = None,
+    limit: LimitOption = LIMIT,
+    yes: YesOption = False,
     force: ForceOption = False,
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
     """Make a transaction's messages visible, by hand; its ledger must say so, too.
 
-    Ledgers are those of the config: [ledger.NAME].
+    Name one transaction, or some with --filter, which asks before it begins.  Ledgers are those of
+    the config: [ledger.NAME].  Exit codes with --filter: 1 if some were refused, 3 if the broker
+    went away before the end, 4 if it is not known whether some were decided.
     """
-    ledgers = _configured(file, set_)
-    _settle(transaction, "commit", reason, broker, ledgers, force=force, dry_run=dry_run)
+    ledgers = configured_ledgers(file, set_)
+    if is_one(transaction, filter_):
+        settle_one(
+            transaction or "",
+            "commit",
+            reason=reason,
+            broker=broker,
+            configured=ledgers,
+            output=output,
+            force=force,
+            dry_run=dry_run,
+        )
+    else:
+        settle_filtered(
+            broker,
+            ledgers,
+            order("commit", filter_, reason, limit, output, force=force, dry_run=dry_run, yes=yes),
+        )
 
 
 @app.command()
 def rollback(
-    transaction: TransactionArgument,
     reason: ReasonOption,
+    transaction: OneTransactionArgument = None,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    filter_: FilterOption = None,
+    limit: LimitOption = LIMIT,
+    yes: YesOption = False,
     force: ForceOption = False,
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
     file: FileOption = None,
     set_: SetOption = None,
 ) -> None:
     """Drop a transaction's messages, by hand; where its ledger has no row, it is fenced off first.
 
-    Ledgers are those of the config: [ledger.NAME].
+    Name one transaction, or some with --filter, which asks before it begins.  Ledgers are those of
+    the config: [ledger.NAME].  Exit codes with --filter: 1 if some were refused, 3 if the broker
+    went away before the end, 4 if it is not known whether some were decided.
     """
-    ledgers = _configured(file, set_)
-    _settle(transaction, "rollback", reason, broker, ledgers, force=force, dry_run=dry_run)
+    ledgers = configured_ledgers(file, set_)
+    if is_one(transaction, filter_):
+        settle_one(
+            transaction or "",
+            "rollback",
+            reason=reason,
+            broker=broker,
+            configured=ledgers,
+            output=output,
+            force=force,
+            dry_run=dry_run,
+        )
+    else:
+        settle_filtered(
+            broker,
+            ledgers,
+            order(
+                "rollback", filter_, reason, limit, output, force=force, dry_run=dry_run, yes=yes
+            ),
+        )
 
 
 @app.command()
@@ -194,6 +300,7 @@ def resume(
     transaction: TransactionArgument,
     broker: BrokerOption = DEFAULT_BROKER,
     *,
+    output: OutputOption = Output.TABLE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Have a parked transaction checked again, from the first check."""
@@ -201,80 +308,16 @@ def resume(
     from escrowmq.protocol.own_hand_headers import ByHandHeader
 
     with asking(broker) as calls:
+        is_allowed, words = True, f"{transaction} is checked again"
         if dry_run:
-            head = _head(calls, transaction)
-            would = "would" if head.state == "parked" else "would refuse to"
-            typer.echo(f"{would} have {head.transaction_id} checked again: it is {head.state}")
-            return
-        calls.call(OwnCode.RESUME, ByHandHeader(**_named(transaction), by=whoami()))
-    typer.echo(f"{transaction} is checked again")
-
-
-def _configured(file: Path | None, flags: list[str] | None) -> Mapping[str, LedgerConfig]:
-    from escrowmq.cli.config import load
-
-    return load(file=file, environ=os.environ, flags=flags or ()).ledgers
-
-
-def _settle(
-    transaction: str,
-    resolution: str,
-    reason: str,
-    broker: str,
-    configured: Mapping[str, LedgerConfig],
-    *,
-    force: bool,
-    dry_run: bool,
-) -> None:
-    from escrowmq.cli.ledgers_given import open_ledgers, usable
-    from escrowmq.client.outgoing import Resolution
-    from escrowmq.client.settle_by_hand import settle_by_hand
-
-    with asking(broker) as calls:
-        head = _head(calls, transaction)
-        given = open_ledgers(configured) if head.ledger else []
-        if dry_run:
-            typer.echo(_would(head, Resolution(resolution), usable(given), force=force))
+            head = head_of(calls, transaction)
+            is_allowed = head.state == "parked"
+            would = "would" if is_allowed else "would refuse to"
+            words = f"{would} have {head.transaction_id} checked again: it is {head.state}"
         else:
-            told = settle_by_hand(
-                calls,
-                usable(given),
-                half_offset=head.half_offset,
-                resolution=Resolution(resolution),
-                reason=reason,
-                by=whoami(),
-                force=force,
-            )
-            before = "had been " if told.is_repeated else ""
-            typer.echo(f"{transaction} {before}{told.decided} by {told.decided_by}")
-    for one in given:
-        if one.fault:
-            typer.echo(f"ledger {one.name} could not be asked: {one.fault}: {one.cause}", err=True)
-
-
-def _would(
-    head: LifeLineAnswer, resolution: Resolution, ledgers: dict[str, SqlLedger], *, force: bool
-) -> str:
-    from escrowmq.client.settle_by_hand import what_the_ledger_says
-
-    would = f"would {resolution.value} {head.transaction_id}, which is {head.state}"
-    if head.state not in {"prepared", "parked"}:
-        return f"{head.transaction_id} is {head.state}: a decision stands, nothing would be done"
-    if not head.ledger:
-        return f"{would} and has no ledger"
-    said, allowed = what_the_ledger_says(ledgers, head)
-    says = f"its ledger says {said.reason or said.outcome.value}"
-    if resolution in allowed:
-        return f"{would}; {says}"
-    if force:
-        return f"{would}; {says}, and that it was forced goes on record"
-    return f"would refuse to {resolution.value} {head.transaction_id}: {says}; --force overrides it"
-
-
-def _named(transaction: str) -> dict[str, Any]:
-    if transaction.isdecimal():
-        return {"half_offset": int(transaction)}
-    return {"transaction_id": transaction}
+            calls.call(OwnCode.RESUME, ByHandHeader(**named(transaction), by=whoami()))
+    resumed = ResumedShape(transaction=transaction, is_allowed=is_allowed, is_dry_run=dry_run)
+    print_item(resumed, output, lambda: escaped(words))
 
 
 def _any(_row: TransactionRow) -> bool:
@@ -315,45 +358,3 @@ def _due_before(calls: OwnCalls, head: LifeLineAnswer, now_ms: int) -> int:
     listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked)
     mine = (head.next_check_at_ms - listed.header.now_ms, head.half_offset)
     return sum(1 for row in listed.rows if (row.wait_ms, row.half_offset) < mine and not row.ledger)
-
-
-def _raw(row: TransactionRow) -> tuple[Any, ...]:
-    is_checked = row.state == 0 and row.wait_ms < NEVER_MS
-    line = list(_line(row))
-    line[2], line[5] = row.age_ms, row.wait_ms if is_checked else None
-    return tuple(line)
-
-
-def _line(row: TransactionRow) -> tuple[Any, ...]:
-    next_check = None
-    if row.state == 0 and row.wait_ms < NEVER_MS:
-        next_check = f"in {duration(row.wait_ms)}" if row.wait_ms > 0 else "due"
-    return (
-        row.half_offset,
-        STATES[row.state],
-        duration(row.age_ms),
-        row.producer_group,
-        row.checks_sent,
-        next_check,
-        row.producers_online,
-        row.ledger,
-        row.transaction_id,
-    )
-
-
-def _head(calls: OwnCalls, transaction: str) -> LifeLineAnswer:
-    """How it stands with a transaction, without all that happened to it."""
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import TransactionHeader
-
-    asked = TransactionHeader(**_named(transaction), limit=1, leaves_marks=True)
-    told: LifeLineAnswer = calls.call(OwnCode.LIFE_LINE, asked).header
-    return told
-
-
-def _life_line(calls: OwnCalls, transaction: str) -> tuple[LifeLineAnswer, list[EventRow]]:
-    from escrowmq.protocol.own import OwnCode
-    from escrowmq.protocol.own_headers import TransactionHeader
-
-    pages = list(calls.pages(OwnCode.LIFE_LINE, TransactionHeader(**_named(transaction))))
-    return pages[-1].header, [event for page in pages for event in page.rows]

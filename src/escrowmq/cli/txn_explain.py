@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from escrowmq.cli.asking import at, duration
-from escrowmq.cli.output import printable
+from escrowmq.cli.ledger_text import LedgersTold, Standing, explained_ledger, standing_of
+from escrowmq.cli.preview import escaped
 from escrowmq.cli.txn_explain_sink import held_by_sink, is_of_sink
 
 if TYPE_CHECKING:
@@ -68,16 +71,23 @@ def explained(
     told: StatusAnswer,
     *,
     due_before: int = 0,
+    ledgers: LedgersTold | None = None,
 ) -> list[str]:
-    """The words.  ``due_before``: how many of its group are due for a check longer than it is."""
+    """The words.
+
+    ``due_before`` is the number of transactions of its group that are due for longer.  ``ledgers``
+    is what the broker knows about ledgers.
+    """
+    known = ledgers or LedgersTold()
     held = next((event for event in events if event.event == "held"), None)
     since = "" if held is None else f" It was stored {duration(told.now_ms - held.at_ms)} ago."
     lines = [f"Transaction {head.transaction_id} is {head.state}.{since}"]
     if head.state in DECIDED:
         return [*lines, *_decided(head, events)]
     if head.state == "parked":
-        return [*lines, *_parked(events, told), *_last_answer(events)]
-    return [*lines, *_undecided(head, events, told, due_before)]
+        why = explained_ledger(head.ledger, known, told.now_ms) if head.ledger else ()
+        return [*lines, *_parked(events, told), *_last_answer(events), *why]
+    return [*lines, *_undecided(head, events, told, due_before, known)]
 
 
 def _decided(head: LifeLineAnswer, events: Sequence[EventRow]) -> Iterator[str]:
@@ -101,12 +111,22 @@ def _parked(events: Sequence[EventRow], told: StatusAnswer) -> Iterator[str]:
 
 
 def _undecided(
-    head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
+    head: LifeLineAnswer,
+    events: Sequence[EventRow],
+    told: StatusAnswer,
+    due_before: int,
+    ledgers: LedgersTold,
 ) -> Iterator[str]:
     if is_of_sink(head.producer_group):
         yield from held_by_sink(head.producer_group, head.transaction_id)
     else:
-        yield from _checked(head, events, told, due_before)
+        standing = standing_of(head.ledger, ledgers)[0] if head.ledger else None
+        if head.ledger:
+            yield from explained_ledger(head.ledger, ledgers, told.now_ms)
+        if standing is Standing.NOT_CONFIGURED:
+            # The pipeline's rules treat it like one without a ledger.
+            head = msgspec.structs.replace(head, ledger="")
+        yield from _checked(head, events, told, due_before, standing)
     if told.pipeline_away_since_ms:
         yield (
             f"Nothing checks: the pipeline is away since {at(told.pipeline_away_since_ms)}. "
@@ -115,13 +135,15 @@ def _undecided(
 
 
 def _checked(
-    head: LifeLineAnswer, events: Sequence[EventRow], told: StatusAnswer, due_before: int
+    head: LifeLineAnswer,
+    events: Sequence[EventRow],
+    told: StatusAnswer,
+    due_before: int,
+    standing: Standing | None,
 ) -> Iterator[str]:
     from escrowmq.transaction.rules import Due
 
-    if head.ledger:
-        yield f"Its outcome is in the ledger {head.ledger}, which the pipeline looks up."
-    else:
+    if not head.ledger:
         yield (
             f"{head.producers_online} producers of group {head.producer_group} are online; "
             f"it was asked about {head.checks_sent} of {told.checks_max} times."
@@ -132,6 +154,10 @@ def _checked(
         yield from _waiting(head, told)
     elif due is Due.PARK:
         yield f"The pipeline's next round parks it ({_park_why(head, told)})."
+    elif due is Due.LOOK_UP and standing in (Standing.UNREACHED, Standing.MAYBE_UNNAMED):
+        park_at_ms = _started_at_ms(events, told) + told.park_after_ms
+        yield f"It is due since {_overdue(head, told)}: each round tries the ledger again."
+        yield f"If none reaches it, the transaction is parked at {at(park_at_ms)}."
     elif due is Due.LOOK_UP:
         yield f"It is due since {_overdue(head, told)}: the pipeline's next round looks it up."
     else:
@@ -144,7 +170,7 @@ def _last_answer(events: Sequence[EventRow]) -> Iterator[str]:
     if answers and ": " in answers[-1].detail:
         check, _, remark = answers[-1].detail.partition(": ")
         when = at(answers[-1].at_ms)
-        yield f"{answers[-1].by} could not tell at {check}, at {when}: {printable(remark)}"
+        yield f"{answers[-1].by} could not tell at {check}, at {when}: {escaped(remark)}"
 
 
 def _waiting(head: LifeLineAnswer, told: StatusAnswer) -> Iterator[str]:

@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from escrowmq.cli.config import load
+from escrowmq.cli.data_directory import refuse_foreign_directory
 from escrowmq.cli.options import FileOption, SetOption
+from escrowmq.cli.output import LineOutput, LineOutputOption, print_json_line
+from escrowmq.cli.process_events import process_event
 from escrowmq.cli.serve import (
     AdvertiseOption,
     BrokerNameOption,
@@ -23,13 +26,15 @@ from escrowmq.cli.serve import (
     HttpPortOption,
     InsecureOption,
     LogFormatOption,
+    LogLevelOption,
     NamePortOption,
     ParentOption,
     PortOption,
     broker_flags,
     log_flags,
 )
-from escrowmq.pipeline.config import PipelineConfig, is_local, places_of, spark_missing
+from escrowmq.pipeline.config import PipelineConfig, is_local, places_of
+from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 if TYPE_CHECKING:
     from escrowmq.cli.starving import Watch
@@ -57,6 +62,8 @@ def up(
     cluster: ClusterOption = None,
     insecure: InsecureOption = False,
     log_format: LogFormatOption = None,
+    output: LineOutputOption = LineOutput.TABLE,
+    log_level: LogLevelOption = None,
     file: FileOption = None,
     set_: SetOption = None,
     parent: ParentOption = None,
@@ -70,19 +77,20 @@ def up(
 
         end_with_parent(parent)
     flags = broker_flags(host, name_port, port, http_port, advertise_host, broker_name, cluster)
-    flags += [*log_flags(log_format), *(set_ or ())]
+    flags += [*log_flags(log_format, log_level), *(set_ or ())]
     # Read here too, so that what is wrong is said at once, and once.
     config = load(file=file, environ=os.environ, flags=flags).section(PipelineConfig)
-    if find_spec("pyspark") is None:
-        raise spark_missing()
+    require_pipeline_spark()
+    refuse_foreign_directory(data)
     places = places_of(config, data)
     common = ["--data-dir", str(data)]
     common += ["--config", str(file)] if file else []
     for flag in flags:
         common += ["--set", flag]
+    say = partial(say_event, output)
     say("up", f"data={data} master={config.master} lake={places.lake}")
     for_broker = ["--insecure"] if insecure else []
-    raise typer.Exit(Up(common, for_broker, is_watched=may_starve(config)).run())
+    raise typer.Exit(Up(common, for_broker, say, is_watched=may_starve(config)).run())
 
 
 def may_starve(config: PipelineConfig) -> bool:
@@ -90,19 +98,28 @@ def may_starve(config: PipelineConfig) -> bool:
     return is_local(config.master) and config.niceness > STARVED_NICENESS
 
 
-def say(name: str, text: str) -> None:
-    """One line for each event."""
-    typer.echo(f"{name:{NAME_WIDTH}} {text}")
+def say_event(output: LineOutput, name: str, text: str) -> None:
+    """Print one line for each event."""
+    if output is LineOutput.JSON:
+        print_json_line(process_event(name, text))
+    else:
+        typer.echo(f"{name:{NAME_WIDTH}} {text}")
 
 
 class Up:
     """A broker, and a pipeline that knows where it is."""
 
     def __init__(
-        self, common: Sequence[str], for_broker: Sequence[str], *, is_watched: bool
+        self,
+        common: Sequence[str],
+        for_broker: Sequence[str],
+        say: Callable[[str, str], None],
+        *,
+        is_watched: bool,
     ) -> None:
         from escrowmq.cli.supervising import Child, Supervisor
 
+        self._say = say
         self._common = common
         self._for_broker = for_broker
         #: Where the broker was last, by the names in its ready line.
@@ -142,7 +159,7 @@ class Up:
         word, _, facts = line.partition(" ")
         if word != READY:
             return False
-        say("broker", line)
+        self._say("broker", line)
         self._places = dict(fact.split("=", 1) for fact in facts.split())
         if self._told not in ("", self._places["broker"]):
             self._supervisor.restart(self._pipeline)
@@ -158,7 +175,7 @@ class Up:
         return command
 
     def _on_pipeline(self, line: str) -> bool:
-        say("pipeline", line)
+        self._say("pipeline", line)
         return line.startswith(f"{READY} ")
 
     def _look_at_pipeline(self, pid: int) -> None:
@@ -168,7 +185,7 @@ class Up:
         if self._starved_until_s:
             if now_s >= self._starved_until_s:
                 self._starved_until_s = 0.0
-                say("pipeline", "steps back again")
+                self._say("pipeline", "steps back again")
                 self._supervisor.restart(self._pipeline)
             return
         if self._watch is None or self._watch.pid != pid:
@@ -176,7 +193,7 @@ class Up:
         share = self._watch.starved(now_s)
         if share is not None:
             self._starved_until_s = now_s + STARVED_S
-            say(
+            self._say(
                 "pipeline",
                 f"starved, waited={share.waited_s:.0f}s ran={share.ran_s:.1f}s; "
                 f"niceness={STARVED_NICENESS} for {STARVED_S:g} s",

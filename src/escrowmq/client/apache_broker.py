@@ -6,7 +6,6 @@ It takes one message per transaction, delivers at least once, and asks only live
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from escrowmq.client.messages import OWN_TRANSACTION_ID, SendStatus, Sent
@@ -15,6 +14,7 @@ from escrowmq.client.outgoing import Decided, Held, Holding, Outgoing, Resolutio
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.ids import parse_offset_message_id
@@ -31,7 +31,7 @@ from escrowmq.protocol.stored_message import SYS_COMMITTED, SYS_PREPARED, SYS_RO
 if TYPE_CHECKING:
     from escrowmq.client.network import Network
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 REQUEST_S = 3.0
 _DEFAULT_TOPIC = "TBW102"

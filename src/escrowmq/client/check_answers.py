@@ -8,7 +8,6 @@ error goes with it as the remark, as RocketMQ's clients send it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import msgspec
 from escrowmq.client.apache_broker import end_header
 from escrowmq.client.messages import Received, received
 from escrowmq.client.outgoing import Held, Resolution
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.headers import read_header
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from escrowmq.client.connection import Connection
     from escrowmq.protocol.remoting import Frame
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: Characters of an error's text that the SDK sends; our broker keeps as many.
 REMARK_CHARS_MAX = 1_024
 WAITING_MAX = 10_000
 SHARED_MAX = 1_000
 CLOSE_S = 5.0
+#: Transaction ids in one line of the log.
+IDS_LOGGED_MAX = 10
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -116,7 +118,8 @@ class CheckAnswers:
         try:
             known = await self._checker(checks)
         except Exception as error:
-            log.exception("check_failed", extra={"transactions": len(checks)})
+            ids = [check.transaction_id for check in checks[:IDS_LOGGED_MAX]]
+            log.exception("check_failed", extra={"count": len(checks), "transaction_ids": ids})
             unknown = Unknown(remark_of(error))
             known = dict.fromkeys([check.transaction_id for check in checks], unknown)
         for check in checks:

@@ -63,7 +63,7 @@ class ConsumerConfig:
     retries_max: int = 16
     #: A handler that takes longer has failed.
     handler_timeout_s: float = 900.0
-    #: How long a stop waits for handlers.
+    #: How long ``close`` waits for handlers.
     stop_s: float = 30.0
 
     def __post_init__(self) -> None:

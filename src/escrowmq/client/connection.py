@@ -8,13 +8,14 @@ connection is lost, may have been done: its caller is told so and decides.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
+from escrowmq.client.foreign_peers import HEAD_BYTES, kind_of
 from escrowmq.model.errors import OutcomeUnknown, ProtocolViolation, RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.ids import PORT_MAX
 from escrowmq.protocol.remoting import OPAQUE_MAX, FrameSplitter, encode_request
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from escrowmq.protocol.headers import Header
     from escrowmq.protocol.remoting import Frame
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 CONNECT_S = 3.0
 REQUEST_S = 3.0
@@ -54,6 +55,10 @@ class Connection(asyncio.Protocol):
         #: Those that wait for room.
         self._held: deque[asyncio.Future[None]] = deque()
         self._is_full = False
+        #: The first bytes that came, until a whole frame has come.
+        self._head: bytes | None = b""
+        #: What listens there instead of a broker, one of ``PEERS``; empty for a broker.
+        self.foreign_kind = ""
         #: Done once nothing can be asked any more.
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -195,8 +200,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Give answers to who waits, and questions to who answers them."""
+        if self._head is not None and len(self._head) < HEAD_BYTES:
+            self._head += data[:HEAD_BYTES]
         try:
             for frame in self._splitter.feed(data):
+                self._head = None
                 if not frame.is_response:
                     self._asked(self, frame)
                     continue
@@ -204,6 +212,7 @@ class Connection(asyncio.Protocol):
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
         except ProtocolViolation as violation:
+            self._note_foreign(is_malformed=True)
             log.warning("connection_cut", extra={"address": self.address, "why": str(violation)})
             if self._transport is not None:
                 self._transport.abort()
@@ -213,6 +222,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody will answer any more."""
         del exc
+        if not self.foreign_kind:
+            self._note_foreign(is_malformed=False)
         self._transport = None
         self._out.clear()
         if self._sweep is not None:
@@ -230,6 +241,10 @@ class Connection(asyncio.Protocol):
                 held.set_result(None)
         if not self.lost.done():
             self.lost.set_result(None)
+
+    def _note_foreign(self, *, is_malformed: bool) -> None:
+        if self._head is not None:
+            self.foreign_kind = kind_of(self._head, is_malformed=is_malformed)
 
     def pause_writing(self) -> None:
         """The other side does not read: whoever asks waits."""

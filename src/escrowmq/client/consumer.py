@@ -15,138 +15,25 @@ import asyncio
 import queue
 import signal
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import aclosing
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from escrowmq.client.background import background
-from escrowmq.client.config import ConsumerConfig, check_group
-from escrowmq.client.handling import Handler, Left
+from escrowmq.client.body_reading import MessageHandler, reader_of
+from escrowmq.client.handling import Left
+from escrowmq.client.subscriptions import Subscriptions, Wanted, warn_of_stop
 from escrowmq.model.errors import RequestRefused
-from escrowmq.protocol.limits import EXPRESSION_CHARS_MAX, check_name, too_long
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from escrowmq.client.consume_transaction import (
-        AsyncChainTransaction,
-        ChainTransaction,
-        ConsumeTransaction,
-    )
     from escrowmq.client.consuming import Consuming
     from escrowmq.client.messages import Received
-    from escrowmq.client.producer import AsyncProducer, Producer
 
+T = TypeVar("T")
 DatabaseT = TypeVar("DatabaseT")
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
-
-Wanted: TypeAlias = "tuple[str, str, Handler]"
-"""A topic, its tags, and what handles its messages."""
-
-
-class _Subscriptions(ABC):
-    """What both kinds of consumer share: what is subscribed to before they start."""
-
-    def __init__(
-        self,
-        servers: str | Sequence[str],
-        group: str,
-        config: ConsumerConfig | None = None,
-        **settings: Any,  # noqa: ANN401 - fields of ConsumerConfig, which checks them
-    ) -> None:
-        check_group(group)
-        self._servers = servers
-        self.group = group
-        try:
-            self.config = replace(config or ConsumerConfig(), **settings)
-        except TypeError as error:
-            raise RequestRefused("bad_config", str(error), key="consumer") from None
-        self._wanted: list[Wanted] = []
-
-    def subscribe(self, topic: str, tag: str = "*") -> Callable[[HandlerT], HandlerT]:
-        """Have a function called with each message; ``tag`` may be several with ``||`` between.
-
-        A consumer that has been started reads the topic at once.
-        """
-        check_name("topic", topic)
-        if len(tag) > EXPRESSION_CHARS_MAX:
-            raise too_long("tag", tag, EXPRESSION_CHARS_MAX)
-
-        def register(handler: HandlerT) -> HandlerT:
-            wanted = (topic, tag, handler)
-            # First, so that a start on another thread finds it, or is found by the next line.
-            self._wanted.append(wanted)
-            try:
-                self._subscribe_late(wanted)
-            except BaseException:
-                self._wanted.remove(wanted)
-                raise
-            return handler
-
-        return register
-
-    @abstractmethod
-    def _subscribe_late(self, wanted: Wanted) -> None:
-        """Have a consumer that has been started read this, too."""
-
-    @overload
-    def transaction(
-        self, db: DatabaseT, message: Received | None = None
-    ) -> ConsumeTransaction[DatabaseT]: ...
-
-    @overload
-    def transaction(
-        self, db: DatabaseT, message: Received | None = None, *, producer: Producer
-    ) -> ChainTransaction[DatabaseT]: ...
-
-    @overload
-    def transaction(
-        self, db: DatabaseT, message: Received | None = None, *, producer: AsyncProducer
-    ) -> AsyncChainTransaction[DatabaseT]: ...
-
-    def transaction(
-        self,
-        db: DatabaseT,
-        message: Received | None = None,
-        *,
-        producer: Producer | AsyncProducer | None = None,
-    ) -> (
-        ConsumeTransaction[DatabaseT]
-        | ChainTransaction[DatabaseT]
-        | AsyncChainTransaction[DatabaseT]
-    ):
-        """Do a handler's work and record its message in one database transaction.
-
-        ``db`` is a session or connection; the block commits it, unless a block of the caller's
-        does.  Inside a handler the message is known; elsewhere, give it.  With a producer whose
-        ledger is in the same database, the block also sends: its messages go out if, and only if,
-        the database commits.
-        """
-        from escrowmq.client import consume_transaction as blocks
-
-        if producer is None:
-            return blocks.ConsumeTransaction(self.group, db, message)
-        return blocks.chain_on(producer, self.group, db, message)
-
-    async def _start(self) -> Consuming:
-        from escrowmq.client.consuming import Consuming
-
-        core = Consuming(self._servers, self.group, self.config)
-        wanted = list(self._wanted)
-        for one in wanted:
-            core.add(*one)
-        try:
-            await core.start()
-            # What was subscribed to meanwhile.
-            while len(wanted) < len(self._wanted):
-                wanted.append(self._wanted[len(wanted)])
-                await core.subscribe(*wanted[-1])
-        except BaseException:
-            await core.stop()
-            raise
-        return core
 
 
 def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -163,7 +50,7 @@ def _running(core: Consuming | None) -> Consuming:
     return core
 
 
-class AsyncConsumer(_Subscriptions):
+class AsyncConsumer(Subscriptions):
     """For programs with an event loop.  Handlers may be async or plain functions."""
 
     _core: Consuming | None = None
@@ -187,11 +74,16 @@ class AsyncConsumer(_Subscriptions):
         if self._core is not None:
             await self._core.subscribe(*wanted)
 
-    async def stop(self) -> None:
-        """Take nothing more, wait for the handlers, leave the group."""
+    async def close(self) -> None:
+        """Take nothing more, wait for the handlers, leave the group; ``start`` may follow."""
         core, self._core = self._core, None
         if core is not None:
             await core.stop()
+
+    def stop(self) -> Coroutine[Any, Any, None]:
+        """Old name of ``close``."""
+        warn_of_stop(type(self).__name__)
+        return self.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -203,7 +95,7 @@ class AsyncConsumer(_Subscriptions):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.stop()
+        await self.close()
 
     async def run(self) -> None:
         """Consume until SIGTERM or Ctrl-C, or until it is cancelled; then stop in order."""
@@ -236,12 +128,31 @@ class AsyncConsumer(_Subscriptions):
         else:
             await calls.reset(topic, at_ms=at_ms or 0, queue_id=queue_id)
 
-    async def messages(self, topic: str, tag: str = "*") -> AsyncIterator[Received]:
+    @overload
+    def messages(
+        self, topic: str, tag: str = "*", *, body_type: None = None
+    ) -> AsyncIterator[Received]: ...
+
+    @overload
+    def messages(
+        self, topic: str, tag: str = "*", *, body_type: type[T]
+    ) -> AsyncIterator[Received[T]]: ...
+
+    async def messages(
+        self,
+        topic: str,
+        tag: str = "*",
+        *,
+        body_type: Any = None,
+    ) -> AsyncIterator[Received[Any]]:
         """Loop over messages.  One is consumed when the next is asked for.
 
-        The one that a loop is left with, by ``break`` or by an error, comes again.
+        The one that a loop is left with, by ``break`` or by an error, comes again.  With
+        ``body_type`` each message has its body decoded as ``value``; one that cannot be decoded
+        does not reach the loop, and goes to retry and then to the dead letters.
         """
         core = _running(self._core)
+        reader = None if body_type is None else reader_of(body_type, self._codecs)
         # Bounded by the handlers that may run: each brings one message and waits.
         handed: asyncio.Queue[tuple[Received, asyncio.Future[None]]] = asyncio.Queue()
         waiting: set[asyncio.Future[None]] = set()
@@ -255,7 +166,7 @@ class AsyncConsumer(_Subscriptions):
             finally:
                 waiting.discard(done)
 
-        await core.subscribe(topic, tag, hand_over)
+        await core.subscribe(topic, tag, MessageHandler(hand_over, reader))
         try:
             while True:
                 message, done = await handed.get()
@@ -269,7 +180,7 @@ class AsyncConsumer(_Subscriptions):
             await core.unsubscribe(topic)
 
 
-class Consumer(_Subscriptions):
+class Consumer(Subscriptions):
     """For programs without an event loop.  Handlers run in threads."""
 
     _core: AsyncConsumer | None = None
@@ -277,7 +188,7 @@ class Consumer(_Subscriptions):
     def start(self) -> None:
         """Join the group and begin, in the background."""
         if self._core is None:
-            core = AsyncConsumer(self._servers, self.group, self.config)
+            core = AsyncConsumer(self._servers, self.group, self.config, codec=self._codecs)
             core._wanted = self._wanted  # noqa: SLF001 - one consumer in two forms
             self._core = core
             try:
@@ -290,11 +201,16 @@ class Consumer(_Subscriptions):
         if self._core is not None:
             self._core._subscribe_late(wanted)  # noqa: SLF001 - as above
 
-    def stop(self) -> None:
-        """Take nothing more, wait for the handlers, leave the group."""
+    def close(self) -> None:
+        """Take nothing more, wait for the handlers, leave the group; ``start`` may follow."""
         core, self._core = self._core, None
         if core is not None:
-            background().run(core.stop())
+            background().run(core.close())
+
+    def stop(self) -> None:
+        """Old name of ``close``."""
+        warn_of_stop(type(self).__name__)
+        self.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -306,7 +222,7 @@ class Consumer(_Subscriptions):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        self.close()
 
     def run(self) -> None:
         """Consume until SIGTERM or Ctrl-C; then stop in order.  For the main thread."""
@@ -332,13 +248,35 @@ class Consumer(_Subscriptions):
         core = self._core or AsyncConsumer(self._servers, self.group)
         background().run(core.seek(topic, at_ms=at_ms, offset=offset, queue_id=queue_id))
 
+    @overload
     def messages(
-        self, topic: str, tag: str = "*", *, timeout_s: float | None = None
-    ) -> Generator[Received, None, None]:
+        self,
+        topic: str,
+        tag: str = "*",
+        *,
+        body_type: None = None,
+        timeout_s: float | None = None,
+    ) -> Generator[Received, None, None]: ...
+
+    @overload
+    def messages(
+        self, topic: str, tag: str = "*", *, body_type: type[T], timeout_s: float | None = None
+    ) -> Generator[Received[T], None, None]: ...
+
+    def messages(
+        self,
+        topic: str,
+        tag: str = "*",
+        *,
+        body_type: Any = None,
+        timeout_s: float | None = None,
+    ) -> Generator[Received[Any], None, None]:
         """Loop over messages.  One is consumed when the next is asked for.
 
         The one that a loop is left with, by ``break`` or by an error, comes again.  With
-        ``timeout_s`` the loop ends when no message came for so long.
+        ``body_type`` each message has its body decoded as ``value``; one that cannot be decoded
+        does not reach the loop, and goes to retry and then to the dead letters.  With ``timeout_s``
+        the loop ends when no message came for so long.
         """
         core = self._core
         if core is None:
@@ -348,7 +286,8 @@ class Consumer(_Subscriptions):
         wanted: asyncio.Queue[None] = asyncio.Queue()
 
         async def pass_on() -> None:
-            async with aclosing(core.messages(topic, tag)) as messages:  # type: ignore[type-var]
+            looping = core.messages(topic, tag, body_type=body_type)
+            async with aclosing(looping) as messages:  # type: ignore[type-var]
                 await wanted.get()
                 async for message in messages:
                     handed.put(message)

@@ -8,13 +8,14 @@ group is gets stored.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING
 
+from escrowmq.client.body_reading import MessageHandler
 from escrowmq.client.config import ConsumerConfig
+from escrowmq.client.consumer_log import ConsumerLog
 from escrowmq.client.group_calls import GroupCalls
-from escrowmq.client.handling import Handled, Handler, Handlers, Left, Outcome
+from escrowmq.client.handling import Handled, Handlers, Left, Outcome
 from escrowmq.client.member import Member
 from escrowmq.client.queue_reader import QueueReader
 from escrowmq.client.sharing import share
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from escrowmq.client.network import Place
     from escrowmq.protocol.remoting import Frame
 
-log = logging.getLogger(__name__)
-
 SHARE_S = 20.0
 STORE_S = 5.0
 LOCK_S = 20.0
@@ -59,7 +58,7 @@ class Consuming:
         self.calls = GroupCalls(self.member, group, config.start, config.start_at_ms)
         self._handlers = Handlers(config.concurrency, config.handler_timeout_s)
         #: By topic: who handles its messages, and which of them are wanted.
-        self._subscribed: dict[str, tuple[str, Handler]] = {}
+        self._subscribed: dict[str, tuple[str, MessageHandler]] = {}
         self._reading: dict[Place, QueueReader] = {}
         #: Held by whoever takes queues or lets them go.
         self._changing = asyncio.Lock()
@@ -76,15 +75,16 @@ class Consuming:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_started = False
+        self._log = ConsumerLog(group, is_broadcast=config.broadcast)
 
     # For callers.
 
-    async def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
+    async def subscribe(self, topic: str, expression: str, handler: MessageHandler) -> None:
         """Have messages of a topic handled, and wait until the brokers know."""
         self.add(topic, expression, handler)
         await self.announce()
 
-    def add(self, topic: str, expression: str, handler: Handler) -> None:
+    def add(self, topic: str, expression: str, handler: MessageHandler) -> None:
         """Note a subscription; ``expression`` is ``*`` or tags with || between."""
         parse_filter(expression)
         known = self._subscribed.get(topic)
@@ -180,7 +180,7 @@ class Consuming:
                 async with self._changing:
                     await self._share()
             except EscrowError as error:
-                log.warning("sharing_failed", extra={"group": self.group, "why": str(error)})
+                self._log.call_failed("sharing_failed", error)
                 await _wait(self._wake, TRY_AGAIN_S)
                 continue
             await _wait(self._wake, SHARE_S)
@@ -203,12 +203,26 @@ class Consuming:
             await self._take(place)
 
     async def _mine(self, topic: str) -> list[Place]:
-        route = await self.member.network.route(topic)
-        queues = sorted(route.readable, key=_in_order)
+        queues = sorted(await self._readable(topic), key=_in_order)
         if self.config.broadcast or not queues:
             return queues
         members = await self.calls.client_ids(queues[0].address)
         return share(queues, sorted(members), self.member.client_id)
+
+    async def _readable(self, topic: str) -> tuple[Place, ...]:
+        """The queues of a topic; a topic that does not exist has none."""
+        exists = False
+        found: tuple[Place, ...] = ()
+        try:
+            route = await self.member.network.route(topic)
+        except RequestRefused as refused:
+            if refused.code != "topic_unknown":
+                raise
+        else:
+            exists, found = not route.is_borrowed, route.readable
+        if topic in self._subscribed:
+            self._log.routed(topic, len(found), exists=exists)
+        return found
 
     async def _take(self, place: Place) -> None:
         if self.config.ordered and not await self.calls.lock([place]):
@@ -219,7 +233,7 @@ class Consuming:
         offset = self._left_at.pop(place, None)
         if offset is None:
             offset = await self.calls.first_offset(place, is_broadcast=self.config.broadcast)
-        reader = QueueReader(self.member.network, self.group, place, expression)
+        reader = QueueReader(self.member.network, self.group, place, expression, self._log)
         reader.start(offset, self._deliver)
         self._reading[place] = reader
 
@@ -237,7 +251,7 @@ class Consuming:
             await self.calls.unlock([place])
         except EscrowError as error:
             # It runs out by itself.
-            log.warning("not_unlocked", extra={"group": self.group, "why": str(error)})
+            self._log.call_failed("not_unlocked", error, place)
 
     async def _store_for_ever(self) -> None:
         while True:
@@ -250,7 +264,7 @@ class Consuming:
         try:
             await reader.store_offset()
         except EscrowError as error:
-            log.warning("offset_not_stored", extra={"group": self.group, "why": str(error)})
+            self._log.call_failed("offset_not_stored", error, reader.place)
 
     async def _lock_for_ever(self) -> None:
         while True:
@@ -259,7 +273,7 @@ class Consuming:
             try:
                 kept = await self.calls.lock(places)
             except EscrowError as error:
-                log.warning("locks_not_renewed", extra={"group": self.group, "why": str(error)})
+                self._log.call_failed("locks_not_renewed", error)
                 continue
             async with self._changing:
                 for place in [one for one in places if one not in kept and one in self._reading]:
@@ -267,7 +281,7 @@ class Consuming:
 
     # Messages.
 
-    def _handler_of(self, topic: str) -> tuple[str, Handler | None]:
+    def _handler_of(self, topic: str) -> tuple[str, MessageHandler | None]:
         if topic in self._subscribed:
             return self._subscribed[topic]
         return "*", None
@@ -287,6 +301,8 @@ class Consuming:
             return
         if handled.outcome is not Outcome.DONE and not self.config.broadcast:
             await self._give_back(reader, message, handled)
+        elif handled.outcome is not Outcome.DONE:
+            self._log.gave_up(message, handled)
         reader.finish(message)
 
     async def _run(self, message: Received) -> Handled:
@@ -294,7 +310,7 @@ class Consuming:
         _, handler = self._handler_of(message.topic)
         if handler is None:
             self.unhandled.add(message.queue_topic)
-        return await self._handlers.handle(handler or _unwanted, message)
+        return await self._handlers.handle(handler or _UNWANTED, message)
 
     async def _give_back(self, reader: QueueReader, message: Received, handled: Handled) -> None:
         """Until the broker has it again, the message is not done."""
@@ -304,10 +320,14 @@ class Consuming:
                     reader.place, message, handled, retries_max=self.config.retries_max
                 )
             except EscrowError as error:
-                log.warning("not_given_back", extra={"group": self.group, "why": str(error)})
+                self._log.call_failed(
+                    "not_given_back", error, reader.place, message_id=message.message_id
+                )
                 await asyncio.sleep(TRY_AGAIN_S)
             else:
-                return
+                break
+        if handled.outcome is Outcome.GIVEN_UP or message.retries >= self.config.retries_max:
+            self._log.gave_up(message, handled)
 
     async def _handle_in_order(self, reader: QueueReader, message: Received) -> None:
         """The queue waits for this message: it is tried here until it is done or given up."""
@@ -319,7 +339,8 @@ class Consuming:
             if handled.outcome is Outcome.DONE:
                 break
             if handled.outcome is Outcome.GIVEN_UP or retry == self.config.retries_max:
-                await self._give_back(reader, message, Handled(Outcome.GIVEN_UP))
+                given_up = Handled(Outcome.GIVEN_UP, why=handled.why)
+                await self._give_back(reader, message, given_up)
                 break
             await asyncio.sleep(handled.after_ms / 1_000 or TRY_AGAIN_S)
         reader.finish(message)
@@ -328,6 +349,9 @@ class Consuming:
 def _unwanted(_message: Received) -> None:
     """A retry of a topic that nobody handles here now: it stays until somebody does."""
     raise Left
+
+
+_UNWANTED = MessageHandler(_unwanted)
 
 
 def _subscription(topic: str, expression: str, version: int) -> Subscription:

@@ -29,6 +29,8 @@ class Failure(StrEnum):
     READ_ONLY = "read_only"
     UNREACHABLE = "ledger_unreachable"
     NO_TABLE = "ledger_missing"
+    #: The Python package that its URL needs is not installed.
+    NO_DRIVER = "driver_missing"
     #: An earlier statement of the transaction failed: it can only be rolled back.
     ABORTED = "transaction_aborted"
     OTHER = "database_failed"
@@ -63,23 +65,31 @@ _BY_SQLITE_NAME = {
 def failure_of(error: BaseException) -> Failure:
     """Tell what an error of sqlite3, psycopg, asyncpg or SQLAlchemy over one of them means."""
     for cause in _chain(error):
+        if isinstance(cause, ImportError):
+            return Failure.NO_DRIVER
         state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if state in _BY_SQLSTATE:
             return _BY_SQLSTATE[state]
         if _is_lost(cause, state):
             return Failure.UNREACHABLE
-        name = getattr(cause, "sqlite_errorname", None)
-        if name is None:
-            continue
-        if name in _BY_SQLITE_NAME:
-            return _BY_SQLITE_NAME[name]
-        # READONLY has eight kinds.
-        if name.startswith("SQLITE_READONLY"):
-            return Failure.READ_ONLY
-        # SQLite has one number for all that is wrong with a statement.
-        if str(cause).startswith("no such table"):
-            return Failure.NO_TABLE
+        found = _sqlite_failure(cause)
+        if found is not None:
+            return found
     return Failure.OTHER
+
+
+def _sqlite_failure(error: BaseException) -> Failure | None:
+    """Tell what an error of SQLite means; None if it is not SQLite's, or means nothing special."""
+    name = getattr(error, "sqlite_errorname", None)
+    if name is None:
+        return None
+    # READONLY has eight kinds.
+    if name.startswith("SQLITE_READONLY"):
+        return Failure.READ_ONLY
+    # SQLite has one number for all that is wrong with a statement.
+    if str(error).startswith("no such table"):
+        return Failure.NO_TABLE
+    return _BY_SQLITE_NAME.get(name)
 
 
 #: Besides class 23, what PostgreSQL answers to a COMMIT that it rolled back.

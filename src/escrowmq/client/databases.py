@@ -106,8 +106,14 @@ def _open_file(path: str, mode: str) -> sqlite3.Connection:
 
 
 def _connect(url: str) -> Any:  # noqa: ANN401 -- psycopg.Connection, without importing it above
-    import psycopg
-
+    try:
+        import psycopg
+    except ImportError as error:
+        raise RequestRefused(
+            "driver_missing",
+            'PostgreSQL needs psycopg 3: pip install "escrowmq[postgres]"',
+            cause=str(error),
+        ) from error
     try:
         stated = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError:

@@ -8,23 +8,27 @@ later, and after the last retry it becomes a dead letter.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from escrowmq.model.errors import RequestRefused
+from escrowmq.client.log_limit import LogLimit
+from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
+    from escrowmq.client.body_reading import MessageHandler
     from escrowmq.client.messages import Received
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
-Handler: TypeAlias = "Callable[[Received], object] | Callable[[Received], Awaitable[object]]"
+#: Failures of each kind and topic that the log has in full, per minute.
+FAILURES_LOGGED_MAX = 10
+FAILURES_AGAIN_S = 60.0
+
+NOT_DECODABLE = "body_not_decodable"
 
 #: The message that the running handler was given.
 current_message: ContextVar[Received] = ContextVar("escrowmq_message")
@@ -62,13 +66,15 @@ class Outcome(Enum):
 
 
 class Handled:
-    """An outcome, and a wait that the handler chose (0: the broker's)."""
+    """An outcome, its reason, and a wait that the handler chose (0: the broker's)."""
 
-    __slots__ = ("after_ms", "outcome")
+    __slots__ = ("after_ms", "outcome", "why")
 
-    def __init__(self, outcome: Outcome, after_ms: int = 0) -> None:
+    def __init__(self, outcome: Outcome, after_ms: int = 0, why: str = "") -> None:
         self.outcome = outcome
         self.after_ms = after_ms
+        #: For the log: what the handler raised.
+        self.why = why
 
 
 class Handlers:
@@ -79,12 +85,13 @@ class Handlers:
         self._timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="escrowmq-handler")
         self.running = 0
+        self._limit = LogLimit(log, burst=FAILURES_LOGGED_MAX, window_s=FAILURES_AGAIN_S)
 
     async def admit(self) -> None:
         """Wait until another message may be handled; ``handle`` gives the slot back."""
         await self._slots.acquire()
 
-    async def handle(self, handler: Handler, message: Received) -> Handled:
+    async def handle(self, handler: MessageHandler, message: Received) -> Handled:
         """Run a handler to its end, within a slot that was admitted."""
         self.running += 1
         try:
@@ -93,35 +100,60 @@ class Handlers:
             self.running -= 1
             self._slots.release()
 
-    async def _handle(self, handler: Handler, message: Received) -> Handled:
-        facts = {"topic": message.topic, "message_id": message.message_id}
+    async def _handle(self, handler: MessageHandler, message: Received) -> Handled:
         if message.problem:
-            log.warning("message_unreadable", extra={**facts, "why": message.problem})
-            return Handled(Outcome.GIVEN_UP)
+            return self._failed("message_unreadable", message, message.problem, Outcome.GIVEN_UP)
         message.transactions.clear()
+        timeout = asyncio.timeout(self._timeout_s)
         try:
             with suppress(AlreadyConsumed):
-                async with asyncio.timeout(self._timeout_s):
+                async with timeout:
                     await self._call(handler, message)
             _check_committed(message)
         except RetryLater as later:
-            return Handled(Outcome.AGAIN, later.after_ms)
-        except GiveUp:
-            return Handled(Outcome.GIVEN_UP)
+            return Handled(Outcome.AGAIN, later.after_ms, why=f"RetryLater: {later}")
+        except GiveUp as given_up:
+            # The consumer logs it with the topic that keeps the message.
+            return Handled(Outcome.GIVEN_UP, why=f"GiveUp: {given_up}")
         except Left:
             return Handled(Outcome.LEFT)
-        except Exception as error:
-            if isinstance(error, TimeoutError):
-                # A thread cannot be stopped: its late end changes nothing any more.
-                facts["timeout_s"] = str(self._timeout_s)
-            log.warning("handler_failed", extra=facts, exc_info=error)
-            return Handled(Outcome.AGAIN)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            return self._handler_failed(message, error, is_late=timeout.expired())
         return Handled(Outcome.DONE)
 
-    async def _call(self, handler: Handler, message: Received) -> None:
+    def _handler_failed(self, message: Received, error: Exception, *, is_late: bool) -> Handled:
+        if isinstance(error, EscrowError) and error.code == NOT_DECODABLE:
+            # The body is to blame, not the code: a trace would tell nothing.
+            return self._failed(NOT_DECODABLE, message, error.message)
+        # After a timeout, the handler's thread goes on; its late end changes nothing.
+        why = f"it took longer than {self._timeout_s:g} s" if is_late else str(error)
+        return self._failed(
+            "handler_failed", message, f"{type(error).__name__}: {why}", error=error
+        )
+
+    def _failed(
+        self,
+        event: str,
+        message: Received,
+        why: str,
+        outcome: Outcome = Outcome.AGAIN,
+        *,
+        error: Exception | None = None,
+    ) -> Handled:
+        facts = {
+            "topic": message.topic,
+            "message_id": message.message_id,
+            "retries": message.retries,
+            "why": why,
+        }
+        key = (message.topic, type(error).__name__)
+        self._limit.warning(event, key, facts, exc_info=error)
+        return Handled(outcome, why=why)
+
+    async def _call(self, handler: MessageHandler, message: Received) -> None:
         token = current_message.set(message)
         try:
-            if inspect.iscoroutinefunction(handler):
+            if handler.is_async:
                 await handler(message)
                 return
             loop = asyncio.get_running_loop()

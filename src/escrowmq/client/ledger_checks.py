@@ -8,7 +8,6 @@ makes a table or a file.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from escrowmq.client.ledger_marks import SWEPT_MEANWHILE, Limits, read_marks
 from escrowmq.client.ledger_sql import SQLITE, are_names, is_name
 from escrowmq.client.links import Link, Row
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 
 #: Transactions in one statement, and in one transaction of ours.
@@ -35,7 +35,7 @@ LOCK_WAITS_MAX = 32
 #: How long an inquiry may take; what has no answer by then gets none.
 SECONDS_MAX = 20.0
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 
 class Outcome(StrEnum):
@@ -71,6 +71,8 @@ Groups = Mapping[str, str]
 
 #: Past its deadline this one can be fenced off.
 ABSENT = Answer(Outcome.UNKNOWN, "absent")
+#: The row is absent, past its deadline and not swept: a fence rolls the transaction back.
+FENCED = Answer(Outcome.ROLLED_BACK)
 LOCKED = Answer(Outcome.UNKNOWN, Failure.LOCKED.value)
 LATE = Answer(Outcome.UNKNOWN, "out_of_time")
 AMBIGUOUS = Answer(Outcome.UNKNOWN, "ambiguous")
@@ -134,6 +136,31 @@ def settle(
     )
 
 
+def foresee(
+    opener: Opener,
+    questions: Iterable[Question],
+    *,
+    ledger_uuid: str,
+    now_ms: int,
+    sight: Sight | None = None,
+) -> Answers:
+    """What ``settle`` would answer; only read, so that no fence is written."""
+    questions = list(questions)
+    inquiry = Inquiry(opener, ledger_uuid)
+    answers = inquiry.look_up(
+        [question.transaction_id for question in questions],
+        [question.producer_group for question in questions],
+    )
+    overdue = {
+        question.transaction_id: question.half_offset
+        for question in questions
+        if answers[question.transaction_id] is ABSENT and question.deadline_at_ms < now_ms
+    }
+    if overdue:
+        answers |= inquiry.foresee_fences(overdue, sight)
+    return answers
+
+
 class Inquiry:
     """Asks one ledger about any number of transactions, with one patience for all of them.
 
@@ -148,8 +175,9 @@ class Inquiry:
         self._ledger_uuid = ledger_uuid
         self._until = time.monotonic() + seconds_max
         self._lock_waits = 0
-        #: Why nothing more is asked.
+        #: Why nothing more is asked, as an answer and in the words of what failed.
         self.failed: Answer | None = None
+        self.cause = ""
 
     def look_up(self, ids: Sequence[str], groups: Sequence[str]) -> Answers:
         """Read what is in the ledger, and change nothing."""
@@ -184,6 +212,20 @@ class Inquiry:
             )
         return answers
 
+    def foresee_fences(self, halves: Mapping[str, int], sight: Sight | None) -> Answers:
+        """What fencing these half messages, by transaction id, would answer."""
+        answers: Answers = dict.fromkeys(halves, ABSENT)
+
+        def read(link: Link, _groups: Groups) -> Iterator[Answers]:
+            with reading(link):
+                limits = read_marks(link).limits(sight)
+            for key, half_offset in halves.items():
+                reason = limits.reason_for(half_offset)
+                yield {key: Answer(Outcome.UNKNOWN, reason) if reason else FENCED}
+
+        self._work(dict.fromkeys(halves, ""), answers, read)
+        return answers
+
     def _work(self, groups: Groups, answers: Answers, step: _Step) -> None:
         """Take in what each step answers; whatever fails, what has no answer gets the reason."""
         if self.failed is None:
@@ -198,6 +240,7 @@ class Inquiry:
 
     def _failure(self, error: Exception) -> Answer:
         answer = LATE if time.monotonic() >= self._until else _answer_of(error)
+        self.cause = str(error)
         log.warning("ledger_check_failed", extra={"reason": answer.reason, "cause": str(error)})
         return answer
 

@@ -20,12 +20,9 @@ ROLLED_BACK = "rolled_back"
 #: A transaction id, group, topic or message id is no longer than this in the database.
 NAME_CHARACTERS_MAX = 255
 
-# MySQL compares text without regard to case unless told otherwise; two ids must never be equal
-# that differ in case.
 _TEXT = {
     "sqlite": "text",
     "postgresql": f"varchar({NAME_CHARACTERS_MAX})",
-    "mysql": f"varchar({NAME_CHARACTERS_MAX}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 }
 
 # The database itself makes the UUID, so that a migration script can be kept in version control and
@@ -33,14 +30,9 @@ _TEXT = {
 _NEW_UUID = {
     "sqlite": "lower(hex(randomblob(16)))",
     "postgresql": "replace(CAST(gen_random_uuid() AS varchar), '-', '')",
-    "mysql": "replace(uuid(), '-', '')",
 }
 
-_KEEP_FIRST = {
-    "sqlite": "ON CONFLICT DO NOTHING",
-    "postgresql": "ON CONFLICT DO NOTHING",
-    "mysql": "ON DUPLICATE KEY UPDATE singleton = singleton",
-}
+_KEEP_FIRST = "ON CONFLICT DO NOTHING"
 
 VERSION = 2
 """Of the tables below.  Version 1 had no marks of sweeps."""
@@ -117,7 +109,7 @@ def ddl_statements(dialect: str) -> list[str]:
     words = {
         "text": _TEXT[dialect],
         "new_uuid": _NEW_UUID[dialect],
-        "keep_first": _KEEP_FIRST[dialect],
+        "keep_first": _KEEP_FIRST,
         "version": VERSION,
     }
     return [statement.format(**words) for statement in _TABLES]

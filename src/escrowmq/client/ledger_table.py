@@ -73,7 +73,10 @@ def _ledger_row_alone(row: RowFacts) -> Row:
 def ddl(dialect: str) -> str:
     """Return the statements that make the tables, for a migration of your own.
 
-    ``dialect`` is ``sqlite``, ``postgresql`` or ``mysql``.  Run twice, they change nothing.
+    ``dialect`` is ``sqlite`` or ``postgresql``.  Run twice, they change nothing.
+
+    Raises:
+        RequestRefused: ``database_unsupported``.
     """
     return "".join(f"{statement};\n" for statement in ddl_statements(dialect))
 
@@ -200,6 +203,23 @@ class SqlLedger:
         ``sight`` is the broker's history as it was before the questions came up.
         """
         return ledger_checks.settle(
+            self._waited_for(self._opener),
+            questions,
+            ledger_uuid=ledger_uuid,
+            now_ms=now_ms,
+            sight=sight,
+        )
+
+    def foresee(
+        self,
+        questions: Iterable[Question],
+        *,
+        ledger_uuid: str,
+        now_ms: int,
+        sight: Sight | None = None,
+    ) -> Answers:
+        """Read what ``settle`` would answer, and fence nothing."""
+        return ledger_checks.foresee(
             self._waited_for(self._opener),
             questions,
             ledger_uuid=ledger_uuid,

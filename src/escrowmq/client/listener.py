@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from escrowmq.client.messages import SendStatus
 from escrowmq.client.outgoing import Decided, Resolution
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
     from escrowmq.client.messages import Message, Received
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 
 class TransactionListener(Protocol):

@@ -8,13 +8,14 @@ opened again soon, whether or not anybody needs it, for the same reason.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from escrowmq.client.log_limit import LogLimit
 from escrowmq.client.network import Network, new_client_id
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.bodies import encode_body, read_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
 from escrowmq.protocol.cluster_bodies import MASTER_ID, ClusterInfo
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from escrowmq.client.connection import Connection
     from escrowmq.protocol.remoting import Frame
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 BEAT_S = 30.0
 #: The wait before a lost broker is tried again: it doubles from the first to the last.
@@ -34,6 +35,8 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 #: How long a goodbye waits for the heartbeats before it.
 LAST_BEAT_S = 3.0
+#: How often the log says that a broker or the name servers are still away.
+LOG_AGAIN_S = 60.0
 
 Handler = Callable[["Connection", "Frame"], None]
 
@@ -58,6 +61,7 @@ class Member:
         #: Heartbeats that were not answered yet.
         self._beating: set[asyncio.Future[Frame]] = set()
         self._is_closing = False
+        self._limit = LogLimit(log, burst=1, window_s=LOG_AGAIN_S)
 
     @property
     def brokers(self) -> list[str]:
@@ -126,7 +130,11 @@ class Member:
             try:
                 await self.find_brokers()
             except EscrowError as error:
-                log.warning("name_server_away", extra={"why": str(error)})
+                facts = {"addresses": list(self.network.name_servers), "why": str(error)}
+                self._limit.warning("name_server_away", None, facts)
+            else:
+                if self._limit.forget("name_server_away", None):
+                    log.info("name_server_back", extra={"brokers": self.brokers})
 
     async def _stay_known(self, address: str) -> None:
         """Beat while it is there; knock until it is back."""
@@ -136,9 +144,12 @@ class Member:
                 connection = await self.network.connection(address)
                 await self._beat(connection)
                 wait_s = RETRY_FIRST_S
+                if self._limit.forget("broker_away", address):
+                    log.info("broker_back", extra={"address": address})
                 await asyncio.wait((connection.lost,), timeout=BEAT_S)
             except EscrowError as error:
-                log.warning("broker_away", extra={"address": address, "why": str(error)})
+                facts = {"address": address, "why": str(error)}
+                self._limit.warning("broker_away", address, facts)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
 
@@ -170,4 +181,5 @@ class Member:
             handler(connection, frame)
         except Exception:
             # A broker's odd request must not take the connection from everybody else.
-            log.exception("request_failed", extra={"code": frame.code})
+            facts = {"code": frame.code, "address": connection.address}
+            log.exception("request_failed", extra=facts)

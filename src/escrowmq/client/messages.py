@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, cast, overload
 
+from escrowmq.client.codecs import JSON, Codec
+from escrowmq.client.wire_form import (
+    CONTENT_TYPE,
+    PAYLOADS,
+    Key,
+    Sealed,
+    WireForm,
+    key_text,
+    seal,
+    takes_body,
+)
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.limits import BODY_BYTES_MAX, check_name
 from escrowmq.protocol.properties import (
@@ -27,15 +38,31 @@ from escrowmq.protocol.properties import (
 from escrowmq.protocol.stored_message import SYS_COMPRESSED, StoredMessage
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from escrowmq.client.transaction_order import Order
 
-Payload: TypeAlias = "bytes | bytearray | memoryview | str"
-"""Text is sent as UTF-8."""
+Body: TypeAlias = object
+"""Bytes, text (sent as UTF-8), an object that the producer's codec encodes, or a function.
 
-Body: TypeAlias = "Payload | Callable[[], Payload]"
-"""A function is called when the message leaves."""
+A function is called when the message leaves, and returns one of the others.
+"""
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    # So that ``Received`` alone means ``Received[Any]``, also for a strict type checker.
+    BodyT_co = typing_extensions.TypeVar("BodyT_co", covariant=True, default=Any)
+else:
+    BodyT_co = TypeVar("BodyT_co", covariant=True)
+
+
+class _Undecoded(Enum):
+    """A sentinel that stays itself when a message is copied or pickled."""
+
+    NOT_DECODED = "not_decoded"
+
+
+NOT_DECODED = _Undecoded.NOT_DECODED
 
 #: Properties that a half message carries, so that whoever is asked about it knows where to look.
 LEDGER = "ESCROWMQ_LEDGER"
@@ -60,13 +87,14 @@ class Message:
     """What is to be sent.
 
     In a transaction it may be changed until the block ends: a ``body`` that is a function is
-    called then, when the database has made its ids.
+    called then, when the database has made its ids.  An object is encoded by ``send``: to change
+    it afterwards, assign ``body``.
     """
 
     topic: str
     body: Body = b""
-    #: Messages with the same key stay in order; it also finds them again.
-    key: str = ""
+    #: Messages with the same key stay in order; it also finds them again.  May be a function.
+    key: Key = ""
     #: Further keys under which it can be found.
     keys: tuple[str, ...] = ()
     tag: str = ""
@@ -79,30 +107,70 @@ class Message:
     message_id: str = ""
     #: Set by the producer before it sends a half message; a check is asked about this id.
     transaction_id: str = ""
+    #: The body as it was last encoded.
+    _sealed: Sealed | None = field(default=None, init=False, repr=False, compare=False)
+    #: The key that a function of the body made, and the body it was made of.
+    _made_key: tuple[object, object, str] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def seal(self, codec: Codec = JSON) -> None:
+        """Encode an object now, so that ``send`` fails if it cannot be encoded.
+
+        A function is left for when the message leaves.
+        """
+        self.unseal()
+        if callable(self.body) and not isinstance(self.body, type):
+            return
+        if not isinstance(self.body, PAYLOADS):
+            self._sealed = seal(self.body, codec, self.topic)
+        if callable(self.key) and takes_body(self.key):
+            self._key_of(self.body)
+
+    def unseal(self) -> None:
+        """Forget what was encoded before, for a message that is sent a second time."""
+        self._sealed = self._made_key = None
+
+    @property
+    def has_functions(self) -> bool:
+        """Whether body or key are made when the message leaves."""
+        return callable(self.body) or callable(self.key)
+
+    def wire(self, codec: Codec = JSON) -> WireForm:
+        """Body and keys as they are sent.  The first call calls functions; later calls do not."""
+        body, key = self.body, self.key
+        if type(body) is bytes and type(key) is str and len(body) <= BODY_BYTES_MAX:
+            return WireForm(body, key, "")
+        sealed = self._sealed
+        if sealed is None or sealed.source is not body:
+            sealed = self._sealed = seal(body, codec, self.topic)
+        return WireForm(sealed.data, self._key_of(sealed.value), sealed.content_type)
 
     def payload(self) -> bytes:
         """The bytes to send."""
-        body = self.body() if callable(self.body) else self.body
-        if isinstance(body, str):
-            body = body.encode()
-        elif not isinstance(body, bytes | bytearray | memoryview):
-            raise RequestRefused(
-                "body_illegal", "give bytes or text", topic=self.topic, type=type(body).__name__
-            )
-        if len(body) > BODY_BYTES_MAX:
-            raise RequestRefused(
-                "body_too_large", topic=self.topic, bytes=len(body), bytes_max=BODY_BYTES_MAX
-            )
-        return bytes(body)
+        return self.wire().body
 
-    def property_bytes(self, more: Mapping[str, str] | None = None) -> bytes:
+    def _key_of(self, value: object) -> str:
+        key = self.key
+        if not callable(key):
+            return key_text(key)
+        made = self._made_key
+        if made is None or made[0] is not key or made[1] is not value:
+            text = key_text(key(value) if takes_body(key) else key())
+            made = self._made_key = (key, value, text)
+        return made[2]
+
+    def property_bytes(
+        self, more: Mapping[str, str] | None = None, wire: WireForm | None = None
+    ) -> bytes:
         """Its properties as they travel; gives it an id if it has none."""
+        wire = wire or self.wire()
         self.message_id = self.message_id or new_message_id()
         # Messages of several callers share a request, which the broker would refuse as a whole.
         check_name("topic", self.topic)
         check_name("message_id", self.message_id)
         pairs = {UNIQ_KEY: self.message_id, "WAIT": "true"}
-        keys = (self.key, *self.keys) if self.key else self.keys
+        keys = (wire.key, *self.keys) if wire.key else self.keys
         if keys:
             if any(" " in key for key in keys):
                 raise RequestRefused("key_illegal", "a key has no blanks", keys=list(keys))
@@ -115,22 +183,26 @@ class Message:
             pairs[TIMER_DELAY_MS] = str(self.delay_ms)
         elif self.deliver_at_ms:
             pairs[TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if wire.content_type:
+            # The message's own properties may name it more exactly.
+            pairs[CONTENT_TYPE] = wire.content_type
         if self.properties:
-            reserved = _RESERVED.intersection(self.properties)
-            if reserved:
-                raise RequestRefused(
-                    "property_reserved", "choose another name", names=sorted(reserved)
-                )
-            pairs.update(self.properties)
+            pairs.update(self._checked_properties())
         if more:
             pairs.update(more)
         return format_properties(pairs)
+
+    def _checked_properties(self) -> Mapping[str, str]:
+        reserved = _RESERVED.intersection(self.properties)
+        if reserved:
+            raise RequestRefused("property_reserved", "choose another name", names=sorted(reserved))
+        return self.properties
 
 
 class MessageFields(TypedDict, total=False):
     """What a message may have besides topic and body; ``Message`` says what each is."""
 
-    key: str
+    key: Key
     keys: tuple[str, ...]
     tag: str
     properties: Mapping[str, str]
@@ -143,7 +215,7 @@ def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Messa
     """A message out of the arguments of a ``send``, which may have one already."""
     if not isinstance(topic, Message):
         return Message(topic=topic, body=body, **fields)
-    if body != b"" or fields:
+    if not isinstance(body, bytes) or body or fields:
         raise RequestRefused("message_given_twice", "give a Message, or topic, body and fields")
     return topic
 
@@ -174,8 +246,8 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
-    """A message as a consumer gets it."""
+class Received(Generic[BodyT_co]):
+    """A message as a consumer gets it; ``Received[Order]`` has its body as an Order, too."""
 
     topic: str
     body: bytes
@@ -202,6 +274,32 @@ class Received:
     problem: str = ""
     #: The ``consumer.transaction`` blocks of its handler; the consumer sees whether they committed.
     transactions: list[Order] = field(default_factory=list, repr=False, compare=False)
+    #: What ``value`` gives.
+    decoded: object = field(default=NOT_DECODED, repr=False, compare=False)
+
+    @property
+    def value(self) -> BodyT_co:
+        """The body as the type that the handler or the loop asked for."""
+        if self.decoded is NOT_DECODED:
+            raise RequestRefused(
+                "body_not_decoded",
+                "annotate the handler with Received[YourType], or call decode(YourType)",
+                topic=self.topic,
+                message_id=self.message_id,
+            )
+        return cast("BodyT_co", self.decoded)
+
+    @overload
+    def decode(self, body_type: type[T], codec: Codec = JSON) -> T: ...
+
+    @overload
+    def decode(self, body_type: object, codec: Codec = JSON) -> Any: ...  # noqa: ANN401 - no class
+
+    def decode(self, body_type: Any, codec: Codec = JSON) -> Any:
+        """The body as an object of this type; ``body_not_decodable`` if it is none."""
+        from escrowmq.client.body_reading import BodyReader
+
+        return BodyReader(body_type, (codec,)).read(self)
 
 
 def received(stored: StoredMessage, broker_name: str) -> Received:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.client.connection import Asked, Connection, split_address
+from escrowmq.client.foreign_peers import not_a_broker
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
 from escrowmq.protocol.admin_headers import RouteHeader
@@ -35,6 +36,8 @@ ROUTE_S = 30.0
 """How long a route is believed."""
 
 ROUTES_MAX = 10_000
+#: What Apache's brokers call the addresses of their name servers.
+NAME_SERVERS_SETTING = "namesrvAddr"
 DEFAULT_TOPIC = "TBW102"
 """Lends its brokers to a topic that is made by the first message to it."""
 
@@ -100,6 +103,8 @@ class Network:
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._routes: dict[str, Route] = {}
         self._finding: dict[str, asyncio.Task[Route]] = {}
+        #: Whether a name server has ever answered; one that goes away later comes back.
+        self._was_answered = False
         self._is_closed = False
 
     # Connections.
@@ -200,16 +205,53 @@ class Network:
         failure: EscrowError | None = None
         for address in self.name_servers:
             try:
-                return await self.ask(address, code, header)
+                answer = await self.ask(address, code, header)
             except (Unavailable, OutcomeUnknown) as error:
                 failure = error
+                continue
+            self._was_answered = True
+            if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return answer
+            return await self._ask_name_server_of(address, code, header)
         assert failure is not None
+        if not self._was_answered:
+            self._refuse_foreign(failure)
         raise Unavailable(
             "name_server_unreachable",
             "is it running, and is the address right?",
             addresses=list(self.name_servers),
             cause=str(failure),
         )
+
+    async def _ask_name_server_of(self, address: str, code: int, header: Header) -> Frame:
+        """A broker of Apache's is at this address: it knows its name servers, which know routes."""
+        answer = refuse_unless_done(await self.ask(address, RequestCode.GET_BROKER_CONFIG))
+        settings = dict(
+            line.partition("=")[::2] for line in answer.body.decode(errors="replace").splitlines()
+        )
+        told = settings.get(NAME_SERVERS_SETTING, "").strip().replace("\\:", ":")
+        if not told:
+            raise RequestRefused(
+                "name_server_unknown",
+                "the broker there names no name server: give a name server's address",
+                address=address,
+            )
+        self.name_servers = name_servers(told)
+        answer = await self.ask(self.name_servers[0], code, header)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestRefused(
+                "name_server_unknown",
+                "what the broker calls its name server is none: give a name server's address",
+                address=self.name_servers[0],
+            )
+        return answer
+
+    def _refuse_foreign(self, failure: EscrowError) -> None:
+        """Raise if another kind of server listens at one of the addresses."""
+        for address in self.name_servers:
+            connection = self._connections.get(address)
+            if connection is not None and connection.foreign_kind:
+                raise not_a_broker(address, connection.foreign_kind, str(failure)) from failure
 
 
 def _route(topic: str, found: TopicRoute, *, is_borrowed: bool) -> Route:

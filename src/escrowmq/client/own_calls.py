@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from escrowmq.client.foreign_peers import kind_of, not_a_broker
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
 from escrowmq.protocol.codes import RequestCode
@@ -40,6 +41,7 @@ from escrowmq.protocol.remoting import (
 
 CONNECT_S = 3.0
 ANSWER_S = 30.0
+_WORD_BYTES = 4
 
 PageT = TypeVar("PageT", Answer, ArrowAnswer)
 
@@ -55,6 +57,10 @@ class OwnCalls:
         self._connect_s = connect_s
         self._answer_s = answer_s
         self._socket: socket.socket | None = None
+        #: Whether the peer of this connection has sent at least one well-formed frame.
+        self._peer_speaks_remoting = False
+        #: The first bytes of the last frame, as far as they came.
+        self._head = b""
         self._opaque = 0
 
     def call(
@@ -127,10 +133,24 @@ class OwnCalls:
         except (OSError, ProtocolViolation) as error:
             # An answer that comes late would be taken for that of the next request.
             self.close()
+            if not self._peer_speaks_remoting:
+                # A peer that is not a broker cannot have carried out the request.
+                self._refuse_foreign(error)
             raise _lost(code, error) from error
         except BaseException:
             self.close()
             raise
+
+    def _refuse_foreign(self, error: Exception) -> None:
+        """Raise if another kind of server listens there."""
+        kind = kind_of(self._head, is_malformed=isinstance(error, ProtocolViolation))
+        if kind:
+            raise not_a_broker(self._shown_address, kind, str(error)) from error
+
+    @property
+    def _shown_address(self) -> str:
+        host, port = self._address
+        return f"{host}:{port}"
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -140,26 +160,38 @@ class OwnCalls:
                 raise Unavailable(
                     "broker_unreachable",
                     "is it running, and is this its address?",
-                    address=f"{self._address[0]}:{self._address[1]}",
+                    address=self._shown_address,
                     cause=str(error),
                 ) from error
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peer_speaks_remoting, self._head = False, b""
         return self._socket
 
     def _answer(self, connection: socket.socket, until: float, *, is_body_copied: bool) -> Frame:
         while True:
-            size = frame_size(_received(connection, 4, until))
-            payload = _received(connection, size, until)
+            first = _received(connection, _WORD_BYTES, until)
+            self._head = bytes(first)
+            # A large answer is received where it stays.
+            payload = bytearray(frame_size(first))
+            rest = memoryview(payload)
+            _receive(connection, rest[:_WORD_BYTES], until)
+            self._head += payload[:_WORD_BYTES]
+            _receive(connection, rest[_WORD_BYTES:], until)
             frame = decode_frame(payload, is_body_copied=is_body_copied)
+            self._peer_speaks_remoting = True
             # A broker may also ask, or tell; nobody here can answer.
             if frame.is_response and frame.opaque == self._opaque:
                 return frame
 
 
 def _received(connection: socket.socket, size: int, until: float) -> bytearray:
-    """So many bytes: a large answer is received where it stays."""
     data = bytearray(size)
-    view = memoryview(data)
+    _receive(connection, memoryview(data), until)
+    return data
+
+
+def _receive(connection: socket.socket, view: memoryview, until: float) -> None:
+    """Fill the view."""
     while view:
         left_s = until - time.monotonic()
         if left_s <= 0:
@@ -169,7 +201,6 @@ def _received(connection: socket.socket, size: int, until: float) -> bytearray:
         if not received:
             raise ConnectionResetError("the broker hung up")
         view = view[received:]
-    return data
 
 
 def _pages(

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
-import logging
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
+from escrowmq.client.codecs import JSON, Codec
 from escrowmq.client.config import ProducerConfig
 from escrowmq.client.listener import Executed, TransactionListener, resolution_of
 from escrowmq.client.messages import (
@@ -36,6 +36,7 @@ from escrowmq.client.producer_core import ProducerCore, config_of
 from escrowmq.client.transaction import AsyncTransaction, Transaction
 from escrowmq.client.transaction_begun import AsyncBegunTransaction, BegunTransaction
 from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.producer_checks import Ask
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: How long a program's end waits for producers that were not closed.
 EXIT_S = 3.0
@@ -57,7 +58,8 @@ class _Producer:
 
     ``ledger`` makes ``transaction`` work and answers its checks.  ``listener`` is for
     ``send_in_transaction``; ``checker`` answers checks of half messages that were sent with
-    ``begin`` or ``send_half``.  ``config`` or its single settings say how long things may take.
+    ``begin`` or ``send_half``.  ``codec`` encodes bodies that are objects; JSON unless given.
+    ``config`` or its single settings say how long things may take.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class _Producer:
         ledger: SqlLedger | None = None,
         listener: TransactionListener | None = None,
         checker: Ask | None = None,
+        codec: Codec = JSON,
         config: ProducerConfig | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ProducerConfig, which checks them
     ) -> None:
@@ -82,6 +85,7 @@ class _Producer:
             ledger=ledger,
             ask=checker if listener is None else listener.check_local_transaction,
             config=config_of(config, settings),
+            codec=codec,
         )
         self._made()
 
@@ -102,6 +106,18 @@ class _Producer:
         core = self._core
         what = f"{';'.join(core.servers)}, group={core.group!r}"
         return f"<{type(self).__name__} {what}{', started' if core.is_started else ''}>"
+
+    def _sealed(self, message: Message) -> Message:
+        """Encode an object before anything is sent."""
+        message.seal(self._core.codec)
+        return message
+
+    def _filled_in(self, message: Message) -> Message:
+        """The same, and call the functions for body and key on the caller's thread."""
+        message.seal(self._core.codec)
+        if message.has_functions:
+            message.wire(self._core.codec)
+        return message
 
     def _its_listener(self) -> TransactionListener:
         if self._listener is None:
@@ -138,14 +154,14 @@ class AsyncProducer(_Producer):
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Sent:
         """Store a message; it is durable when this returns."""
-        return await self._core.send(message_of(topic, body, fields))
+        return await self._core.send(self._sealed(message_of(topic, body, fields)))
 
     async def send_many(self, messages: Iterable[Message]) -> list[Sent]:
         """Store messages, in as few requests as possible.
 
         Each is tried, and then the first error is raised: the others may have been stored.
         """
-        return await self._core.send_many(messages)
+        return await self._core.send_many(map(_unsealed, messages))
 
     def transaction(self, db: DatabaseT) -> AsyncTransaction[DatabaseT]:
         """Begin a block whose messages go out if, and only if, the database commits."""
@@ -159,7 +175,8 @@ class AsyncProducer(_Producer):
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
         """Have one half message held; ``end`` decides it."""
-        return await self._core.hold(new_transaction_id(), [message_of(topic, body, fields)])
+        message = self._sealed(message_of(topic, body, fields))
+        return await self._core.hold(new_transaction_id(), [message])
 
     async def end(self, held: Held, resolution: Resolution) -> Decided:
         """Decide what is held; the first decision stands, whoever made it."""
@@ -168,7 +185,7 @@ class AsyncProducer(_Producer):
     async def send_in_transaction(self, message: Message, arg: object = None) -> Executed:
         """Hold the message, have the listener run the local transaction, and decide as it says."""
         listener = self._its_listener()
-        held = await self._core.hold(new_transaction_id(), [message])
+        held = await self._core.hold(new_transaction_id(), [self._sealed(message)])
         resolution, failure = Resolution.UNKNOWN, None
         try:
             answer: Any = listener.execute_local_transaction(message, arg)
@@ -217,14 +234,15 @@ class Producer(_Producer):
 
     def send(self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]) -> Sent:
         """Store a message; it is durable when this returns."""
-        return background().run(self._core.send(_filled_in(message_of(topic, body, fields))))
+        return background().run(self._core.send(self._filled_in(message_of(topic, body, fields))))
 
     def send_many(self, messages: Iterable[Message]) -> list[Sent]:
         """Store messages, in as few requests as possible.
 
-        Each is tried, and then the first error is raised: the others may have been stored.
+        A body that cannot be encoded fails before anything is sent.  Otherwise each is tried, and
+        then the first error is raised: the others may have been stored.
         """
-        return background().run(self._core.send_many([_filled_in(one) for one in messages]))
+        return background().run(self._core.send_many([self._filled_in(one) for one in messages]))
 
     def transaction(self, db: DatabaseT) -> Transaction[DatabaseT]:
         """Begin a block whose messages go out if, and only if, the database commits."""
@@ -238,7 +256,7 @@ class Producer(_Producer):
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
         """Have one half message held; ``end`` decides it."""
-        message = _filled_in(message_of(topic, body, fields))
+        message = self._filled_in(message_of(topic, body, fields))
         return background().run(self._core.hold(new_transaction_id(), [message]))
 
     def end(self, held: Held, resolution: Resolution) -> Decided:
@@ -250,7 +268,7 @@ class Producer(_Producer):
         listener = self._its_listener()
         if inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise RequestRefused("listener_needs_await", "use an AsyncProducer")
-        held = background().run(self._core.hold(new_transaction_id(), [_filled_in(message)]))
+        held = background().run(self._core.hold(new_transaction_id(), [self._filled_in(message)]))
         resolution, failure = Resolution.UNKNOWN, None
         try:
             resolution = resolution_of(listener.execute_local_transaction(message, arg))
@@ -290,10 +308,8 @@ async def _executed(
     )
 
 
-def _filled_in(message: Message) -> Message:
-    """Call a body's function on the thread whose it is."""
-    if callable(message.body):
-        message.body = message.payload()
+def _unsealed(message: Message) -> Message:
+    message.unseal()
     return message
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from escrowmq.client import ledger_checks
-from escrowmq.client.check_answers import Unknown, remark_of
+from escrowmq.client.check_answers import IDS_LOGGED_MAX, Unknown, remark_of
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.listener import resolution_of
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
 from escrowmq.client.outgoing import Resolution
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.properties import TRANSACTION_CHECK_TIMES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.model.lineage import Sight
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: How long an answer is waited for.
 ANSWER_S = 30.0
@@ -161,13 +161,15 @@ def _log_end(sight: Sight) -> int:
 async def _noting(
     ask: Callable[[], Awaitable[None]], checks: Sequence[Check], answers: dict[str, Answer]
 ) -> None:
-    """Ask about these checks; after an error they are UNKNOWN with its text."""
+    """Ask about these checks; after an error they are UNKNOWN with its text, which is logged."""
     try:
         await ask()
     except Exception as error:
         unknown = Unknown(remark_of(error))
-        answers.update(dict.fromkeys([check.transaction_id for check in checks], unknown))
-        raise
+        ids = [check.transaction_id for check in checks]
+        answers.update(dict.fromkeys(ids, unknown))
+        facts = {"count": len(ids), "transaction_ids": ids[:IDS_LOGGED_MAX], "why": unknown.remark}
+        log.warning("check_failed", extra=facts, exc_info=error)
 
 
 class _Patience:
@@ -179,7 +181,7 @@ class _Patience:
         self._slots = asyncio.Semaphore(running_max)
 
     async def wait(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for it; an error is logged here, and what is late goes on without us."""
+        """Wait for work that logs its own errors; late work goes on without us."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 await self._slots.acquire()
@@ -195,9 +197,6 @@ class _Patience:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._slots.release()
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.warning("check_failed", exc_info=error)
 
 
 def deadline_at_ms(half: Received) -> int:

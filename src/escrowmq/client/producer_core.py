@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from escrowmq.client.codecs import JSON, Codec
 from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.messages import Message, Sent
 from escrowmq.client.outgoing import Decided, Held, Resolution
@@ -35,6 +36,7 @@ class ProducerCore:
         ledger: SqlLedger | None,
         ask: Ask | None,
         config: ProducerConfig,
+        codec: Codec = JSON,
     ) -> None:
         # Here and below: what a program needs only when it has a producer is loaded then.
         from escrowmq.client.network import name_servers
@@ -44,6 +46,7 @@ class ProducerCore:
         self.group = group
         self.ledger = ledger
         self.config = config
+        self.codec = codec
         self._ask = ask
         self._is_closed = False
         self._forget()
@@ -96,7 +99,7 @@ class ProducerCore:
             from escrowmq.client.producer_checks import ProducerChecks
 
             checks = ProducerChecks(self.ledger, self._ask)
-        producing = Producing(self.servers, self.group, self.config, checks)
+        producing = Producing(self.servers, self.group, self.config, checks, self.codec)
         until = asyncio.get_running_loop().time() + self.config.timeout_s
         try:
             await until_done(producing.start, until, is_repeatable=True)

@@ -7,7 +7,6 @@ said is not guessed.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from escrowmq.client.janitor import Confirmed
 from escrowmq.client.ledger_checks import Outcome
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_frames import read_answer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.producing import Producing
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: How long a round waits for the brokers' answers about one page of rows.
 ANSWERS_S = 30.0

@@ -7,7 +7,6 @@ stay in order, else in turns.  All messages of a transaction go to one broker.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,19 +14,22 @@ from itertools import count
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from escrowmq.client.codecs import JSON, Codec
 from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.member import Member
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Message, Sent
 from escrowmq.client.outgoing import Broker, Decided, Held, Holding, Outgoing, Resolution
 from escrowmq.client.trying import until_done
 from escrowmq.model.errors import EscrowError, RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
     from escrowmq.client.check_answers import CheckAnswers, Checker
     from escrowmq.client.network import Place, Route
+    from escrowmq.client.wire_form import WireForm
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: Of many messages, so many are prepared before the first leave.
 BEGUN_MAX = 256
@@ -42,9 +44,11 @@ class Producing:
         group: str,
         config: ProducerConfig,
         checker: Checker | None = None,
+        codec: Codec = JSON,
     ) -> None:
         check_group(group)
         self.group = group
+        self._codec = codec
         self.config = config
         self.member = Member(servers)
         self.network = self.member.network
@@ -81,7 +85,8 @@ class Producing:
         """Store an ordinary message."""
         until = self._until()
         route = await self._route(message.topic, until)
-        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        wire = message.wire(self._codec)
+        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
         try:
             broker = await self._broker(outgoing.place.address, until)
             return await broker.send(outgoing, until)
@@ -133,7 +138,8 @@ class Producing:
         route = routes.get(message.topic)
         if route is None:
             route = routes[message.topic] = await self._route(message.topic, until)
-        outgoing = self._outgoing(message, self._place(route.writable, message.key))
+        wire = message.wire(self._codec)
+        outgoing = self._outgoing(message, wire, self._place(route.writable, wire.key))
         broker = await self._broker(outgoing.place.address, until)
         return asyncio.ensure_future(broker.send(outgoing, until))
 
@@ -157,15 +163,17 @@ class Producing:
         for message in messages:
             message.transaction_id = transaction_id
         until = self._until()
-        places = await self._places(messages, until, address)
+        wires = [message.wire(self._codec) for message in messages]
+        keyed = [(one.topic, wire.key) for one, wire in zip(messages, wires, strict=True)]
+        places = await self._places(keyed, until, address)
         allowed_ms = int(self.config.max_duration_s * 1_000)
         marks = {LEDGER: ledger, ALLOWED_MS: str(allowed_ms)} if ledger else None
         holding = Holding(
             transaction_id=transaction_id,
             group=self.group,
             messages=tuple(
-                self._outgoing(message, place, marks)
-                for message, place in zip(messages, places, strict=True)
+                self._outgoing(message, wire, place, marks)
+                for message, wire, place in zip(messages, wires, places, strict=True)
             ),
             ledger=ledger,
             allowed_ms=allowed_ms,
@@ -221,12 +229,10 @@ class Producing:
         return route
 
     async def _places(
-        self, messages: Sequence[Message], until: float, address: str = ""
+        self, keyed: Sequence[tuple[str, str]], until: float, address: str = ""
     ) -> list[Place]:
-        """A queue for each message, all of one broker: that at the address, if there is one."""
-        routes = {
-            topic: await self._route(topic, until) for topic in {one.topic for one in messages}
-        }
+        """A queue for each (topic, key), all on one broker: that at the address, if given."""
+        routes = {topic: await self._route(topic, until) for topic in {one for one, _ in keyed}}
         if address:
             routes = {topic: _at(route, address) for topic, route in routes.items()}
         names = [{place.broker_name for place in route.writable} for route in routes.values()]
@@ -237,18 +243,14 @@ class Producing:
                 "the topics of a transaction must be on one broker",
                 topics=sorted(routes),
             )
-        first = self._place(
-            [one for one in routes[messages[0].topic].writable if one.broker_name in shared],
-            messages[0].key,
-        )
+        topic, key = keyed[0]
+        there = [one for one in routes[topic].writable if one.broker_name in shared]
+        first = self._place(there, key)
         places = [first]
-        for message in messages[1:]:
-            there = [
-                one
-                for one in routes[message.topic].writable
-                if one.broker_name == first.broker_name
-            ]
-            places.append(self._place(there, message.key))
+        for topic, key in keyed[1:]:
+            writable = routes[topic].writable
+            there = [one for one in writable if one.broker_name == first.broker_name]
+            places.append(self._place(there, key))
         return places
 
     def _place(self, places: Sequence[Place], key: str) -> Place:
@@ -256,15 +258,19 @@ class Producing:
         return places[turn % len(places)]
 
     def _outgoing(
-        self, message: Message, place: Place, marks: Mapping[str, str] | None = None
+        self,
+        message: Message,
+        wire: WireForm,
+        place: Place,
+        marks: Mapping[str, str] | None = None,
     ) -> Outgoing:
         return Outgoing(
             place=place,
-            body=message.payload(),
-            properties=message.property_bytes(marks),
+            body=wire.body,
+            properties=message.property_bytes(marks, wire),
             message_id=message.message_id,
             born_at_ms=int(time.time() * 1_000),
-            is_keyed=bool(message.key),
+            is_keyed=bool(wire.key),
             is_delayed=bool(message.delay_ms or message.deliver_at_ms),
         )
 

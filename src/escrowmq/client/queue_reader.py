@@ -7,7 +7,6 @@ message that is not done, so a crash brings back what was open and nothing else 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,18 @@ from escrowmq.client.messages import received
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.client.sharing import Progress
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import PullHeader, PullResponseHeader, UpdateOffsetHeader
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.stored_message import decode_many
 
 if TYPE_CHECKING:
+    from escrowmq.client.consumer_log import ConsumerLog
     from escrowmq.client.messages import Received
     from escrowmq.client.network import Network, Place
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 PULLED_MAX = 32
 #: How long the broker may keep a pull that finds nothing, and how long its answer is waited for.
@@ -44,9 +45,12 @@ Deliver = Callable[["QueueReader", "Received"], Awaitable[None]]
 class QueueReader:
     """From ``start`` to ``stop``."""
 
-    def __init__(self, network: Network, group: str, place: Place, expression: str) -> None:
+    def __init__(
+        self, network: Network, group: str, place: Place, expression: str, log: ConsumerLog
+    ) -> None:
         self._network = network
         self._group = group
+        self._log = log
         self.place = place
         self._expression = expression
         self._tags = _tags_of(expression)
@@ -90,7 +94,7 @@ class QueueReader:
             try:
                 messages, next_offset = await self._pull()
             except EscrowError as error:
-                log.warning("pull_failed", extra={**self._facts(), "why": str(error)})
+                self._log.call_failed("pull_failed", error, self.place)
                 self._network.forget(self.place.topic)
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -148,7 +152,13 @@ class QueueReader:
         self._stored = offset
 
     def _facts(self) -> dict[str, object]:
-        return {"topic": self.place.topic, "queue_id": self.place.queue_id, "group": self._group}
+        place = self.place
+        return {
+            "group": self._group,
+            "topic": place.topic,
+            "queue_id": place.queue_id,
+            "address": place.address,
+        }
 
 
 _PULLED = (

@@ -11,7 +11,6 @@ another transaction (``docs/adr/0022-messages-belong-to-their-savepoint.md``).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ _PG_FORGET = "SELECT set_config('escrowmq.sent', '', true)"
 
 # Made each time: a rollback to a savepoint may have taken the table back.
 _SQLITE_TABLE = "CREATE TEMP TABLE IF NOT EXISTS escrowmq_marker (number integer PRIMARY KEY)"
-_SQLITE_MARK = "INSERT INTO temp.escrowmq_marker SELECT value FROM json_each(?)"
+_SQLITE_MARK = "INSERT INTO temp.escrowmq_marker VALUES "
 _SQLITE_READ = "SELECT number FROM temp.escrowmq_marker"
 _SQLITE_FORGET = "DELETE FROM temp.escrowmq_marker"
 
@@ -43,7 +42,10 @@ def marking(dialect: Dialect, numbers: Iterable[int]) -> list[Statement]:
     """Return the statements that mark messages."""
     if dialect is POSTGRESQL:
         return [(_PG_MARK, ("".join(f"{number}," for number in numbers),))]
-    return [(_SQLITE_TABLE, ()), (_SQLITE_MARK, (json.dumps(list(numbers)),))]
+    # Values, not json_each(): that belongs to the main database and would begin a read there.  In
+    # WAL mode the user's first write then fails if another connection has committed since.
+    values = ",".join(f"({number:d})" for number in numbers)
+    return [(_SQLITE_TABLE, ()), (_SQLITE_MARK + values, ())]
 
 
 def reading(dialect: Dialect) -> list[Statement]:

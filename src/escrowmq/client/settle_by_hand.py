@@ -7,7 +7,7 @@ is forced, which goes on record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from escrowmq.client.ledger_checks import ABSENT, Answer, Outcome, Question, deadline_at_ms
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from escrowmq.client.ledger_table import SqlLedger
     from escrowmq.client.own_calls import OwnCalls
     from escrowmq.model.lineage import Sight
+    from escrowmq.protocol.own_rows import TransactionRow
 
 FORCED = "(forced; "
 """Before what the ledger said, at the end of the reason of a decision that was forced."""
@@ -52,11 +53,13 @@ def settle_by_hand(
 ) -> SettleAnswer:
     """Commit or roll back a transaction, which is named by a half message of it or by its id.
 
+    With both, the half message counts, and must be one of that transaction.
     ``ledgers`` are the databases that can be read, by their UUIDs.  With ``force`` a rollback is
     fenced before its deadline too, and whatever the ledger says is overridden.
 
     Raises:
-        RequestRefused: ``against_ledger``, with what the ledger says; nothing was decided.
+        RequestRefused: ``against_ledger``, with what the ledger says, or ``other_history`` if the
+            half message is another transaction's; nothing was decided.
     """
     # The broker cuts a long reason at its end, where it says that it was forced.
     reason = reason[: SHOWN_CHARS_MAX // 2]
@@ -64,10 +67,20 @@ def settle_by_hand(
     status = calls.call(OwnCode.STATUS).header
     assert isinstance(status, StatusAnswer)
     named = TransactionHeader(
-        half_offset=half_offset, transaction_id=transaction_id, limit=1, leaves_marks=True
+        half_offset=half_offset,
+        transaction_id=transaction_id if half_offset < 0 else "",
+        limit=1,
+        leaves_marks=True,
     )
     told = calls.call(OwnCode.LIFE_LINE, named).header
     assert isinstance(told, LifeLineAnswer)
+    if transaction_id and told.transaction_id != transaction_id:
+        raise RequestRefused(
+            "other_history",
+            "the broker was restored meanwhile: list the transactions again",
+            half_offset=half_offset,
+            transaction_id=told.transaction_id,
+        )
     if told.ledger and told.state in _OPEN:
         ledger, sight = ledgers.get(told.ledger), sight_of(status)
         said = _look_up(calls, ledger, told, resolution, sight, force=force)
@@ -115,6 +128,50 @@ def what_the_ledger_says(
     if said == ABSENT:
         return said, frozenset({Resolution.ROLLBACK})
     return said, frozenset(one for one, outcome in _AGREES.items() if outcome is said.outcome)
+
+
+def foresee_many(
+    ledgers: Mapping[str, SqlLedger],
+    rows: Sequence[TransactionRow],
+    resolution: Resolution,
+    status: StatusAnswer,
+    *,
+    force: bool = False,
+) -> dict[int, Answer]:
+    """What the ledgers would say if these transactions were settled so; by half offset.
+
+    Nothing is written.  The rows have their ids, and ``status`` was asked for before them.
+    """
+    sight, now_ms = sight_of(status), status.now_ms
+    by_ledger: dict[str, list[Question]] = {}
+    found: dict[int, Answer] = {}
+    for row in rows:
+        if not row.ledger:
+            found[row.half_offset] = _NO_LEDGER
+        elif row.ledger not in ledgers:
+            found[row.half_offset] = _NOT_GIVEN
+        else:
+            deadline_ms = deadline_at_ms(row.stored_at_ms, row.allowed_ms)
+            # As in settle_by_hand: force does not wait for the deadline.
+            question = Question(
+                row.transaction_id or "",
+                row.producer_group,
+                now_ms - 1 if force else deadline_ms,
+                row.half_offset,
+            )
+            by_ledger.setdefault(row.ledger, []).append(question)
+    for uuid, questions in by_ledger.items():
+        if resolution is Resolution.ROLLBACK:
+            answers = ledgers[uuid].foresee(questions, ledger_uuid=uuid, now_ms=now_ms, sight=sight)
+        else:
+            answers = ledgers[uuid].look_up(questions, ledger_uuid=uuid)
+        found |= {one.half_offset: answers[one.transaction_id] for one in questions}
+    return found
+
+
+def is_agreed(said: Answer, resolution: Resolution, ledger: str) -> bool:
+    """Whether a decision by hand goes through without force."""
+    return not ledger or said.outcome is _AGREES.get(resolution)
 
 
 def _look_up(

@@ -68,7 +68,7 @@ class _Block(Generic[DatabaseT]):
         self.db = db
         self._core = core
         self._ledger = core.ledger
-        self._order = Order(new_transaction_id(), is_consuming=self._is_consuming)
+        self._order = Order(new_transaction_id(), is_consuming=self._is_consuming, codec=core.codec)
         self._is_begun = False
 
     @property
@@ -94,6 +94,13 @@ class _Block(Generic[DatabaseT]):
         if not self._ledger.savepoints:
             self._database.check_outermost()
         return number
+
+    def _check_may_hold(self) -> None:
+        """Refuse where a rollback to a savepoint could still take back a held message."""
+        if not self._is_begun:
+            raise RequestRefused("transaction_not_begun", "hold within its with block")
+        if self._order.is_inside:
+            self._database.check_outermost()
 
     def __repr__(self) -> str:
         count = len(self._order.messages)
@@ -151,16 +158,26 @@ class Transaction(_Block[DatabaseT]):
     ) -> Message:
         """Send a message when, and only when, the database commits.
 
-        It leaves at the end of the block and may be changed until then; a body that is a function
-        is called there, after the session's flush.  Inside a savepoint it belongs to that: if the
-        savepoint is rolled back, the message is not sent.
+        It leaves at the end of the block and may be changed until then.  An object is encoded now;
+        a function is called at the end, after the session's flush.  A message that is sent inside
+        a savepoint belongs to it: if the savepoint is rolled back, the message is not sent.
         """
         number = self._check_takes()
         message = message_of(topic, body, fields)
+        message.seal(self._core.codec)
         if self._ledger.savepoints:
             self._database.mark([number])
         self._order.put(message)
         return message
+
+    def hold(self) -> None:
+        """Send the block's messages to the broker now, held, instead of at the end of the block.
+
+        Call it before the first write: the database then keeps no lock while the broker writes.
+        Bodies that are functions are called here.  No message may follow in this block.
+        """
+        self._check_may_hold()
+        self._follow(self._order.hold_early())
 
     def _surviving(self) -> frozenset[int] | None:
         return self._database.surviving() if self._ledger.savepoints else None
@@ -244,6 +261,7 @@ class AsyncTransaction(_Block[DatabaseT]):
         """
         number = self._check_takes()
         message = message_of(topic, body, fields)
+        message.seal(self._core.codec)
         if self._ledger.savepoints:
             self._database.mark_soon(number)
         self._order.put(message)
@@ -257,6 +275,15 @@ class AsyncTransaction(_Block[DatabaseT]):
         if self._ledger.savepoints:
             await self._database.mark()
         return message
+
+    async def hold(self) -> None:
+        """Send the block's messages to the broker now, held, instead of at the end of the block.
+
+        Call it before the first write: the database then keeps no lock while the broker writes.
+        Bodies that are functions are called here.  No message may follow in this block.
+        """
+        self._check_may_hold()
+        await self._follow(self._order.hold_early())
 
     async def _surviving(self) -> frozenset[int] | None:
         return await self._database.surviving() if self._ledger.savepoints else None

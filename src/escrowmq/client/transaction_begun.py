@@ -42,6 +42,11 @@ class _Begun:
         over = "over" if self._is_over else "open"
         return f"<{type(self).__name__} {self.transaction_id} {over}, {self._number} messages>"
 
+    def _sealed(self, message: Message) -> Message:
+        """Encode an object before anything is sent."""
+        message.seal(self._core.codec)
+        return message
+
     async def _send(self, message: Message) -> Held:
         if self._is_over:
             raise RequestRefused(
@@ -78,7 +83,11 @@ class BegunTransaction(_Begun):
 
     def send(self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]) -> Held:
         """Have a half message held, now."""
-        return background().run(self._send(message_of(topic, body, fields)))
+        message = self._sealed(message_of(topic, body, fields))
+        if message.has_functions:
+            # On the caller's thread.
+            message.wire(self._core.codec)
+        return background().run(self._send(message))
 
     def commit(self) -> Decided | None:
         """Make the messages visible, all at once."""
@@ -108,7 +117,7 @@ class AsyncBegunTransaction(_Begun):
         self, topic: str | Message, body: Body = b"", **fields: Unpack[MessageFields]
     ) -> Held:
         """Have a half message held, now."""
-        return await self._send(message_of(topic, body, fields))
+        return await self._send(self._sealed(message_of(topic, body, fields)))
 
     async def commit(self) -> Decided | None:
         """Make the messages visible, all at once."""

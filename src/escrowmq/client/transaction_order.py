@@ -8,19 +8,20 @@ written once for programs that wait and programs that await.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from escrowmq.client.codecs import JSON, Codec
 from escrowmq.client.messages import Message
 from escrowmq.client.outgoing import Held
-from escrowmq.model.errors import OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
     from escrowmq.client.database_transactions import Ending
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: As many as a broker takes in one transaction.
 MESSAGES_MAX = 4_096
@@ -68,11 +69,14 @@ class TransactionState(StrEnum):
 class Order:
     """One block's messages, and how far it has come."""
 
-    def __init__(self, transaction_id: str, *, is_consuming: bool = False) -> None:
+    def __init__(
+        self, transaction_id: str, *, is_consuming: bool = False, codec: Codec = JSON
+    ) -> None:
         #: Empty for a consumer's block without a producer, which sends nothing.
         self.transaction_id = transaction_id
         #: The row of a consumed message is written even if nothing is sent.
         self._is_consuming = is_consuming
+        self._codec = codec
         self.messages: list[Message] = []
         #: Of each message; one that a savepoint took back leaves a gap.
         self._numbers: list[int] = []
@@ -85,6 +89,8 @@ class Order:
         self._takes_messages = True
         #: A failure is raised where the handler sees it: by the block, or by the caller's commit.
         self._is_failure_seen = False
+        #: Raised again at the block's end: the broker may hold messages of an unanswered request.
+        self._hold_failure: EscrowError | None = None
 
     @property
     def is_uncommitted(self) -> bool:
@@ -102,6 +108,12 @@ class Order:
 
     def check_takes(self) -> int:
         """Refuse a message that would never go out; return the number of the next one."""
+        if self.is_inside and (self.held is not None or self._hold_failure is not None):
+            raise RequestRefused(
+                "messages_held",
+                "send every message of the block before tx.hold()",
+                transaction_id=self.transaction_id,
+            )
         if self.state is not TransactionState.OPEN or not self._takes_messages:
             raise RequestRefused(
                 "transaction_over",
@@ -127,6 +139,20 @@ class Order:
         if is_commit_owned_by_caller:
             return self.leave() if error is None else self.leave_failed()
         return self.end() if error is None else self.fail()
+
+    def hold_early(self) -> Steps:
+        """Hold the messages now, inside the block.  Does nothing if there are none, or twice."""
+        if not self.is_inside or self.state is not TransactionState.OPEN:
+            raise RequestRefused(
+                "transaction_over",
+                "the block has ended: hold inside it",
+                transaction_id=self.transaction_id,
+            )
+        if self.held is None:
+            yield from self._prepare()
+            yield from self._hold()
+            # Savepoints may have taken back all of them: others may follow.
+            self._takes_messages = True
 
     # The block commits.
 
@@ -215,6 +241,10 @@ class Order:
 
     def _prepare(self) -> Steps:
         """Make the bodies of the messages that are to go; a savepoint may have taken all back."""
+        if self.held is not None or self._hold_failure is not None:
+            # Bodies and marks are as they were held.  The session still has rows to write.
+            yield Step.FLUSH
+            return
         if not self.messages:
             self._takes_messages = False
             return
@@ -224,8 +254,8 @@ class Order:
         yield from self._drop_rolled_back()
         has_functions = False
         for message in self.messages:
-            has_functions |= callable(message.body)
-            message.body = message.payload()
+            has_functions |= message.has_functions
+            message.wire(self._codec)
         self._takes_messages = False
         if has_functions:
             yield from self._drop_rolled_back()
@@ -243,17 +273,29 @@ class Order:
         self.messages = [message for _, message in kept]
 
     def _hold(self) -> Steps:
-        if not self.messages:
+        if self._hold_failure is not None:
+            raise self._hold_failure
+        if not self.messages or self.held is not None:
             return
+        # An interrupted request counts as unanswered.
+        self._hold_failure = self._unanswered("interrupted")
         try:
             self.held = yield Step.HOLD
         except OutcomeUnknown as error:
-            raise Unavailable(
-                "hold_unanswered",
-                "everything was rolled back: a check finds no row for what the broker may hold",
-                transaction_id=self.transaction_id,
-                cause=str(error),
-            ) from error
+            self._hold_failure = self._unanswered(str(error))
+            raise self._hold_failure from error
+        except EscrowError as error:
+            self._hold_failure = error
+            raise
+        self._hold_failure = None
+
+    def _unanswered(self, cause: str) -> Unavailable:
+        return Unavailable(
+            "hold_unanswered",
+            "everything was rolled back: a check finds no row for what the broker may hold",
+            transaction_id=self.transaction_id,
+            cause=cause,
+        )
 
     def _roll_back(self) -> Steps:
         # If this is interrupted, the broker is told nothing: a check finds no row.

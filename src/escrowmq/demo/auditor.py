@@ -26,7 +26,7 @@ GO = "go\n"
 BY_PIPELINE = "settle"
 """How the log calls the pipeline where it says who decided."""
 
-_COMMITTED, _ROLLED_BACK = 1, 2
+_COMMITTED, _ROLLED_BACK = "committed", "rolled_back"
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from escrowmq.demo.order_service import TRANSACTIONAL, death_mark
 from escrowmq.demo.processes import Processes, Up, demo_failed
 from escrowmq.demo.schedule import Fault, Moment, Victim, by_own_hand, from_outside
 from escrowmq.demo.shop import DOWNSTREAM, Counts, Shop
+from escrowmq.demo.step_times import read_times
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.audit.pins import take_pins
 
@@ -28,7 +29,7 @@ SAMPLE_S = 0.25
 #: How long a run may take to pay, and then to become quiet.
 PAY_S_MAX = 600.0
 QUIET_S_MAX = 120.0
-THREADS = 4
+THREADS = 8
 MAX_DURATION_S = 5.0
 """How long the SDK lets a transaction take: only after that its absence is fenced."""
 
@@ -69,6 +70,7 @@ class Conductor:
             self._from_s = time.monotonic()
             self._pay(counts)
             self.run.took_s = time.monotonic() - self._from_s
+            self.run.steps = read_times(self.folder)
             self._await_quiet(counts)
             self.processes.stop(*services)
             self.run.wrong_effects = shop.wrong_effects()
@@ -129,11 +131,15 @@ class Conductor:
         until: float,
     ) -> list[Fault]:
         """Look on until the service ends, and see to the faults that are due; those left."""
-        before = counts.paid()
+        before, started_s = counts.paid(), time.monotonic()
+        is_started = False
         while service.poll() is None:
             if time.monotonic() > until:
                 raise demo_failed("the orders take too long", self.processes.log("up"))
             paid = self._look(counts)
+            if paid > before and not is_started:
+                is_started = True
+                self.run.service_starts_s += time.monotonic() - started_s
             # It must be at work to be killed at work.
             if waiting and paid > before and paid >= waiting[0].at_order:
                 self._kill(waiting[0], service)
@@ -147,8 +153,10 @@ class Conductor:
         if fault.victim is Victim.BROKER:
             readies = self.up.readies("broker")
             self.up.kill_broker()
+            killed_s = time.monotonic()
             self._note(fault)
             self.up.await_ready("broker", readies + 1)
+            self.run.broker_away_s += time.monotonic() - killed_s
         elif service.poll() is None:
             service.kill()
             self._note(fault)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from escrowmq.demo.step_times import StepTimes
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.audit.report import AuditReport
+from escrowmq.pipeline.pages.origin import ReportOrigin
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,12 @@ class Run(msgspec.Struct, kw_only=True):
     orders: int
     #: From the first start of the order service to its end, with all restarts in it.
     took_s: float = 0.0
+    #: Of that: from each start of the order service to its first order.
+    service_starts_s: float = 0.0
+    #: And from each kill of the broker until it was ready again.
+    broker_away_s: float = 0.0
+    #: Where the time of an order went, measured since the last start of the order service.
+    steps: StepTimes = StepTimes()
     #: From there until the last undecided transaction was settled.
     settled_after_s: float = 0.0
     paid: int = 0
@@ -47,6 +55,17 @@ class Run(msgspec.Struct, kw_only=True):
     def orders_per_s(self) -> float:
         """Orders paid in a second, restarts included."""
         return self.paid / self.took_s if self.took_s else 0.0
+
+    @property
+    def restarts_s(self) -> float:
+        """The part of the run in which the order service or the broker was starting."""
+        return self.service_starts_s + self.broker_away_s
+
+    @property
+    def working_orders_per_s(self) -> float:
+        """Orders paid in a second, restarts left out."""
+        working_s = self.took_s - self.restarts_s
+        return self.paid / working_s if working_s > 0 else 0.0
 
     def killed(self, victim: str, moment: str = "") -> int:
         """How often somebody was killed."""
@@ -119,6 +138,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     transactional: Run
     audited: Audited
     on_postgres: OnPostgres | None = None
+    origin: ReportOrigin | None = None
 
     @property
     def is_proven(self) -> bool:

@@ -22,6 +22,7 @@ import msgspec
 
 from escrowmq.client.producer import Producer
 from escrowmq.demo.shop import ORDERS, Shop, connect
+from escrowmq.demo.step_times import OrderStep, StepLog, Stopwatch
 from escrowmq.model.errors import EscrowError
 from escrowmq.pipeline.spark.parent import end_with_parent
 
@@ -57,6 +58,8 @@ class Till(sqlite3.Connection):
     order = 0
     task: Task
     has_turn = False
+    #: Of the order that is being paid.
+    watch: Stopwatch
 
     def take_turn(self, order: int) -> None:
         """Become the writer, for this order."""
@@ -73,7 +76,10 @@ class Till(sqlite3.Connection):
     def commit(self) -> None:
         """Commit, unless the service dies before or after it."""
         die_once(self.task, self.task.die_before_commit, self.order)
+        is_transactional = self.task.mode == TRANSACTIONAL
+        self.watch.lap(OrderStep.LEDGER_ROW if is_transactional else OrderStep.INSERT)
         super().commit()
+        self.watch.lap(OrderStep.COMMIT)
         die_once(self.task, self.task.die_after_commit, self.order)
         self.give_turn()
 
@@ -102,6 +108,7 @@ class Service:
         paid = self._shop.paid()
         self._left = deque(order for order in range(1, task.orders + 1) if order not in paid)
         self._pay = self._pay_plain if task.mode == PLAIN else self._pay_transactional
+        self.times = StepLog()
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -127,11 +134,14 @@ class Service:
         except BaseException as error:  # noqa: BLE001 - the main thread raises it
             self.failure = error
         finally:
+            # The other threads see the failure once they get their turn.
+            db.give_turn()
             db.close()
 
     def _pay_at_last(self, db: Till, order: int) -> None:
         """Pay; what fails for sure is tried again, and the table says what did not."""
         for _ in range(TRIES_MAX):
+            db.watch = Stopwatch()
             try:
                 self._pay(db, order)
             except EscrowError:
@@ -140,12 +150,14 @@ class Service:
                 if is_paid(db, order):
                     return
             else:
+                self.times.add(db.watch)
                 return
         raise TimeoutError(f"order {order} could not be paid")
 
     def _pay_plain(self, db: Till, order: int) -> None:
         db.take_turn(order)
-        db.execute("INSERT INTO orders VALUES (?, 1)", (order,))
+        db.watch.lap(OrderStep.WAIT)
+        self._insert(db, order)
         db.commit()
         # The order is paid, and nobody knows yet.
         for _ in range(TRIES_MAX):
@@ -154,13 +166,23 @@ class Service:
             except EscrowError:
                 # No answer: it may have been stored or not.  All that is left is to send it again.
                 continue
+            db.watch.lap(OrderStep.SEND)
             return
 
     def _pay_transactional(self, db: Till, order: int) -> None:
-        db.take_turn(order)
         with self._producer.transaction(db) as tx:
-            db.execute("INSERT INTO orders VALUES (?, 1)", (order,))
             tx.send(self._task.topic, str(order), key=str(order))
+            # Before the first write: no other order waits for the broker's disk under the lock.
+            tx.hold()
+            db.watch.lap(OrderStep.HOLD)
+            db.take_turn(order)
+            db.watch.lap(OrderStep.WAIT)
+            self._insert(db, order)
+        db.watch.lap(OrderStep.DECIDE)
+
+    def _insert(self, db: Till, order: int) -> None:
+        db.execute("INSERT INTO orders VALUES (?, 1)", (order,))
+        db.watch.lap(OrderStep.INSERT)
 
 
 def is_paid(db: sqlite3.Connection, order: int) -> bool:
@@ -180,7 +202,9 @@ def main(given: str) -> None:
         timeout_s=task.max_duration_s,
         max_duration_s=task.max_duration_s,
     ) as producer:
-        Service(task, producer).run()
+        service = Service(task, producer)
+        service.run()
+    service.times.write(Path(task.folder))
 
 
 if __name__ == "__main__":

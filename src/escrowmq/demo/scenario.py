@@ -21,6 +21,7 @@ from escrowmq.demo.schedule import draw
 from escrowmq.demo.shop import ORDERS, Shop
 from escrowmq.demo.wanted import Wanted
 from escrowmq.pipeline.config import user_cache
+from escrowmq.pipeline.pages.origin import this_origin
 
 AUDIT_S_MAX = 300.0
 XA_S_MAX = 900.0
@@ -118,6 +119,7 @@ def play(wanted: Wanted, say: Say, tell: Tell) -> Figures:
         transactional=runs[TRANSACTIONAL],
         audited=audited,
         on_postgres=on_postgres,
+        origin=this_origin(),
     )
 
 

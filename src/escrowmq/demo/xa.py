@@ -84,9 +84,10 @@ def run_ours(task: Task, urls: Mapping[str, str]) -> Compared:
     def pay(links: dict[str, TimedConnection], order: int) -> None:
         db = links[ORDERS]
         with producer.transaction(db) as tx:
+            tx.send(task.topic, str(order), key=str(order))
+            tx.hold()
             db.take()
             act(db, ORDERS, order, task.slow_ms)
-            tx.send(task.topic, str(order), key=str(order))
 
     with services(task, urls) as notes, producer:
         locks, took_s, since = work(task, {ORDERS: urls[ORDERS]}, pay)

@@ -49,6 +49,15 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.read_queue_count, self.write_queue_count)
 
 
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator's order that a consumer group gets no messages until it is resumed."""
+
+    by: Annotated[str, msgspec.Meta(max_length=255)]
+    reason: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    #: In store time.
+    at_ms: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+
+
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group."""
 
@@ -62,6 +71,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     #: Members are told at once when one comes or goes.
     is_change_notified: bool = True
     attributes: Mapping[str, object] = {}
+    #: Only ``PauseGroup`` changes it; None while the group is served.
+    pause: Pause | None = None
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from escrowmq.client.ledger_sql import dialect_of
 from escrowmq.model.errors import RequestRefused
@@ -80,6 +80,19 @@ def masked(url: str) -> str:
         user, colon, password = secret.partition(":")
         url = f"{scheme}{user}{colon}{_mask(password)}@{rest}"
     return _SECRET_IN_QUERY.sub(lambda match: match[1] + _mask(match[2]), url)
+
+
+def scrubbed(text: str, url: str) -> str:
+    """A driver's words about a database, without the secrets of its URL."""
+    text = text.replace(url, masked(url))
+    split = _LOOSE_PARTS.fullmatch(url)
+    secrets = [found[2] for found in _SECRET_IN_QUERY.finditer(url)]
+    if split is not None:
+        secrets.append(split[2].partition(":")[2])
+    for secret in secrets:
+        for form in {secret, unquote(secret)} - {""}:
+            text = text.replace(form, MASK)
+    return text
 
 
 def _mask(secret: str) -> str:

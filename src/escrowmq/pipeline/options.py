@@ -56,6 +56,14 @@ class Options:
         """Yes or no."""
         return self.choice(name, str(default).lower(), ("true", "false")) == "true"
 
+    def flag_or_none(self, name: str) -> bool | None:
+        """Yes, no, or not given."""
+        return self.flag(name, default=False) if self.is_given(name) else None
+
+    def is_given(self, name: str) -> bool:
+        """Whether the user gave this option."""
+        return name.lower() in self._given
+
     def names(self, name: str, between: str = ",") -> tuple[str, ...]:
         """Words with commas between them; none if it is not given."""
         given = self._given.get(name.lower(), "")

@@ -7,62 +7,29 @@ The reference page is written from this table.
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 import msgspec
 
 from escrowmq.protocol import own_hand_headers as hand_headers
+from escrowmq.protocol import own_hand_rows as hand_rows
 from escrowmq.protocol import own_headers as headers
-from escrowmq.protocol import own_log, own_stored
+from escrowmq.protocol import own_ledgers, own_log, own_previews, own_stored
 from escrowmq.protocol import own_rows as rows
 from escrowmq.protocol import own_sink_headers as sink_headers
+from escrowmq.protocol.own_codes import FIRST_CODE, LAST_CODE, OwnCode, is_own
 from escrowmq.protocol.own_forms import Row
 
-FIRST_CODE = 30_000
-LAST_CODE = 30_099
+__all__ = [
+    "FIRST_CODE",
+    "LAST_CODE",
+    "OWN_REQUESTS",
+    "PAGE_ROWS_MAX",
+    "OwnCode",
+    "OwnRequest",
+    "is_own",
+]
+
 PAGE_ROWS_MAX = 10_000
 """Rows that one page has, at most."""
-
-
-class OwnCode(IntEnum):
-    """Codes never change their meaning."""
-
-    # Facts.
-    STATUS = 30_000
-    PLAN_RANGES = 30_001
-    LIST_TRANSACTIONS = 30_002
-    LIST_HALVES = 30_003
-    LIST_OPS = 30_004
-    LIST_CHECKS = 30_005
-    LIST_QUEUES = 30_006
-    READ_MESSAGES = 30_007
-    AWAIT_DUE = 30_008
-    LIST_BATCHES = 30_009
-    LIST_EVENTS = 30_010
-    READ_STORED = 30_011
-    FIND_ATTEMPTS = 30_012
-    READ_LOG = 30_013
-    LIST_NAMES = 30_014
-
-    # Writing.
-    HOLD_HALVES = 30_020
-    HOLD_MANY = 30_021
-    SEND_MANY = 30_022
-    DECIDE_MANY = 30_023
-    DECIDE_BATCH = 30_024
-    OBEY_VERDICTS = 30_025
-
-    # Administration.
-    LIST_TOPICS = 30_040
-    LIST_GROUPS = 30_041
-    LIST_OFFSETS = 30_042
-    FIND_MESSAGES = 30_043
-    LIFE_LINE = 30_044
-    SETTLE = 30_045
-    RESUME = 30_046
-    COPY_META = 30_047
-    DELETE_TOPIC = 30_048
-    CONFIRM_CLOCK = 30_050
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +186,19 @@ _TABLE = (
         answer_rows_max=PAGE_ROWS_MAX,
     ),
     OwnRequest(
+        code=OwnCode.PREVIEW_HALVES,
+        about=(
+            "Topic, keys, tags and the first bytes of the body of half messages, decided or not. "
+            "A half message that the log no longer has gets no row."
+        ),
+        header=own_previews.PreviewHalvesHeader,
+        rows=own_previews.SoughtHalfRow,
+        rows_max=own_previews.TRANSACTIONS_MAX,
+        answer=own_previews.PreviewHalvesAnswer,
+        answer_rows=own_previews.PreviewRow,
+        answer_rows_max=own_previews.PREVIEWS_MAX,
+    ),
+    OwnRequest(
         code=OwnCode.HOLD_HALVES,
         about="Hold half messages of one transaction, for any topics, all or none.",
         header=headers.HoldHeader,
@@ -278,6 +258,16 @@ _TABLE = (
         changes=True,
     ),
     OwnRequest(
+        code=OwnCode.REPORT_LEDGERS,
+        about=(
+            "Say which configured ledgers a pipeline reaches, and why not the others. Later "
+            "releases may append columns: readers ignore those that they do not know."
+        ),
+        header=own_ledgers.ReportLedgersHeader,
+        rows=own_ledgers.LedgerReportRow,
+        rows_max=own_ledgers.REPORTED_MAX,
+    ),
+    OwnRequest(
         code=OwnCode.LIST_TOPICS,
         about="Topics, the system's too.",
         header=headers.PagedHeader,
@@ -303,8 +293,9 @@ _TABLE = (
     ),
     OwnRequest(
         code=OwnCode.FIND_MESSAGES,
-        about="Messages by key, newest first, or one by its id, also if it is not visible yet.",
-        header=headers.FindMessagesHeader,
+        about="Messages by key, newest first, or by any id, also if they are not visible yet.",
+        header=own_previews.FindMessagesHeader,
+        answer=own_previews.FindMessagesAnswer,
         answer_rows=rows.MessageRow,
         answer_rows_max=64,
     ),
@@ -342,17 +333,37 @@ _TABLE = (
         changes=True,
     ),
     OwnRequest(
+        code=OwnCode.LIST_LEDGERS,
+        about=(
+            "Ledgers that pipelines reported, or that undecided transactions name. Columns may be "
+            "appended, as for REPORT_LEDGERS."
+        ),
+        answer=own_ledgers.ListLedgersAnswer,
+        answer_rows=own_ledgers.LedgerRow,
+        answer_rows_max=own_ledgers.LISTED_MAX,
+    ),
+    OwnRequest(
         code=OwnCode.CONFIRM_CLOCK,
         about="Say that the broker's wall clock is right, though nobody else vouches for it.",
         header=hand_headers.ConfirmClockHeader,
         answer=hand_headers.ConfirmClockAnswer,
         changes=True,
     ),
+    OwnRequest(
+        code=OwnCode.PAUSE_GROUP,
+        about="Pause or resume a consumer group; the broker keeps that over restarts.",
+        header=hand_headers.PauseGroupHeader,
+        answer=hand_headers.PauseGroupAnswer,
+        changes=True,
+    ),
+    OwnRequest(
+        code=OwnCode.LIST_PAUSED,
+        about="Consumer groups that are paused.",
+        header=headers.PagedHeader,
+        answer=headers.PagedAnswer,
+        answer_rows=hand_rows.PausedRow,
+        answer_rows_max=PAGE_ROWS_MAX,
+    ),
 )
 
 OWN_REQUESTS: dict[int, OwnRequest] = {request.code: request for request in _TABLE}
-
-
-def is_own(code: int) -> bool:
-    """Whether a request with this code is one of ours."""
-    return FIRST_CODE <= code <= LAST_CODE

@@ -156,7 +156,7 @@ def _refused(frame: Frame) -> EscrowError:
     try:
         told = read_header(OwnRefusal, frame.ext)
     except ProtocolViolation:
-        # A broker that does not know this request, or one that is not ours.
+        # The broker is older than this request, or it is Apache RocketMQ's.
         return RequestRefused("request_unsupported", frame.remark, response_code=frame.code)
     kind = _KINDS.get(told.kind, RequestRefused)
     more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}

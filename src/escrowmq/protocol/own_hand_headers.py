@@ -1,4 +1,4 @@
-"""The fields of requests for people: settling and resuming by hand, deleting, backups, the clock.
+"""The fields of requests for people: settling by hand, deleting, backups, the clock, pauses.
 
 As ``own_headers.py``, which has all the others.
 """
@@ -95,3 +95,23 @@ class ConfirmClockAnswer(OwnAnswer, frozen=True, kw_only=True):
     to_ms: Int64
     #: For how long nothing is deleted for its age.
     deletion_waits_ms: Int64
+
+
+class PauseGroupHeader(OwnHeader, frozen=True, kw_only=True):
+    """PAUSE_GROUP."""
+
+    group: Name
+    #: False resumes the group.
+    is_paused: bool
+    #: The person who asks for it, and why; the log records both.
+    by: Name
+    reason: Name = ""
+
+
+class PauseGroupAnswer(OwnAnswer, frozen=True, kw_only=True):
+    """PAUSE_GROUP."""
+
+    #: False if the group was so before.
+    is_changed: bool
+    #: Members of the group that are online.
+    consumers_online: Int64

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from escrowmq.protocol.headers import Header, Int32, Int64
-from escrowmq.protocol.limits import Name, NameList, Searched
+from escrowmq.protocol.limits import Name, NameList
 from escrowmq.protocol.own_forms import Form
 
 
@@ -156,6 +156,31 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     retention_bytes: Int64 = 0
     #: Of the free bytes, those that the reserve holds.
     disk_reserve_bytes: Int64 = 0
+    #: Pipelines whose reports about ledgers count now; LIST_LEDGERS tells what they say.
+    pipelines_reporting: Int32 = 0
+    #: Of the reported ledgers, those that the pipeline does not reach.
+    ledgers_unreachable: Int32 = 0
+    #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
+    undecided_without_ledger: Int64 = 0
+    #: Consumer groups that are paused.
+    groups_paused: Int64 = 0
+    #: Alerts that hold and were told, with commas; notices since the start; the last failure.
+    alerts_firing: str = ""
+    alerts_sent: Int64 = 0
+    alerts_failed: Int64 = 0
+    alerts_dropped: Int64 = 0
+    alerts_last_error: str = ""
+    #: Scheduled backups: `off`, `idle` or `running`; the last good one (0: never), the next one;
+    #: failures since then, and the last one; for how long a good one has been missing.
+    backup: str = ""
+    backup_last_good: str = ""
+    backup_last_good_at_ms: Int64 = 0
+    backup_last_good_bytes: Int64 = 0
+    backup_next_at_ms: Int64 = 0
+    backup_failures_in_a_row: Int64 = 0
+    backup_last_failed_at_ms: Int64 = 0
+    backup_last_error: str = ""
+    backup_overdue_ms: Int64 = 0
 
 
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):
@@ -334,19 +359,6 @@ class TopicFilterHeader(PagedHeader, frozen=True, kw_only=True):
     group: Name = ""
     #: Only this topic's; empty for all.
     topic: Name = ""
-
-
-class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
-    """FIND_MESSAGES: by topic and key, or by message id."""
-
-    topic: Name = ""
-    #: One of its keys, or its unique key.
-    key: Searched = ""
-    #: An offset message id; then topic and key are not looked at.
-    message_id: Name = ""
-    limit: Int32 = 0
-    #: By key also half messages that are not visible, unless they were rolled back.
-    with_undecided: bool = False
 
 
 class TransactionHeader(PagedHeader, frozen=True, kw_only=True):

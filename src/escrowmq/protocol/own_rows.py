@@ -9,6 +9,9 @@ from escrowmq.protocol.headers import Int32, Int64
 from escrowmq.protocol.limits import Name
 from escrowmq.protocol.own_forms import Row
 
+NO_CHECK_MS = 10**15
+"""A wait of this length or longer means that no check is planned: it is over 30,000 years."""
+
 
 class RangeRow(Row, frozen=True):
     """A range to read on its own."""

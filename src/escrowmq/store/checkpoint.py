@@ -17,7 +17,7 @@ from escrowmq.model.clock import Anchor
 from escrowmq.model.lineage import Epoch
 from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
-from escrowmq.transaction.batches import AppBatches
+from escrowmq.transaction.batches import AppBatches, SavedExpiredQueries
 from escrowmq.transaction.catalog import SavedCatalog
 from escrowmq.transaction.core import Parts
 from escrowmq.transaction.origins import SavedOrigins
@@ -91,10 +91,8 @@ class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
     #: a release whose origins never expired.
     origin_uses: SavedOrigins | None = None
-    #: Apps with nothing but expired queries, the oldest first, and the highest number of those;
-    #: and the filter of all expired queries.
-    past_apps: dict[str, int] = {}
-    expired_queries: bytes = b""
+    #: Queries of Spark sinks that expired.
+    expired_queries: SavedExpiredQueries = SavedExpiredQueries()
     #: When groups and topics were last used.
     uses: SavedUses = SavedUses()
     #: Why the files must not be used but made anew from the log, if so.

@@ -118,6 +118,10 @@ class Chunk:
         """A column's rows as numpy sees them."""
         return self._views[name][: self.count]
 
+    def half_offsets(self) -> Rows:
+        """The row numbers."""
+        return np.arange(self.base, self.base + self.count)
+
     def location(self, at: int) -> int:
         """Where a row's bytes are."""
         return (self.moved is not None and self.moved[at]) or self.log_offset[at]

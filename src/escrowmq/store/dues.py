@@ -18,6 +18,7 @@ from escrowmq.transaction.states import State
 if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
+    from escrowmq.store.survivor_columns import KeptRows
     from escrowmq.transaction.names import Names
 
 
@@ -53,7 +54,7 @@ class Dues:
             now_ms = self._late_at_ms = max(now_ms, self.looked_at_ms + 1)
         self.looked_at_ms = now_ms
         sinks = self._sink_origins()
-        found = self._of_survivors(now_ms, set(self._sinks))
+        found = self._of_survivors(now_ms, sinks)
         for chunk in self._table.chunks.values():
             seen = chunk.look_at_checks(now_ms, sinks)
             found.due += seen.due
@@ -64,24 +65,22 @@ class Dues:
         found.newest_due_at_ms = max(found.newest_due_at_ms, self._late_at_ms)
         return found
 
-    def _of_survivors(self, now_ms: int, sinks: set[int]) -> Checks:
+    def _of_survivors(self, now_ms: int, sinks: Rows) -> Checks:
         table = self._table
-        heads = [
-            half
-            for half in table.survivors.rows.values()
-            if half.state is State.PREPARED and half.next_at_ms != NEVER
-        ]
-        ahead = [half.next_at_ms for half in heads if half.next_at_ms > now_ms]
-        next_at_ms = table.survivors.check_from_ms = min(ahead, default=NEVER)
+        times = _check_times(table.survivors.columns.all())
+        next_at_ms = int(times[times > now_ms].min(initial=NEVER))
+        table.survivors.check_from_ms = next_at_ms
         # Those of a chunk that is about to leave are counted there.
-        heads = [half for half in heads if table.place(half.half_offset)[0] is None]
-        due = [half.next_at_ms for half in heads if half.next_at_ms <= now_ms]
+        kept = table.kept_rows()
+        times = _check_times(kept)
+        is_head = times != NEVER
+        due = times[times <= now_ms]
         return Checks(
             due=len(due),
-            newest_due_at_ms=max(due, default=0),
+            newest_due_at_ms=int(due.max(initial=0)),
             next_due_at_ms=next_at_ms,
-            undecided=len(heads),
-            sink_attempts=sum(half.origin in sinks for half in heads),
+            undecided=int(np.count_nonzero(is_head)),
+            sink_attempts=int(np.count_nonzero(np.isin(kept.view("origin")[is_head], sinks))),
         )
 
     def _sink_origins(self) -> Rows:
@@ -91,3 +90,10 @@ class Dues:
         self._sinks += [number for number in new if origins[number].group.startswith(GROUP_PREFIX)]
         self._named = origins.end
         return np.array(self._sinks, dtype=np.uint32)
+
+
+def _check_times(kept: KeptRows) -> Rows:
+    """When each row is to be checked next; NEVER for rows that are no undecided heads."""
+    is_undecided = kept.view("state") == State.PREPARED
+    times: Rows = np.where(is_undecided, kept.view("next_at_ms"), NEVER)
+    return times

@@ -91,8 +91,10 @@ def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
     """
     table = store.table
     weights: Counter[int] = Counter()
-    for half in table.kept():
-        weights[half.half_offset - half.half_offset % table.chunk_rows] += half.is_needed
+    kept = table.kept_rows()
+    rows_kept = kept.half_offsets()[kept.is_needed]
+    bases, counts = np.unique(rows_kept - rows_kept % table.chunk_rows, return_counts=True)
+    weights.update(dict(zip(bases.tolist(), counts.tolist(), strict=True)))
     for base, chunk in table.chunks.items():
         weights[base] += chunk.needed
     ranges: list[tuple[int, int, int]] = []

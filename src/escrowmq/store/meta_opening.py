@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import count
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from escrowmq.model.errors import StoreCorrupt
+from escrowmq.model.event_log import event_log
 from escrowmq.store.meta import DEFAULT_LIMITS, Meta, MetaLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 
 class MetaFound(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,7 +257,7 @@ class Reader:
         messages have, only the newest are looked at.
         """
         found: list[bytes] = []
-        for located in islice(self._located(key), LOOKED_MAX if limit > 0 else 0):
+        for located in islice(self.candidates(key), LOOKED_MAX if limit > 0 else 0):
             _, _, _, _, stored_topic, properties = skim(located.message)
             unique_key, keys, _ = index_facts(properties)
             if (
@@ -277,14 +277,14 @@ class Reader:
         row = table.find(transaction_id)
         if row is not None:
             return table.get(row)
-        for located in self._located(transaction_id):
+        for located in self.candidates(transaction_id):
             half = located.half
             if half is not None and table.identity(half)[0] == transaction_id:
                 return half
         return None
 
-    def _located(self, key: str) -> Iterator[Located]:
-        """Messages that may have this key, newest first."""
+    def candidates(self, key: str) -> Iterator[Located]:
+        """Messages whose key, unique key or transaction id may be this one, newest first."""
         store = self._store
         high = store.settled
         seen: set[int] = set()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import logging
 import secrets
 from collections import deque
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import msgspec
 
 from escrowmq.model.clock import time_at_start
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable
+from escrowmq.model.event_log import event_log
 from escrowmq.store import checkpoint as checkpoints
 from escrowmq.store import format as formats
 from escrowmq.store import reserve as reserves
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS, reserves.PATH)
 #: How many checkpoints' worth of log a replay keeps in memory: writing files takes its time.
@@ -145,10 +145,13 @@ def _open(
         if checkpoint is not None:
             refuse_gaps(commit, checkpoint.log_start, checkpoint.log_end)
         store.table.files.refuse_foreign()
-        if not has_taken(store, checkpoint, found):
-            store.keys.close()
-            store.open_files.close()
-            store = Store(disk, commit, form, config, policy, store_host)
+        is_taken = has_taken(store, checkpoint, found)
+    if not is_taken:
+        store.keys.close()
+        store.open_files.close()
+        store = Store(disk, commit, form, config, policy, store_host)
+    with giving_back(store):
+        if not is_taken:
             start_over(store, checkpoint)
         replay(store, found, checkpoint)
     store.is_recovered = True
@@ -236,9 +239,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     store.catalog.load(checkpoint.catalog)
     store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at
-    core.batches.load(
-        checkpoint.batches, checkpoint.expired_queries, checkpoint.past_apps, checkpoint.at_ms
-    )
+    core.batches.load(checkpoint.batches, checkpoint.expired_queries, checkpoint.at_ms)
     core.parts = dict(checkpoint.parts)
     core.heads = {
         first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]

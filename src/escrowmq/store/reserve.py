@@ -8,13 +8,14 @@ file is made again once there is room.
 from __future__ import annotations
 
 import errno
-import logging
 from typing import TYPE_CHECKING
+
+from escrowmq.model.event_log import event_log
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 PATH = "reserve"
 

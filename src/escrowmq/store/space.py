@@ -10,17 +10,17 @@ the broker does not go on and off.
 
 from __future__ import annotations
 
-import logging
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.store.reserve import Reserve
 
 if TYPE_CHECKING:
     from escrowmq.store.disk import Disk
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: What a record takes in the log and in all indexes, beside a message's own bytes.
 RECORD_BYTES = 512

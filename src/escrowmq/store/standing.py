@@ -13,7 +13,9 @@ from escrowmq.transaction.table import FIRST
 
 if TYPE_CHECKING:
     from escrowmq.store.chunk import Chunk
+    from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
+    from escrowmq.store.survivor_columns import KeptRows
 
 
 class Standing(msgspec.Struct, kw_only=True):
@@ -30,34 +32,32 @@ class Standing(msgspec.Struct, kw_only=True):
 def standing(store: Store) -> Standing:
     """Count; chunks in which everything is decided are not looked at."""
     found = Standing()
-    for half in store.table.kept():
-        if half.state is State.PREPARED and half.next_at_ms != NEVER:
-            _count(found, 1, half.stored_at_ms)
-        elif half.state is State.PARKED and half.part & FIRST:
-            found.parked += 1
-    for chunk in store.table.chunks.values():
-        if chunk.needed:
-            _look(found, chunk)
+    for block in store.table.needed_blocks():
+        _look(found, block)
     if found.parked:
         # The later requests of a transaction are no transactions of their own.
-        later = (store.row(first) for first in store.core.heads)
-        found.parked -= sum(half.state is State.PARKED for half in later)
+        found.parked -= _parked_of(store, np.array(list(store.core.heads), dtype=np.int64))
     return found
 
 
-def _look(found: Standing, chunk: Chunk) -> None:
-    state = chunk.view("state")
+def _look(found: Standing, block: Chunk | KeptRows) -> None:
+    state = block.view("state")
     # Of an undecided transaction exactly one row is ever due.
-    waits = (state == State.PREPARED) & (chunk.view("next_at_ms") != NEVER)
+    waits = (state == State.PREPARED) & (block.view("next_at_ms") != NEVER)
     count = int(np.count_nonzero(waits))
     if count:
-        _count(found, count, chunk.stored_at_ms[int(np.argmax(waits))])
+        found.undecided += count
+        at_ms = int(block.view("stored_at_ms")[waits].min())
+        oldest = found.oldest_undecided_at_ms
+        found.oldest_undecided_at_ms = at_ms if oldest is None else min(oldest, at_ms)
     is_parked = state == State.PARKED
     if is_parked.any():
-        found.parked += int(np.count_nonzero(is_parked & (chunk.view("part") >= FIRST)))
+        found.parked += int(np.count_nonzero(is_parked & (block.view("part") >= FIRST)))
 
 
-def _count(found: Standing, count: int, at_ms: int) -> None:
-    found.undecided += count
-    oldest = found.oldest_undecided_at_ms
-    found.oldest_undecided_at_ms = at_ms if oldest is None else min(oldest, at_ms)
+def _parked_of(store: Store, rows: Rows) -> int:
+    """How many of these rows are parked."""
+    held = store.table.columns(rows)
+    parked = int(np.count_nonzero(held.is_here & (held.state == State.PARKED)))
+    elsewhere = map(store.row, rows[~held.is_here].tolist())
+    return parked + sum(half.state is State.PARKED for half in elsewhere)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from escrowmq.model.message import Message
     from escrowmq.store.disk import Disk
+    from escrowmq.store.survivor_columns import KeptRows
     from escrowmq.transaction.core import Where
     from escrowmq.transaction.records import Moved, MovedRow
 
@@ -238,7 +239,8 @@ class StateTable:
 
     def origins_needed(self, origins: set[int]) -> set[int]:
         """Those of these origins with a row that is still needed."""
-        found = {half.origin for half in self.kept() if half.is_needed}
+        kept = self.kept_rows()
+        found = set(np.unique(kept.view("origin")[kept.is_needed]).tolist())
         for chunk in self.chunks.values():
             if chunk.needed:
                 found.update(chunk.origins_needed())
@@ -247,7 +249,7 @@ class StateTable:
     @property
     def needed(self) -> int:
         """How many rows are undecided, parked or not yet visible."""
-        kept = sum(half.is_needed for half in self.kept())
+        kept = int(np.count_nonzero(self.kept_rows().is_needed))
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     @property
@@ -492,6 +494,23 @@ class StateTable:
         for row, half in self.survivors.rows.items():
             if self.place(row)[0] is None:
                 yield half
+
+    def kept_rows(self) -> KeptRows:
+        """The columns of ``kept``."""
+        columns = self.survivors.columns
+        if not self._leaving:
+            return columns.all()
+        rows = columns.all().half_offsets()
+        is_in_chunk = np.zeros(len(rows), dtype=np.bool_)
+        for base in self._leaving:
+            here = np.flatnonzero((rows >= base) & (rows < base + self.chunk_rows))
+            is_in_chunk[here] = self.chunks[base].view("size")[rows[here] - base] > 0
+        return columns.without(is_in_chunk)
+
+    def needed_blocks(self) -> Iterator[Chunk | KeptRows]:
+        """Columns of all rows, each row once, but for chunks in which nothing is needed."""
+        yield self.kept_rows()
+        yield from (chunk for chunk in self.chunks.values() if chunk.needed)
 
     def place(self, half_offset: int) -> tuple[Chunk | None, int]:
         """Where in memory a row is; None if it is not in a chunk."""

@@ -148,7 +148,7 @@ class Store:
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.carries_alone:
-            alone = CarryAlone(half_offsets=decision.carries_alone)
+            alone = CarryAlone(halves=decision.carries_alone)
             self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             try:
@@ -272,7 +272,7 @@ class Store:
         return frame
 
     def _copies(self, decision: Decision) -> list[bytes]:
-        copies = [self.reading.record_of(self.row(row)) for row in decision.copies]
+        copies = list(map(self.reading.record_of, decision.copies))
         record = decision.records[-1]
         assert isinstance(record, Moved)
         note_copied(record.placed, copies)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from escrowmq.store.chunk import Chunk
     from escrowmq.store.rows import Rows
     from escrowmq.store.state_table import StateTable
+    from escrowmq.store.survivor_columns import KeptRows
 
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
@@ -36,33 +37,21 @@ class HeldBack(msgspec.Struct, frozen=True):
 def prepared_by_origin(table: StateTable) -> Counter[int]:
     """How many transactions of each origin may be checked."""
     # Only the head of a transaction is ever due.
-    counts = Counter(
-        half.origin
-        for half in table.kept()
-        if half.state is State.PREPARED and half.next_at_ms != NEVER
-    )
-    for chunk in table.chunks.values():
-        if chunk.needed:
-            is_head = (chunk.view("state") == _PREPARED) & (chunk.view("next_at_ms") != NEVER)
-            origins, numbers = np.unique(chunk.view("origin")[is_head], return_counts=True)
-            counts.update(dict(zip(origins.tolist(), numbers.tolist(), strict=True)))
+    counts: Counter[int] = Counter()
+    for block in table.needed_blocks():
+        is_head = (block.view("state") == _PREPARED) & (block.view("next_at_ms") != NEVER)
+        _count(counts, block, "origin", is_head)
     return counts
 
 
 def held_back(table: StateTable) -> HeldBack:
     """How many messages each queue will get, or may get, later."""
     found = HeldBack(Counter(), Counter())
-    for half in table.kept():
-        if half.state is State.PREPARED:
-            found.undecided[half.queue] += 1
-        elif half.state is State.COMMITTED and half.next_at_ms != NEVER:
-            found.timed[half.queue] += 1
-    for chunk in table.chunks.values():
-        if chunk.needed:
-            state = chunk.view("state")
-            _count(found.undecided, chunk, state == _PREPARED)
-            is_timed = (state == _COMMITTED) & (chunk.view("next_at_ms") != NEVER)
-            _count(found.timed, chunk, is_timed)
+    for block in table.needed_blocks():
+        state = block.view("state")
+        _count(found.undecided, block, "queue", state == _PREPARED)
+        is_timed = (state == _COMMITTED) & (block.view("next_at_ms") != NEVER)
+        _count(found.timed, block, "queue", is_timed)
     return found
 
 
@@ -73,26 +62,24 @@ def held_in(table: StateTable, queues: Sequence[int], rows_max: int) -> HeldRows
     rows: list[int] = []
     if not queues:
         return HeldRows(undecided=undecided, waiting=waiting, rows=rows)
-    wanted = set(queues)
-    for half in table.kept():
-        if half.queue in wanted and half.is_needed:
-            if half.state is State.COMMITTED:
-                waiting[half.queue] += 1
-            else:
-                undecided[half.queue] += 1
-                rows.append(half.half_offset)
-    for chunk in table.chunks.values():
-        if chunk.needed:
-            state = chunk.view("state")
-            is_wanted = np.isin(chunk.view("queue"), queues) & (chunk.view("size") > 0)
-            is_undecided = is_wanted & ((state == _PREPARED) | (state == _PARKED))
-            _count(undecided, chunk, is_undecided)
-            rows += (chunk.base + np.flatnonzero(is_undecided)[:rows_max]).tolist()
-            is_timed = is_wanted & (state == _COMMITTED) & (chunk.view("next_at_ms") != NEVER)
-            _count(waiting, chunk, is_timed)
+    for block in table.needed_blocks():
+        state = block.view("state")
+        is_wanted = np.isin(block.view("queue"), queues) & (block.view("size") > 0)
+        is_undecided = is_wanted & ((state == _PREPARED) | (state == _PARKED))
+        _count(undecided, block, "queue", is_undecided)
+        rows += _lowest(block.half_offsets()[is_undecided], rows_max)
+        is_timed = is_wanted & (state == _COMMITTED) & (block.view("next_at_ms") != NEVER)
+        _count(waiting, block, "queue", is_timed)
     return HeldRows(undecided=undecided, waiting=waiting, rows=sorted(rows)[:rows_max])
 
 
-def _count(counts: Counter[int], chunk: Chunk, is_wanted: Rows) -> None:
-    queues, numbers = np.unique(chunk.view("queue")[is_wanted], return_counts=True)
-    counts.update(dict(zip(queues.tolist(), numbers.tolist(), strict=True)))
+def _lowest(rows: Rows, rows_max: int) -> list[int]:
+    if len(rows) > rows_max:
+        rows = np.partition(rows, rows_max)[:rows_max]
+    found: list[int] = rows.tolist()
+    return found
+
+
+def _count(counts: Counter[int], block: Chunk | KeptRows, by: str, is_wanted: Rows) -> None:
+    keys, numbers = np.unique(block.view(by)[is_wanted], return_counts=True)
+    counts.update(dict(zip(keys.tolist(), numbers.tolist(), strict=True)))

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 import msgspec
 
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.client.background import Background
+from escrowmq.client.body_reading import reader_of
+from escrowmq.client.codecs import JSON, Codec
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.ledger_marks import MAYBE_SWEPT
 from escrowmq.client.own_calls import OwnCalls
@@ -190,10 +192,37 @@ class InProcessBroker:
             ) from None
         return done
 
-    def messages(self, topic: str) -> list[Received]:
-        """Return what consumers can see, in the order in which it became visible."""
+    @overload
+    def messages(
+        self, topic: str, body_type: None = None, *, codec: Codec = JSON
+    ) -> list[Received]: ...
+
+    @overload
+    def messages(
+        self, topic: str, body_type: type[T], *, codec: Codec = JSON
+    ) -> list[Received[T]]: ...
+
+    def messages(self, topic: str, body_type: Any = None, *, codec: Codec = JSON) -> list[Received]:
+        """Return what consumers can see, in the order in which it became visible.
+
+        With ``body_type`` each message has its body decoded as ``value``.
+        """
         self._run(self._running.until_published())
-        return self._run(_called(self._running.visible, topic))
+        found = self._run(_called(self._running.visible, topic))
+        if body_type is None:
+            return found
+        reader = reader_of(body_type, (codec,))
+        return [reader.typed(message) for message in found]
+
+    @overload
+    def values(self, topic: str, body_type: type[T], *, codec: Codec = JSON) -> list[T]: ...
+
+    @overload
+    def values(self, topic: str, body_type: object, *, codec: Codec = JSON) -> list[Any]: ...
+
+    def values(self, topic: str, body_type: Any, *, codec: Codec = JSON) -> list[Any]:
+        """Return the bodies of the messages that consumers can see, as objects of this type."""
+        return [message.value for message in self.messages(topic, body_type, codec=codec)]
 
     def dead_letters(self, group: str) -> list[Received]:
         """Return what a consumer group has given up."""
@@ -321,9 +350,31 @@ class AsyncInProcessBroker:
         """Settle what is undecided and due, once."""
         return await asyncio.to_thread(self.plain.run_checks, timeout_s=timeout_s)
 
-    async def messages(self, topic: str) -> list[Received]:
-        """Return what consumers can see."""
-        return await asyncio.to_thread(self.plain.messages, topic)
+    @overload
+    async def messages(
+        self, topic: str, body_type: None = None, *, codec: Codec = JSON
+    ) -> list[Received]: ...
+
+    @overload
+    async def messages(
+        self, topic: str, body_type: type[T], *, codec: Codec = JSON
+    ) -> list[Received[T]]: ...
+
+    async def messages(
+        self, topic: str, body_type: Any = None, *, codec: Codec = JSON
+    ) -> list[Received]:
+        """Return what consumers can see; with ``body_type``, each with its body as ``value``."""
+        return await asyncio.to_thread(self.plain.messages, topic, body_type, codec=codec)
+
+    @overload
+    async def values(self, topic: str, body_type: type[T], *, codec: Codec = JSON) -> list[T]: ...
+
+    @overload
+    async def values(self, topic: str, body_type: object, *, codec: Codec = JSON) -> list[Any]: ...
+
+    async def values(self, topic: str, body_type: Any, *, codec: Codec = JSON) -> list[Any]:
+        """Return the bodies of the messages that consumers can see, as objects of this type."""
+        return await asyncio.to_thread(self.plain.values, topic, body_type, codec=codec)
 
     async def dead_letters(self, group: str) -> list[Received]:
         """Return what a consumer group has given up."""

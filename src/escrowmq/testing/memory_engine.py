@@ -75,7 +75,7 @@ class MemoryEngine(Calls):
         for first in decision.carries:
             self._record(self.core.decide(Carry(first=first), at_ms), at_ms)
         if decision.carries_alone:
-            alone = CarryAlone(half_offsets=decision.carries_alone)
+            alone = CarryAlone(halves=decision.carries_alone)
             self._record(self.core.decide(alone, at_ms), at_ms)
         if decision.records:
             self._record(decision, at_ms)
@@ -117,7 +117,7 @@ class MemoryEngine(Calls):
 
     def _record(self, decision: Decision, at_ms: int) -> None:
         messages = decision.messages or tuple(
-            self.log.message_at(self.table.rows[row].location) for row in decision.copies
+            self.log.message_at(half.location) for half in decision.copies
         )
         frame = self.log.append(decision.records, messages, at_ms)
         if isinstance(decision.reply, Held | Appended):

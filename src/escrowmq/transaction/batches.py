@@ -7,9 +7,9 @@ Spark gives a batch that may have been committed the same query and number again
 repetition finds.  Another query that comes with a known name must bring the same rows.
 
 A query that decides nothing for long expires.  Its app keeps the highest number of all expired
-queries: what lies above it was never decided, and is new; what does not may have been, and is
-refused.  Of apps that have nothing but expired queries, those that expired last are kept.  Any
-other expired query is only known to have expired, and all its batches are refused.
+queries: a batch above that number was never decided, and is new; a batch up to it may have been,
+and is refused.  When all queries of an app have expired, ``ExpiredQueries`` alone remembers it, in
+a space that does not grow.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from escrowmq.transaction.expired_names import ExpiredNames
+from escrowmq.transaction.expired_names import ExpiredNames, ExpiredNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from escrowmq.transaction.records import BatchDecided
-
-PAST_APPS_MAX = 10_000
-"""Apps with nothing but expired queries whose highest number is kept."""
 
 
 class NamedBatch(msgspec.Struct, array_like=True):
@@ -61,6 +58,50 @@ class AppBatches(msgspec.Struct):
         )
 
 
+class SavedExpiredQueries(msgspec.Struct, frozen=True):
+    """All of ``ExpiredQueries``, for a checkpoint."""
+
+    queries: bytes = b""
+    apps: bytes = b""
+    highest: bytes = b""
+
+
+class ExpiredQueries:
+    """Queries that expired, and how far apps got that have no other queries; of fixed size."""
+
+    def __init__(self) -> None:
+        self._queries = ExpiredNames()
+        self._apps = ExpiredNames()
+        self._highest = ExpiredNumbers()
+
+    def add_query(self, app_id: str, query_id: str) -> None:
+        """Remember an expired query."""
+        self._queries.add(app_id, query_id)
+
+    def add_app(self, app_id: str, highest: int) -> None:
+        """Remember an app whose queries have all expired, and the highest number they reached."""
+        self._apps.add(app_id)
+        self._highest.note(app_id, highest)
+
+    def has_query(self, app_id: str, query_id: str) -> bool:
+        """Whether the query expired; true for a few that did not."""
+        return self._queries.may_have(app_id, query_id)
+
+    def highest_of(self, app_id: str) -> int:
+        """No number above this one was decided by an expired app; -1 for other apps."""
+        return self._highest.highest(app_id) if self._apps.may_have(app_id) else -1
+
+    def saved(self) -> SavedExpiredQueries:
+        """All of it."""
+        return SavedExpiredQueries(self._queries.saved(), self._apps.saved(), self._highest.saved())
+
+    def load(self, saved: SavedExpiredQueries) -> None:
+        """Take the content that a checkpoint holds."""
+        self._queries.load(saved.queries)
+        self._apps.load(saved.apps)
+        self._highest.load(saved.highest)
+
+
 Verdict = Literal["new", "done", "taken", "expired"]
 
 
@@ -69,15 +110,11 @@ class Batches:
 
     def __init__(self) -> None:
         self.apps: dict[str, AppBatches] = {}
-        #: Apps and queries.
-        self.expired = ExpiredNames()
-        #: Apps with nothing but expired queries, in the order in which they expired, and the
-        #: highest number of those.
-        self.past: dict[str, int] = {}
+        self.expired = ExpiredQueries()
 
     def knows(self, app_id: str) -> bool:
         """Whether the app decided anything, as far as that is kept."""
-        return app_id in self.apps or app_id in self.past
+        return app_id in self.apps or self.expired.highest_of(app_id) >= 0
 
     def judge(self, app_id: str, query_id: str, batch_id: int | str, content: str = "") -> Verdict:
         """Whether this batch is new, was decided by this query, or belongs to another one.
@@ -95,16 +132,12 @@ class Batches:
 
     def _judge_number(self, app_id: str, query_id: str, batch_id: int) -> Verdict:
         app = self.apps.get(app_id)
-        has_expired = self.expired.may_have(app_id, query_id)
         if app is None:
-            past_highest = self.past.get(app_id)
-            if past_highest is None:
-                return "expired" if has_expired else "new"
-            app = AppBatches(expired_highest=past_highest)
+            app = AppBatches(expired_highest=self.expired.highest_of(app_id))
         if app.highest.get(query_id, -1) >= batch_id:
             return "done"
         if app.expired_highest >= batch_id:
-            return "expired" if has_expired else "taken"
+            return "expired" if self.expired.has_query(app_id, query_id) else "taken"
         # Another query got this far: a deleted checkpoint, or an app id used twice.
         if any(highest >= batch_id for highest in app.highest.values()):
             return "taken"
@@ -133,7 +166,7 @@ class Batches:
         """Remember a decided batch."""
         app = self.apps.get(record.app_id)
         if app is None:
-            app = AppBatches(expired_highest=self.past.pop(record.app_id, -1))
+            app = AppBatches(expired_highest=self.expired.highest_of(record.app_id))
             self.apps[record.app_id] = app
         query_id, batch_id = record.query_id, record.batch_id
         if isinstance(batch_id, str):
@@ -147,7 +180,7 @@ class Batches:
     def expire(self, queries: Iterable[tuple[str, str]]) -> None:
         """Let queries go."""
         for app_id, query_id in queries:
-            self.expired.add(app_id, query_id)
+            self.expired.add_query(app_id, query_id)
             app = self.apps.get(app_id)
             if app is None or query_id not in app.highest:
                 continue
@@ -161,11 +194,8 @@ class Batches:
         if app.highest or app.named:
             return
         del self.apps[app_id]
-        if app.expired_highest < 0:
-            return
-        self.past[app_id] = app.expired_highest
-        if len(self.past) > PAST_APPS_MAX:
-            del self.past[next(iter(self.past))]
+        if app.expired_highest >= 0:
+            self.expired.add_app(app_id, app.expired_highest)
 
     def forget_below(self, log_offset: int) -> None:
         """Drop the names of batches whose decision is no longer in the log."""
@@ -182,13 +212,10 @@ class Batches:
         """All apps as they are now."""
         return {app_id: app.copy() for app_id, app in self.apps.items()}
 
-    def load(
-        self, apps: dict[str, AppBatches], expired: bytes, past: dict[str, int], at_ms: int
-    ) -> None:
+    def load(self, apps: dict[str, AppBatches], expired: SavedExpiredQueries, at_ms: int) -> None:
         """Be as it was; queries of a release that noted no times are taken to be in use."""
         self.apps = {app_id: app.copy() for app_id, app in apps.items()}
         self.expired.load(expired)
-        self.past = dict(past)
         for app in self.apps.values():
             for query_id in app.highest:
                 app.decided_at_ms.setdefault(query_id, at_ms)

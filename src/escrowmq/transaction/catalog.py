@@ -55,8 +55,8 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[KeptTopic] = []
     groups: list[KeptGroup] = []
     settings: list[Setting] = []
-    removed: bytes = b""
-    expired_groups: bytes = b""
+    removed_names: bytes = b""
+    expired_group_names: bytes = b""
 
 
 class Catalog:
@@ -161,8 +161,8 @@ class Catalog:
             topics=list(self.topics.values()),
             groups=list(self.groups.values()),
             settings=list(self.settings.values()),
-            removed=self.removed.packed(),
-            expired_groups=self.expired_groups.packed(),
+            removed_names=self.removed.saved(),
+            expired_group_names=self.expired_groups.saved(),
         )
 
     def load(self, saved: SavedCatalog) -> None:
@@ -173,5 +173,5 @@ class Catalog:
         self.topics = {kept.topic.name: kept for kept in saved.topics}
         self.groups = {kept.group.name: kept for kept in saved.groups}
         self.settings = {setting.name: setting for setting in saved.settings}
-        self.removed.load(saved.removed)
-        self.expired_groups.load(saved.expired_groups)
+        self.removed.load(saved.removed_names)
+        self.expired_groups.load(saved.expired_group_names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from escrowmq.model.catalog import DOCUMENT_BYTES_MAX, Document, Setting
+from escrowmq.model.catalog import DOCUMENT_BYTES_MAX, Document, Pause, Setting
 from escrowmq.model.errors import RequestRefused
 from escrowmq.transaction.answers import refuse
 from escrowmq.transaction.commands import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from escrowmq.transaction.core import Transactions
+    from escrowmq.transaction.pause_command import PauseGroup
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
@@ -112,6 +113,9 @@ def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
         group = checked(command.group, core.catalog.groups, core.limits.groups_max, "groups")
     except RequestRefused as refused:
         return Decision(refused=refused)
+    # Tools write a whole group without knowing of pauses: they neither pause nor resume it.
+    pause = None if known is None else known.group.pause
+    group = msgspec.structs.replace(group, pause=pause)
     # What an operator has set stays, even if it is what a member would have made.
     if known is not None and known.group == group and not known.is_made_by_use:
         return Decision(reply=Cataloged(is_changed=False))
@@ -125,6 +129,24 @@ def remove_group(core: Transactions, command: RemoveGroup, _now_ms: int) -> Deci
         return Decision(reply=Cataloged(is_changed=False))
     record = GroupRemoved(command.name, command.reason, command.by)
     return Decision(records=(record,), reply=Cataloged(is_changed=True))
+
+
+def pause_group(core: Transactions, command: PauseGroup, now_ms: int) -> Decision:
+    """Pause or resume a consumer group; a group that is paused already keeps its first pause."""
+    known = core.catalog.groups.get(command.name)
+    if known is None:
+        return refuse("group_unknown", "escrowmq group list shows all", consumer_group=command.name)
+    if (known.group.pause is not None) == command.is_paused:
+        return Decision(reply=Cataloged(is_changed=False))
+    pause = None
+    if command.is_paused:
+        pause = Pause(by=command.by, reason=command.reason, at_ms=now_ms)
+    try:
+        group = msgspec.structs.replace(known.group, pause=pause)
+        group = checked(group, core.catalog.groups, core.limits.groups_max, "groups")
+    except RequestRefused as refused:
+        return Decision(refused=refused)
+    return Decision(records=(GroupPut(group),), reply=Cataloged(is_changed=True))
 
 
 def put_setting(core: Transactions, command: PutSetting, _now_ms: int) -> Decision:

@@ -23,8 +23,10 @@ from escrowmq.transaction.expiry_commands import (
     ExpireTopic,
     NoteUses,
 )
+from escrowmq.transaction.pause_command import PauseGroup
 from escrowmq.transaction.records import Record
 from escrowmq.transaction.states import Resolution, State
+from escrowmq.transaction.table import Half
 
 if TYPE_CHECKING:
     from escrowmq.model.errors import RequestRefused
@@ -187,7 +189,7 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True):
 class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
     """Copy forward ordinary messages that were sent alone and become visible now, in one frame."""
 
-    half_offsets: tuple[int, ...]
+    halves: tuple[Half, ...]
 
 
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):
@@ -291,6 +293,7 @@ Command = (
     | RemoveTopic
     | PutGroup
     | RemoveGroup
+    | PauseGroup
     | PutSetting
     | RemoveSetting
     | MarkCatalog
@@ -386,8 +389,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...] = ()
     columns: MessageColumns | None = None
     #: Half messages to be written again with the records.
-    copies: tuple[int, ...] = ()
+    copies: tuple[Half, ...] = ()
     #: Requests, by their first rows, to be carried forward in frames of their own before this.
     carries: tuple[int, ...] = ()
     #: Ordinary messages that were sent alone, to be carried together in one frame before this.
-    carries_alone: tuple[int, ...] = ()
+    carries_alone: tuple[Half, ...] = ()

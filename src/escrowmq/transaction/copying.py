@@ -28,7 +28,7 @@ from escrowmq.transaction.states import State
 from escrowmq.transaction.table import ALONE, FIRST, SPAN_MAX, Half
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from escrowmq.transaction.core import Transactions
     from escrowmq.transaction.table import Numbers
@@ -74,10 +74,10 @@ def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decisi
     They share a frame, because nobody looks for the transaction of an ordinary message in it: a
     frame each takes twice as long.
     """
-    return _copied(core, list(map(core.row, command.half_offsets)), 0)
+    return _copied(core, command.halves, 0)
 
 
-def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
+def _copied(core: Transactions, halves: Sequence[Half], since_ms: int) -> Decision:
     # What waits for its time in a topic that was deleted waits no more.
     gone = [half for half in halves if is_waiting_in_deleted(core, half)]
     dropped = _dropped([half.half_offset for half in gone], [half.queue for half in gone])
@@ -95,7 +95,7 @@ def _copied(core: Transactions, halves: list[Half], since_ms: int) -> Decision:
         ),
         since_ms=since_ms,
     )
-    return Decision(records=(*dropped, moved), copies=tuple(half.half_offset for half in halves))
+    return Decision(records=(*dropped, moved), copies=tuple(halves))
 
 
 def is_waiting_in_deleted(core: Transactions, half: Half) -> bool:
@@ -174,7 +174,7 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
     may_be_stale = now_ms - held.stored_at_ms[order] >= core.copy_after_ms
     old = map(core.row, rows[order[may_be_stale]].tolist())
     stale = [half for half in old if is_stale(core, half, now_ms)]
-    alone = [half.half_offset for half in stale if is_alone(half)]
+    alone = [half for half in stale if is_alone(half)]
     requests = dict.fromkeys(half.first for half in stale if not is_alone(half))
     return Decision(
         records=(*dropped, released), carries=tuple(requests), carries_alone=tuple(alone)

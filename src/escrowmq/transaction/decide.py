@@ -48,6 +48,7 @@ from escrowmq.transaction.expiry_commands import (
     ExpireTopic,
     NoteUses,
 )
+from escrowmq.transaction.pause_command import PauseGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,7 @@ DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     RemoveTopic: cataloging.remove_topic,
     PutGroup: cataloging.put_group,
     RemoveGroup: cataloging.remove_group,
+    PauseGroup: cataloging.pause_group,
     PutSetting: cataloging.put_setting,
     RemoveSetting: cataloging.remove_setting,
     MarkCatalog: cataloging.mark_catalog,

@@ -1,77 +1,97 @@
-"""A fixed-size memory of names that expired: it never forgets one, and mistakes few others for one.
+"""Fixed-size memories of names that expired, and of the numbers that they reached.
 
-It is a Bloom filter.  With 10,000 names in it, one other name in 2,500 is taken for expired; with
-100,000, one in 30.
+Both take the same space for one name as for a million, and both err to the safe side: they never
+forget a name, and they never give a number that is too low.
 """
 
 from __future__ import annotations
 
-import zlib
 from hashlib import blake2b
 
 import numpy as np
 
 BYTES = 128 * 1024
+"""Size of each of the two, once it holds a name."""
 _BITS = BYTES * 8
+_SLOTS = BYTES // 8
 _HASH_BYTES = 4
-_SPARSE_MAX = BYTES // 8
-"""Bits that are set, up to which their places take fewer bytes than all bits."""
-_SPARSE, _DENSE = b"s", b"d"
 
 
 class ExpiredNames:
-    """Names, each made of one or more texts."""
+    """A Bloom filter of names, each made of one or more texts.
+
+    With 10,000 names in it, it takes one other name in 2,500 for expired; with 100,000, one in 30.
+    """
 
     def __init__(self) -> None:
-        #: Made when the first one comes: most stores never expire anything.
+        #: Empty until the first name comes: most stores never expire anything.
         self._bits = bytearray()
-        self._packed: bytes | None = b""
+        self._saved: bytes | None = b""
 
     def add(self, *name: str) -> None:
         """Remember a name; one that is known changes nothing."""
         if not self._bits:
             self._bits = bytearray(BYTES)
-        for place in _places(name):
+        for hashed in _hashes(name):
+            place = hashed % _BITS
             self._bits[place >> 3] |= 1 << (place & 7)
-        self._packed = None
+        self._saved = None
 
     def may_have(self, *name: str) -> bool:
         """False only if the name was never added."""
         bits = self._bits
-        return bool(bits) and all(bits[at >> 3] >> (at & 7) & 1 for at in _places(name))
+        places = [hashed % _BITS for hashed in _hashes(name)] if bits else []
+        return bool(bits) and all(bits[at >> 3] >> (at & 7) & 1 for at in places)
 
-    def packed(self) -> bytes:
-        """All of it, for a checkpoint: few names take few bytes."""
-        if self._packed is None:
-            self._packed = _pack(self._bits)
-        return self._packed
+    def saved(self) -> bytes:
+        """All of it, for a checkpoint."""
+        if self._saved is None:
+            self._saved = bytes(self._bits)
+        return self._saved
 
-    def load(self, packed: bytes) -> None:
-        """Be as it was."""
-        self._bits = _unpack(packed) if packed else bytearray()
-        self._packed = packed
+    def load(self, saved: bytes) -> None:
+        """Take the content that a checkpoint holds."""
+        self._bits, self._saved = bytearray(saved), saved
 
 
-def _places(name: tuple[str, ...]) -> tuple[int, int]:
+class ExpiredNumbers:
+    """For each name, a number that is at least as high as the highest noted for it.
+
+    A name has two slots, which it may share with others; each slot holds the highest number of all
+    its names.  A name that was never noted may have a number as well: ask a filter first.
+    """
+
+    def __init__(self) -> None:
+        #: One more than the number; 0 in a slot without a name.
+        self._slots = np.zeros(0, dtype="<i8")
+        self._saved: bytes | None = b""
+
+    def note(self, name: str, number: int) -> None:
+        """Remember that the name reached this number."""
+        if not len(self._slots):
+            self._slots = np.zeros(_SLOTS, dtype="<i8")
+        for hashed in _hashes((name,)):
+            slot = hashed % _SLOTS
+            self._slots[slot] = max(int(self._slots[slot]), number + 1)
+        self._saved = None
+
+    def highest(self, name: str) -> int:
+        """At least the highest number of this name; -1 if none was noted."""
+        if not len(self._slots):
+            return -1
+        return min(int(self._slots[hashed % _SLOTS]) for hashed in _hashes((name,))) - 1
+
+    def saved(self) -> bytes:
+        """All of it, for a checkpoint."""
+        if self._saved is None:
+            self._saved = self._slots.tobytes()
+        return self._saved
+
+    def load(self, saved: bytes) -> None:
+        """Take the content that a checkpoint holds."""
+        self._slots, self._saved = np.frombuffer(saved, dtype="<i8").copy(), saved
+
+
+def _hashes(name: tuple[str, ...]) -> tuple[int, int]:
     hashed = blake2b("\0".join(name).encode(errors="surrogatepass"), digest_size=8).digest()
-    first, second = hashed[:_HASH_BYTES], hashed[_HASH_BYTES:]
-    return int.from_bytes(first) % _BITS, int.from_bytes(second) % _BITS
-
-
-def _pack(bits: bytearray) -> bytes:
-    places = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little"))
-    if len(places) > _SPARSE_MAX:
-        return _DENSE + zlib.compress(bits, level=1)
-    # By the distance from one to the next: high bytes, which are nearly all 0, and low ones apart.
-    gaps = np.diff(places, prepend=0).astype("<u4").view(np.uint8).reshape(-1, 4)
-    return _SPARSE + zlib.compress(gaps.T.tobytes())
-
-
-def _unpack(packed: bytes) -> bytearray:
-    data = zlib.decompress(packed[1:])
-    if packed[:1] == _DENSE:
-        return bytearray(data)
-    gaps = np.frombuffer(data, np.uint8).reshape(4, -1).T.copy().view("<u4").ravel()
-    is_set = np.zeros(_BITS, dtype=np.uint8)
-    is_set[np.cumsum(gaps)] = 1
-    return bytearray(np.packbits(is_set, bitorder="little").tobytes())
+    return int.from_bytes(hashed[:_HASH_BYTES]), int.from_bytes(hashed[_HASH_BYTES:])

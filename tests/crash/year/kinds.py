@@ -17,6 +17,8 @@ KINDS = (
     "batches repeated",
     "topics made",
     "topics deleted",
+    "topics deleted by force",
+    "commits refused for their topic",
     "groups",
     "groups that returned",
     "clients",

@@ -45,6 +45,8 @@ PATIENCE_S = 10.0
 #: A group returns after this many days, when everything of it may have expired.
 AWAY_DAYS = 8
 FOREVER = "forever"
+#: Of the topics with undecided half messages, the share that stays until these are decided.
+KEPT_SHARE = 0.7
 
 
 class Life(ABC):
@@ -171,18 +173,27 @@ class Life(ABC):
             del model.groups[group.name]
             model.away.append(group)
         for topic in [one for one in model.topics.values() if 0 <= one.last_day <= self.day]:
-            held = {half.topic for half in model.halves}
-            waits = {
-                one.topic
-                for one in model.messages.values()
-                if not one.is_seen and one.fate is Fate.VISIBLE
-            }
-            if topic.name not in held | waits:
-                await talk.delete_topic(topic.name)
-                model.delete(topic.name)
-                self.counts["topics deleted"] += 1
-                for group in [one for one in model.groups.values() if one.topic == topic.name]:
-                    del model.groups[group.name]
+            await self._delete(talk, topic)
+
+    async def _delete(self, talk: Talk, topic: Topic) -> None:
+        """Delete a topic; one with undecided half messages goes by force only, or stays a day."""
+        model = self.model
+        is_held = any(
+            half.topic == topic.name and not model.is_orphan(half) for half in model.halves
+        )
+        if is_held:
+            if await talk.deletes_topic(topic.name):
+                raise Wrong(f"{topic.name} has undecided half messages and was deleted")
+            if self.rng.random() < KEPT_SHARE:
+                return
+            await talk.delete_by_force(topic.name)
+            self.counts["topics deleted by force"] += 1
+        elif not await talk.deletes_topic(topic.name):
+            raise Wrong(f"{topic.name} has nothing undecided and was not deleted")
+        model.delete(topic.name)
+        self.counts["topics deleted"] += 1
+        for group in [one for one in model.groups.values() if one.topic == topic.name]:
+            del model.groups[group.name]
 
     # Traffic.
 
@@ -238,6 +249,12 @@ class Life(ABC):
         self.counts["halves that outlive retention"] += days == HALF_DAYS_MAX
 
     async def end(self, talk: Talk, half: Half) -> None:
+        if half.is_commit and self.model.is_orphan(half):
+            refused = await talk.end(held_of(half), is_commit=True)
+            if refused.code == ResponseCode.SUCCESS:
+                raise Wrong(f"{half} was committed, and its topic is deleted")
+            self.counts["commits refused for their topic"] += 1
+            half.is_commit = False
         answer = await talk.end(held_of(half), is_commit=half.is_commit)
         if answer.code != ResponseCode.SUCCESS:
             raise Wrong(f"the end of {half} was refused: {answer.code} {answer.remark}")

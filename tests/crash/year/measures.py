@@ -12,8 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from escrowmq.store import checkpoint
 from escrowmq.store.backup import STORE
+from escrowmq.store.disk import OsDisk
+from escrowmq.transaction.batches import SavedExpiredQueries
 
 if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
@@ -45,6 +49,8 @@ class Size:
     files: int
     file_bytes: int
     checkpoint_bytes: int
+    #: Of the checkpoint without its memories of expired names, whose size is fixed.
+    checkpoint_rest_bytes: int
 
     def growth(self, before: Size) -> dict[str, float]:
         """How many times as large as before, each."""
@@ -67,7 +73,16 @@ def size_of(broker: Broker, data: Path) -> Size:
         files=len(paths),
         file_bytes=sum(path.stat().st_size for path in paths),
         checkpoint_bytes=(data / STORE / checkpoint.PATH).stat().st_size,
+        checkpoint_rest_bytes=_rest_bytes(data / STORE),
     )
+
+
+def _rest_bytes(store: Path) -> int:
+    newest = checkpoint.load(OsDisk(store), checkpoint.PATH)
+    assert newest is not None
+    catalog = replace(newest.catalog, removed_names=b"", expired_group_names=b"")
+    rest = replace(newest, catalog=catalog, expired_queries=SavedExpiredQueries())
+    return len(checkpoint.encode(rest))
 
 
 def deep_bytes(root: object) -> int:

@@ -174,6 +174,11 @@ class Model:
         for body in gone:
             self.messages[body].fate = Fate.GONE
 
+    def is_orphan(self, half: Half) -> bool:
+        """Whether the topic that it was sent to has been deleted."""
+        topic = self.topics.get(half.topic)
+        return topic is None or topic.incarnation != self.messages[half.body].incarnation
+
     # What is seen.
 
     def see(self, queue: Queue, offset: int, body: str) -> None:

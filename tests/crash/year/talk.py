@@ -22,6 +22,7 @@ from escrowmq.protocol.consumer_headers import (
     UpdateOffsetHeader,
 )
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
 from escrowmq.protocol.own_rows import AttemptRow
 from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.protocol.remoting import Frame, encode_request
@@ -157,9 +158,16 @@ class Talk:
         )
         checked(await self.peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header))
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        checked(await self.peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=name)))
+    async def deletes_topic(self, name: str) -> bool:
+        """Delete a topic as RocketMQ's tools do; False if it was refused."""
+        header = TopicHeader(topic=name)
+        answer = await self.peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, header)
+        return answer.code == ResponseCode.SUCCESS
+
+    async def delete_by_force(self, name: str) -> None:
+        """Delete a topic with undecided half messages."""
+        header = DeleteTopicHeader(topic=name, by="operator", is_forced=True)
+        await ask(self.peer, OwnCode.DELETE_TOPIC, header)
 
     # Sinks.
 

@@ -63,7 +63,8 @@ class Year(Life):
             body = self.new_name("unanswered")
             talk.send_and_leave(topic.name, 0, body)
             self.model.sent(body, topic.name, Fate.UNKNOWN)
-        halves = [half for half in self.model.halves if half.is_commit][:3]
+        commits = (half for half in self.model.halves if half.is_commit)
+        halves = [half for half in commits if not self.model.is_orphan(half)][:3]
         for half in halves:
             # Its producer says it again later.
             talk.end_and_leave(held_of(half), is_commit=True)

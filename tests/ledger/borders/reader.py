@@ -10,8 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.source.message_columns import spark_schema
 from escrowmq.pipeline.source.message_options import stream_options
@@ -19,6 +17,7 @@ from escrowmq.pipeline.source.message_reading import RangesPartition
 from escrowmq.pipeline.source.offsets import from_json
 from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.source.stream import MessageStreamReader
+from escrowmq.pipeline.spark_api import ReadAllAvailable
 from escrowmq.testing import InProcessBroker
 from tests.ledger.borders.model import Wrong
 

@@ -8,6 +8,7 @@ import pytest
 
 from escrowmq.broker.background import BACKOFF_S_MAX, Background, pause_s
 from tests.unit.broker.wire import eventually
+from tests.unit.logged import events
 
 
 class Work:
@@ -39,7 +40,7 @@ async def test_a_failure_is_kept_told_once_and_tried_again(
     background.stop()
     (failed,) = background.failed
     assert (failed.failures, failed.failures_in_a_row) == (2, 0)
-    assert [record.message for record in caplog.records] == ["background_failed"]
+    assert events(caplog) == ["background_failed"]
 
 
 async def test_what_fails_because_all_is_over_is_no_news(caplog: pytest.LogCaptureFixture) -> None:

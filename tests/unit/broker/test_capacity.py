@@ -15,6 +15,7 @@ from escrowmq.protocol.own import OwnCode
 from tests.unit.broker.own_peer import ask
 from tests.unit.broker.test_metrics import scrape
 from tests.unit.broker.wire import Peer, make_topic, serving
+from tests.unit.logged import event_of
 
 
 @pytest.mark.parametrize(("used", "is_near"), [(0, False), (79, False), (80, True), (100, True)])
@@ -28,7 +29,7 @@ async def test_a_warning_comes_once_when_a_limit_comes_near(
     caplog.set_level(logging.INFO, "escrowmq.broker.capacity")
 
     def lines() -> list[tuple[str, str]]:
-        return [(one.getMessage(), one.kind) for one in caplog.records if hasattr(one, "kind")]
+        return [(event_of(one), one.kind) for one in caplog.records if hasattr(one, "kind")]
 
     async with serving(tmp_path, limits={"topics_max": 5}) as server:
         broker = server.broker

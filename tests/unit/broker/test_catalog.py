@@ -20,7 +20,7 @@ from escrowmq.protocol.consumer_headers import (
 )
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
-from escrowmq.protocol.own_headers import FindMessagesHeader
+from escrowmq.protocol.own_previews import FindMessagesHeader
 from escrowmq.protocol.remoting import Frame
 from escrowmq.store.checkpoint import load, save
 from escrowmq.store.disk import OsDisk
@@ -169,7 +169,7 @@ async def test_deleting_and_making_a_topic_a_thousand_times_leaves_no_trace(tmp_
                 len(core.names.deleted),
                 len(core.queue_ends),
                 len(core.catalog.topics),
-                len(core.catalog.removed.packed()),
+                len(core.catalog.removed.saved()),
                 len(store.garbage),
                 len(broker.counts.topics),
                 len(broker.counts._queues),

@@ -14,7 +14,8 @@ from escrowmq.broker.server import Server
 from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form
-from escrowmq.protocol.own_headers import FindMessagesHeader, HoldHeader
+from escrowmq.protocol.own_headers import HoldHeader
+from escrowmq.protocol.own_previews import FindMessagesHeader
 from escrowmq.protocol.own_rows import AttemptRow, SentRow
 from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.protocol.properties import parse_properties

@@ -11,6 +11,7 @@ from escrowmq.store.config import StoreConfig
 from escrowmq.testing import Engine, message
 from escrowmq.transaction.commands import Append, Command, Decision, End, Verdicts
 from escrowmq.transaction.states import Resolution, State
+from tests.unit.logged import events
 
 if TYPE_CHECKING:
     import pytest
@@ -89,7 +90,7 @@ def test_what_cannot_be_counted_stops_nothing_and_is_told_once(
     decision = engine.submit(command)
     for _ in range(3):
         counts.durable([], [decision])
-    assert [record.msg for record in caplog.records] == ["counting_failed"]
+    assert events(caplog) == ["counting_failed"]
     counted(engine, counts, command)
     assert sum(counts.topics["orders"].size("normal").counts) == 1
 

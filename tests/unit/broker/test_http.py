@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from escrowmq.broker.broker import Broker
 from escrowmq.broker.server import Server
 from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_frames import encode_call
 from tests.unit.broker.own_peer import ask
 from tests.unit.broker.test_server import heartbeat
 from tests.unit.broker.wire import (
@@ -76,6 +79,24 @@ async def test_a_broker_that_serves_is_alive_and_ready(tmp_path: Path) -> None:
         code, headers, body = await talk(server, b"HEAD /status HTTP/1.0\r\n\r\n")
         assert (code, body, headers["Content-Type"]) == (200, b"", "application/json")
         assert int(headers["Content-Length"]) > 100
+
+
+async def test_the_front_page_names_the_broker_and_links_the_other_pages(tmp_path: Path) -> None:
+    async with watched(tmp_path) as server:
+        code, headers, body = await talk(server, b"GET / HTTP/1.1\r\n\r\n")
+        page = body.decode()
+        assert (code, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert f"<td>{version('escrowmq')}</td>" in page
+        assert server.broker_address in page
+        linked = re.findall(r'href="([^"]+)"', page)
+        assert linked == ["/status", "/metrics", "/healthz", "/readyz"]
+        assert [(await get(server, path))[0] for path in linked] == [200] * 4
+
+
+async def test_a_client_of_the_other_port_is_answered_at_once(tmp_path: Path) -> None:
+    async with watched(tmp_path) as server:
+        code, _, body = await talk(server, encode_call(OwnCode.STATUS, 1))
+        assert (code, body) == (400, http.WRONG_PORT.encode() + b"\n")
 
 
 async def test_the_pages_are_off_unless_asked_for(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from escrowmq.protocol.codes import RequestCode
 from escrowmq.protocol.consumer_headers import UpdateOffsetHeader
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import SettleHeader
+from escrowmq.protocol.own_ledgers import LedgerReportRow, ReportLedgersHeader
 from escrowmq.protocol.own_rows import AttemptRow, VerdictRow
 from escrowmq.protocol.own_sink_headers import DecideBatchHeader
 from escrowmq.transaction.commands import Park, Resume
@@ -37,6 +38,7 @@ from tests.unit.broker.wire import (
     half,
     sending,
 )
+from tests.unit.logged import events
 
 if TYPE_CHECKING:
     import pytest
@@ -348,6 +350,8 @@ async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -
         await peer.ask(END, ending(held[1], ROLLBACK))
         await peer.ask(PULL, pulling())
         server.broker.meta.set_offset("shop", "orders", 1, 0)
+        told = ReportLedgersHeader(pipeline="p")
+        await ask(peer, OwnCode.REPORT_LEDGERS, told, [LedgerReportRow(name="shop")])
         page = await scrape(server)
     declared = {one.name: one for one in metric_table.METRICS}
     declared |= {one.also: one for one in metric_table.METRICS if one.also}
@@ -358,7 +362,8 @@ async def test_what_is_on_the_page_is_declared_with_its_labels(tmp_path: Path) -
         found = {frozenset(dict(labels)) - {"le"} for _, labels in family.samples}
         assert found == {frozenset((*common, *metric.labels))}, name
     # Of the rest nothing has happened.
-    quiet = {"send_to_dlq", "timing", "background", "limits_reached", "refusals", "left_out"}
+    quiet = {"alert_firing", "send_to_dlq", "timing", "background"}
+    quiet |= {"limits_reached", "refusals", "left_out"}
     for name in declared.keys() - page.keys():
         assert any(word in name for word in quiet), name
 
@@ -381,7 +386,7 @@ async def test_a_page_that_fails_says_so_and_the_others_go_on(
         assert (await get(server, "/healthz"))[0] == 200
         server.broker.vitals = vitals
         await scrape(server)
-        assert [record.msg for record in caplog.records] == ["page_failed"]
+        assert events(caplog) == ["page_failed"]
 
 
 async def test_all_who_ask_at_once_share_one_page(tmp_path: Path) -> None:

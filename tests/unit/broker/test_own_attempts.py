@@ -120,7 +120,6 @@ async def test_an_expired_query_is_told_and_its_attempts_are_still_found(tmp_pat
         assert await find(peer, (half_offset, "first")) == [
             FoundAttemptRow(half_offset, "committed", None, None)
         ]
-        batches = server.broker.store.core.batches
 
         async def judged(group: str, number: int) -> str:
             asked = FindAttemptsHeader(producer_group=group, query_id="q", batch_number=number)
@@ -130,8 +129,3 @@ async def test_an_expired_query_is_told_and_its_attempts_are_still_found(tmp_pat
         assert [await judged(GROUP, number) for number in (4, 5)] == ["expired", "new"]
         # Its home is still known by the highest number.
         assert (await standing(peer))[0]
-        # An app that is known by the filter alone is refused where it is decided, and only there.
-        for app_id in ("gone", "gone@home"):
-            batches.expired.add(app_id, "q")
-        assert await judged(f"{GROUP_PREFIX}gone", 9) == "expired"
-        assert await judged(f"{GROUP_PREFIX}gone@home", 9) == "new"

@@ -33,6 +33,7 @@ from escrowmq.transaction.states import Resolution, State
 from tests.unit.broker.asking import answering, check, producer
 from tests.unit.broker.own_peer import all_rows, ask, decide, hold, sent, sent_in
 from tests.unit.broker.wire import COMMIT, DEADLINE_S, END, T0, Peer, eventually, serving, visible
+from tests.unit.logged import event_of
 
 LIST_OPS = OwnCode.LIST_OPS
 
@@ -165,7 +166,7 @@ async def test_a_contradiction_among_many_raises_an_alert(
         rows = [verdict(row, "rollback" if row == 1 else "commit") for row in range(4)]
         answer = await ask(peer, OwnCode.OBEY_VERDICTS, ByHeader(by="round 7"), rows)
         assert [row.outcome for row in answer.rows] == ["committed", "stale", "stale", "committed"]
-        told = [vars(one) for one in caplog.records if one.message == "contradiction"]
+        told = [vars(one) for one in caplog.records if event_of(one) == "contradiction"]
         assert [(one["half_offset"], one["said"], one["said_by"]) for one in told] == [
             (2, "commit", "round 7")
         ]

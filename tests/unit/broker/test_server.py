@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import socket
 from pathlib import Path
 
@@ -205,6 +207,23 @@ def hears_the_end(connected: socket.socket) -> bool:
         return connected.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_stop_leaves_no_socket_open_that_was_just_accepted(
+    tmp_path: Path, turns: int
+) -> None:
+    with contextlib.ExitStack() as stack:
+        async with serving(tmp_path) as server:
+            host, _, port = server.broker_address.rpartition(":")
+            client = socket.create_connection((host, int(port)), DEADLINE_S)
+            stack.enter_context(client)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        # The other end is closed, not forgotten.
+        with contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    gc.collect()
 
 
 async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(

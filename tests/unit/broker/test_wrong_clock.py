@@ -49,6 +49,7 @@ from tests.unit.broker.wire import (
     visible,
 )
 from tests.unit.columns import columns_of
+from tests.unit.logged import event_of
 from tests.unit.store.helpers import message
 
 
@@ -292,7 +293,7 @@ async def test_a_wrong_clock_is_told_of_once(
         for seconds in (4 * DAY, 0, -4 * DAY, 0, -DAY, 0):
             await jump(server, clock, seconds)
             await asyncio.sleep(0)
-    told = [one.message for one in caplog.records if one.message.startswith("clock_")]
+    told = [event_of(one) for one in caplog.records if event_of(one).startswith("clock_")]
     assert told == ["clock_ahead", "clock_agrees", "clock_behind"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from escrowmq.broker.alert_config import AlertsConfig
+from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
 from escrowmq.model.catalog import Topic
@@ -33,6 +36,7 @@ DEADLINE_S = 20
 T0 = 1_700_000_000_000
 #: An eighth of it is a file of each broker.
 FREE_BYTES_MIN = 1024 * 1024
+BACKUP_COMMAND = (sys.executable, "-m", "escrowmq.cli.backup_job")
 LOOPBACK = BrokerConfig(port=0, name_port=0)
 
 
@@ -44,8 +48,8 @@ async def make_topic(server: Server, name: str, queues: int = 1, **fields: int) 
     accepted(await broker.writer.submit(broker.topics.put(topic)))
 
 
-#: Those that no test has hung up.
-_peers: list[Peer] = []
+#: Peers whose connection is still open.
+_peers: set[Peer] = set()
 
 
 class Peer:
@@ -64,7 +68,7 @@ class Peer:
         """Connect."""
         host, _, port = address.rpartition(":")
         peer = cls(*await asyncio.open_connection(host, int(port)))
-        _peers.append(peer)
+        _peers.add(peer)
         return peer
 
     async def ask(
@@ -121,6 +125,7 @@ class Peer:
     async def closed(self) -> None:
         """Hang up, and wait until that is done."""
         self._writer.close()
+        _peers.discard(self)
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
 
@@ -139,10 +144,12 @@ async def serving(
         "topics": TopicsConfig(),
         "writer": WriterConfig(),
         "limits": LimitsConfig(),
+        "alerts": AlertsConfig(),
+        "backup": BackupConfig(),
     }
     for name, fields in changes.items():
         sections[name] = replace(sections[name], **fields)
-    server = Server(data, clock or ManualClock(T0), **sections)
+    server = Server(data, clock or ManualClock(T0), **sections, backup_command=BACKUP_COMMAND)
     await server.start()
     try:
         yield server

@@ -19,6 +19,12 @@ TEXTS = {
     "deletion_waits",
     "offsets_lost",
     "topics_found",
+    "names_near",
+    "alerts_firing",
+    "alerts_last_error",
+    "backup",
+    "backup_last_good",
+    "backup_last_error",
 }
 POLICY: dict[str, Any] = {
     "check_backoff": 1.0,

@@ -8,6 +8,7 @@ Each KIND is a child; the parent prints what happens, one line each, as ``escrow
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -76,7 +77,7 @@ class Family:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             words = line.split()
-            self.pids |= {int(word[4:]) for word in words if word.startswith("pid=")}
+            self.pids |= {int(number) for number in re.findall(r"\bpid=(\d+)", line)}
             self.pids |= {int(words[2])} if words[1:2] == ["left"] else set()
             if all(one in line for one in wanted):
                 return line
@@ -136,9 +137,12 @@ def is_gone(pid: int, deadline_s: float = DEADLINE_S) -> bool:
 def children_of(pid: int) -> list[int]:
     """The processes that this one started, and those that they did."""
     found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *children_of(int(child))]
+    # A thread or a process may end while we look.
+    with suppress(FileNotFoundError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in (task / "children").read_text().split():
+                    found += [int(child), *children_of(int(child))]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,10 @@ from escrowmq.cli.lag import Lag
 from escrowmq.cli.main import main
 from escrowmq.cli.status import facts
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.client.producer import Producer
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.headers import Header
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import HoldManyHeader
 from escrowmq.protocol.own_rows import SentInRow
@@ -75,8 +79,8 @@ def test_status_says_when_the_pipeline_was_last_heard() -> None:
     ("known", "name", "text"),
     [
         ({}, "disk", "unknown"),
-        ({"disk": "all", "disk_free_bytes": 5_000}, "disk", "5,000 bytes free"),
-        ({"disk": "no_messages"}, "disk", "0 bytes free, TOO FEW: no messages"),
+        ({"disk": "all", "disk_free_bytes": 5_000}, "disk", "4.9 KiB free"),
+        ({"disk": "no_messages"}, "disk", "0 B free, TOO LITTLE: no messages"),
         ({"durability": "os"}, "flushes", "none: durability is left to the operating system"),
         ({"durability": "fsync"}, "flushes", "none so far"),
         (
@@ -124,12 +128,75 @@ def test_a_message_is_sent_found_and_watched(run: Run) -> None:
     run("message", "send", "hello", "--topic", "paid", "--keys", "k1 k2", "--tag", "vip")
     (found,) = json.loads(run("message", "query", "--topic", "paid", "--key", "k2", "-o", "json"))
     assert (found["body"], found["tags"]) == ("hello", "vip")
-    whole = json.loads(run("message", "get", found["id"], "-o", "json"))
+    whole = json.loads(run("message", "get", found["message_id"], "-o", "json"))
     assert whole["properties"]["KEYS"] == "k1 k2"
     last = json.loads(run("message", "tail", "--topic", "paid", "-n", "1", "-o", "json"))
     assert last["body"] == "hello"
     assert "message_unknown" in run("message", "get", "7F00000100002A9F00000000000F4240", code=2)
     assert "topic_unknown" in run("message", "tail", "--topic", "none", code=2)
+
+
+def test_a_tail_has_a_header_and_shows_zeros(run: Run) -> None:
+    run("topic", "create", "zeros", "--queues", "1")
+    run("message", "send", "first", "--topic", "zeros")
+    header, line = run("message", "tail", "--topic", "zeros").splitlines()
+    assert header.split() == ["TOPIC", "QUEUE", "OFFSET", "VISIBLE", "KEYS", "TAGS", "BODY", "ID"]
+    assert line.split()[:3] == ["zeros", "0", "0"]
+    # Every value stands below its name.
+    assert line.index("first") == header.index("BODY")
+    run("topic", "delete", "zeros", "--yes")
+
+
+def test_a_body_that_is_not_text_loses_no_byte(broker: InProcessBroker, run: Run) -> None:
+    with Producer(broker.address, "raw") as producer:
+        sent = producer.send("raw", b"\xff\x00\x1b[2J")
+    found = json.loads(run("message", "get", sent.message_id, "-o", "json"))
+    assert (found["body"], found["body_bytes"]) == (None, 6)
+    assert b64decode(found["body_base64"]) == b"\xff\x00\x1b[2J"
+    assert "hex ff001b5b324a" in run("message", "tail", "--topic", "raw")
+
+
+EVIL = "\x1b[2J\nowned"
+ESCAPED = r"\x1b[2J\nowned"
+
+
+@pytest.mark.parametrize("command", ["tail", "query"])
+def test_no_message_controls_the_terminal(broker: InProcessBroker, run: Run, command: str) -> None:
+    key = "k\x1b]0;title\x07"
+    with Producer(broker.address, "evil") as producer:
+        sent = producer.send("evil", EVIL.encode(), key=key, tag="\x9b31m")
+    query = ("--key", key) if command == "query" else ()
+    told = run("message", command, "--topic", "evil", *query).splitlines()
+    for shown in (r"k\x1b]0;title\x07", r"\x9b31m", ESCAPED):
+        assert shown in told[1]
+    assert all(line.isprintable() for line in told)
+    assert ESCAPED in run("message", "get", sent.message_id)
+
+
+def test_no_name_of_a_client_controls_the_terminal(broker: InProcessBroker, run: Run) -> None:
+    hold(broker, EVIL)
+    half = json.loads(run("txn", "list", "-o", "json"))[0]["half"]
+    with OwnCalls(broker.address) as calls:
+        member = {"clientID": EVIL, "producerDataSet": [{"groupName": "evil"}]}
+        calls.ask(RequestCode.HEART_BEAT, Header(), msgspec.json.encode(member))
+        shown = run("group", "show", "evil")
+    texts = [
+        shown,
+        run("txn", "list"),
+        run("txn", "show", str(half)),
+        run("txn", "explain", str(half)),
+        run("txn", "rollback", str(half), "--reason", "test", "--dry-run"),
+        run("message", "get", EVIL),
+    ]
+    for text in texts:
+        assert ESCAPED in text
+        assert all(line.isprintable() for line in text.splitlines())
+    run("txn", "rollback", str(half), "--reason", "test")
+
+
+def test_no_error_controls_the_terminal(run: Run) -> None:
+    told = run("group", "show", EVIL, code=2)
+    assert told.rstrip("\n").isprintable()
 
 
 def test_an_undecided_transaction_is_listed_explained_and_settled(
@@ -147,7 +214,7 @@ def test_an_undecided_transaction_is_listed_explained_and_settled(
     assert "would rollback tx-1" in run("txn", "rollback", "tx-1", "--reason", "no", "--dry-run")
     assert "committed by" in run("txn", "commit", "tx-1", "--reason", "the order is there")
     assert "already_committed" in run("txn", "rollback", "tx-1", "--reason", "no", code=2)
-    events = json.loads(run("txn", "show", "tx-1", "-o", "json"))
+    events = json.loads(run("txn", "show", "tx-1", "-o", "json"))["events"]
     assert [event["event"] for event in events] == ["held", "committed", "visible"]
     assert "the order is there" in events[1]["by"]
     assert "decided by" in run("txn", "explain", "tx-1")
@@ -161,7 +228,7 @@ def test_only_what_is_parked_is_resumed(broker: InProcessBroker, run: Run) -> No
 
 
 def test_rows_are_printed_for_programs_too(run: Run) -> None:
-    assert run("group", "list", "-o", "csv").splitlines()[0] == "group,role,online,lag"
+    assert run("group", "list", "-o", "csv").splitlines()[0] == "group,role,online,lag,paused_at_ms"
     assert "group_unknown" in run("group", "show", "nobody", code=2)
 
 
@@ -169,10 +236,10 @@ def test_a_group_is_sent_to_another_place(run: Run) -> None:
     run("topic", "create", "moved", "--queues", "1")
     run("message", "send", "x", "--topic", "moved")
     run("group", "reset-offset", "readers", "--topic", "moved", "--to", "latest")
-    (row,) = json.loads(run("group", "show", "readers", "-o", "json"))
+    (row,) = json.loads(run("group", "show", "readers", "-o", "json"))["queues"]
     assert (row["offset"], row["lag"]) == (1, 0)
     run("group", "reset-offset", "readers", "--topic", "moved", "--to", "earliest")
-    (row,) = json.loads(run("group", "show", "readers", "-o", "json"))
+    (row,) = json.loads(run("group", "show", "readers", "-o", "json"))["queues"]
     assert (row["offset"], row["lag"]) == (0, 1)
 
 

@@ -277,3 +277,45 @@ def test_a_broker_on_another_machine_is_told(
         monkeypatch.setattr(Path, "is_file", lambda _: False)
         refused = run("backup", tmp_path / "b", "--broker", broker.address, code=2)
     assert "broker_elsewhere" in refused["error"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_refused_backup_leaves_nothing_behind(run: Run, tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "backup"
+    with InProcessBroker(data=data) as broker:
+        before = names(tmp_path)
+        run("backup", target, "--data-dir", data, code=5)
+        run("backup", data, "--broker", broker.address, code=5)
+        assert names(tmp_path) == before
+    (segment,) = (data / "store" / "commitlog").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[40] ^= 0xFF
+    segment.write_bytes(content)
+    before = names(tmp_path)
+    assert "store_damaged" in run("backup", target, "--data-dir", data, code=5)["error"]
+    assert names(tmp_path) == before
+    target.mkdir()
+    run("backup", target, "--data-dir", data, code=5)
+    assert names(target) == []
+
+
+def test_a_directory_without_a_store_gets_no_lock(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data" / "store").mkdir(parents=True)
+    run("backup", tmp_path / "backup", "--data-dir", tmp_path / "data", code=5)
+    assert names(tmp_path) == ["data", "data/store"]
+
+
+def test_a_backup_and_a_dry_run_add_nothing_to_the_data_directory(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with InProcessBroker(data=data) as broker:
+        before = names(data)
+        run("backup", tmp_path / "none", "--broker", broker.address, "--dry-run")
+        run("backup", tmp_path / "one", "--broker", broker.address)
+        assert names(data) == before
+    before = names(data)
+    run("backup", tmp_path / "two", "--data-dir", data)
+    assert names(data) == before
+    assert not (tmp_path / "none").exists()

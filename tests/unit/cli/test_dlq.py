@@ -85,19 +85,32 @@ def letters(broker: InProcessBroker, calls: OwnCalls, capsys: pytest.CaptureFixt
 def test_dead_letters_are_listed_and_shown(run: Run) -> None:
     assert run("list") == [{"group": GROUP, "letters": 3, "topic": f"%DLQ%{GROUP}"}]
     shown = run("show", GROUP)
-    assert [(row["topic"], row["body"], row["sent again"]) for row in shown] == [
+    assert [(row["topic"], row["body_preview"], row["was_sent_again"]) for row in shown] == [
         (TOPIC, body, False) for body in "abc"
     ]
-    assert [row["body"] for row in run("show", GROUP, "--limit", "1")] == ["a"]
+    assert [row["body_preview"] for row in run("show", GROUP, "--limit", "1")] == ["a"]
+
+
+def test_no_dead_letter_controls_the_terminal(
+    broker: InProcessBroker, calls: OwnCalls, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    give_up(broker, calls, "\x1b[2Jowned")
+    capsys.readouterr()
+    assert [row["body_preview"] for row in run("show", GROUP)] == [r"\x1b[2Jowned"]
+    with pytest.raises(SystemExit):
+        main(["dlq", "show", GROUP, "--broker", broker.address])
+    told = capsys.readouterr().out
+    assert r"k-\x1b[2Jowned" in told
+    assert all(line.isprintable() for line in told.splitlines())
 
 
 @pytest.mark.usefixtures("letters")
 def test_letters_are_sent_to_the_group_that_gave_them_up(broker: InProcessBroker, run: Run) -> None:
-    assert [row["outcome"] for row in run("redrive", GROUP, "--dry-run")] == ["would be sent"] * 3
+    assert [row["outcome"] for row in run("redrive", GROUP, "--dry-run")] == ["would_be_sent"] * 3
     assert bodies(broker, f"%RETRY%{GROUP}") == []
     assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent"] * 3
     assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b", b"c"]
-    assert [row["sent again"] for row in run("show", GROUP)] == [True] * 3
+    assert [row["was_sent_again"] for row in run("show", GROUP)] == [True] * 3
     # All others have had them.
     assert len(bodies(broker, TOPIC)) == 3
 
@@ -107,13 +120,13 @@ def test_each_letter_is_sent_once_however_often_it_is_asked_for(
     broker: InProcessBroker, run: Run
 ) -> None:
     assert [row["outcome"] for row in run("redrive", GROUP, "--limit", "2")] == ["sent"] * 2
-    again = ["sent before", "sent before", "sent"]
+    again = ["sent_before", "sent_before", "sent"]
     assert [row["outcome"] for row in run("redrive", GROUP, "--to", "topic")] == again
-    assert [row["outcome"] for row in run("redrive", GROUP, "--dry-run")] == ["sent before"] * 3
+    assert [row["outcome"] for row in run("redrive", GROUP, "--dry-run")] == ["sent_before"] * 3
     assert bodies(broker, f"%RETRY%{GROUP}") == [b"a", b"b"]
     assert bodies(broker, TOPIC) == [b"a", b"b", b"c", b"c"]
     broker.restart()
-    assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent before"] * 3
+    assert [row["outcome"] for row in run("redrive", GROUP)] == ["sent_before"] * 3
 
 
 def test_a_letter_is_sent_once_also_when_the_broker_no_longer_has_that_in_memory(
@@ -166,8 +179,8 @@ def test_what_a_command_that_died_had_begun_is_ended_by_the_next(
 
 @pytest.mark.usefixtures("letters")
 def test_one_letter_is_chosen_by_its_id(broker: InProcessBroker, run: Run) -> None:
-    second = run("show", GROUP)[1]["id"]
-    assert [row["id"] for row in run("redrive", GROUP, "--id", second)] == [second]
+    second = run("show", GROUP)[1]["message_id"]
+    assert [row["message_id"] for row in run("redrive", GROUP, "--id", second)] == [second]
     assert bodies(broker, f"%RETRY%{GROUP}") == [b"b"]
     assert "message_unknown" in run("redrive", GROUP, "--id", "nonsense", code=2)
     assert "target_unknown" in run("redrive", GROUP, "--to", "nobody", code=2)

@@ -7,6 +7,7 @@ import io
 import json
 import resource
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -277,3 +278,17 @@ def test_a_ledger_without_its_uuid_is_a_problem(shop: sqlite3.Connection) -> Non
 def test_a_server_that_is_not_there_is_a_problem(run: Run) -> None:
     found = run("--set", "ledger.a.url=postgresql://127.0.0.1:1/x", code=1)
     assert levels(found)["ledger a"] == "problem"
+
+
+def test_a_python_of_spark_that_lacks_us_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = doctor_machine.spark_python_findings()
+    assert found.level is Level.INFORMATION
+    assert "escrowmq.spark" in found.advice
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    (found,) = doctor_machine.spark_python_findings()
+    assert found.level is Level.OK

@@ -45,8 +45,8 @@ def test_tables_says_what_is_in_the_lake(data: Path, capsys: pytest.CaptureFixtu
         "table": "messages",
         "rows": 10,
         "files": 10,
-        "from": "2026-11-01",
-        "to": "2026-11-02",
+        "first_day": "2026-11-01",
+        "last_day": "2026-11-02",
         "version": 10,
     }
     assert {one["rows"] for one in others} == {0}

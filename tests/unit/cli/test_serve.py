@@ -127,6 +127,13 @@ async def test_events_are_logged_as_objects_if_that_is_wanted(
     assert event["ts"].endswith("Z")
 
 
+def test_a_lower_level_logs_more(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log-level", "info") as (process, _):
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+    assert re.search(r" INFO escrowmq\.store\.recovery store_recovered \w+=", errors)
+
+
 async def test_what_was_asked_before_the_signal_is_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, address):
         peer = await Peer.to(address)

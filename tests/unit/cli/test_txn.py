@@ -14,6 +14,7 @@ import pytest
 
 from escrowmq.cli.main import main
 from escrowmq.cli.txn_explain import explained
+from escrowmq.cli.txn_rows import COLUMNS, line_of, shape_of
 from escrowmq.client.ledger_table import SqlLedger
 from escrowmq.client.messages import Received
 from escrowmq.client.outgoing import Resolution
@@ -23,9 +24,10 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import (
     HoldManyHeader,
     LifeLineAnswer,
+    ListTransactionsHeader,
     StatusAnswer,
 )
-from escrowmq.protocol.own_rows import EventRow, SentInRow
+from escrowmq.protocol.own_rows import NO_CHECK_MS, EventRow, SentInRow
 from escrowmq.testing import InProcessBroker
 from escrowmq.transaction.policy import CheckPolicy
 from tests.unit.cli.answers import answered
@@ -126,7 +128,7 @@ def test_a_decision_against_the_ledger_is_refused_and_force_is_on_record(
     said = run(*by_hand(shop, "rollback", "against", "--force", "--dry-run"))
     assert "goes on record" in said
     run(*by_hand(shop, "rollback", "against", "--force"))
-    events = json.loads(run("txn", "show", "against", "-o", "json"))
+    events = json.loads(run("txn", "show", "against", "-o", "json"))["events"]
     assert events[-1]["by"].endswith("asked (forced; the ledger said committed)")
 
 
@@ -143,12 +145,13 @@ def test_a_rollback_of_what_is_absent_is_fenced(
     assert shop.outcomes() == {"absent": "rolled_back"}
 
 
-def test_a_ledger_that_no_config_names_is_against_it(broker: InProcessBroker, run: Run) -> None:
+def test_a_ledger_that_no_config_names_is_asked_for(broker: InProcessBroker, run: Run) -> None:
     hold(broker, "elsewhere", ledger="no such ledger")
-    refused = run("txn", "commit", "elsewhere", "--reason", "x", code=2)
-    assert "says='not_given'" in refused
-    said = run("txn", "commit", "elsewhere", "--reason", "x", "--dry-run")
-    assert "its ledger says not_given" in said
+    for words in (["commit"], ["commit", "--dry-run"], ["rollback"]):
+        refused = run("txn", *words, "elsewhere", "--reason", "x", code=2)
+        assert "ledger_not_given" in refused
+        assert "no [ledger.NAME] section says where that is: pass --config FILE" in refused
+        assert "ledger='no such ledger'" in refused
     run("txn", "rollback", "elsewhere", "--reason", "x", "--force")
 
 
@@ -159,6 +162,11 @@ def test_a_database_that_does_not_answer_is_told(
     shop.file.unlink()
     with pytest.raises(SystemExit):
         main([*by_hand(shop, "commit", "silent", "--dry-run"), "--broker", broker.address])
+    told = capsys.readouterr().err
+    assert "none of the configured ones is (shop: ledger_unreachable" in told
+    forced = by_hand(shop, "commit", "silent", "--dry-run", "--force")
+    with pytest.raises(SystemExit):
+        main([*forced, "--broker", broker.address])
     assert "ledger shop could not be asked: ledger_unreachable" in capsys.readouterr().err
     with OwnCalls(broker.address) as calls:
         assert next(calls.rows(OwnCode.LIST_TRANSACTIONS)).state == 0
@@ -173,13 +181,15 @@ def test_two_databases_with_one_uuid_are_both_left_alone(
         config.write(f"[ledger.copy]\nurl = 'sqlite:///{copy}'\n")
     hold(broker, "twice", ledger=shop.uuid)
     shop.commit_row("twice")
-    assert "says='not_given'" in run(*by_hand(shop, "commit", "twice"), code=2)
+    refused = run(*by_hand(shop, "commit", "twice"), code=2)
+    assert "ledger_not_given" in refused
+    assert "copy: ledger_twice, another one has the same UUID" in refused
 
 
 def test_what_is_decided_is_not_decided_again(broker: InProcessBroker, run: Run) -> None:
     hold(broker, "done")
     run("txn", "commit", "done", "--reason", "x", "--force")
-    events = json.loads(run("txn", "show", "done", "-o", "json"))
+    events = json.loads(run("txn", "show", "done", "-o", "json"))["events"]
     assert events[1]["by"].endswith("x (forced; it has no ledger)")
     said = run("txn", "rollback", "done", "--reason", "x", "--dry-run")
     assert "a decision stands, nothing would be done" in said
@@ -211,7 +221,32 @@ def test_programs_get_milliseconds(broker: InProcessBroker, run: Run) -> None:
     (row,) = [one for one in json.loads(run("txn", "list", "-o", "json")) if one["id"] == "counted"]
     assert (row["age_ms"], row["next_check_in_ms"]) == (0, 6_000)
     head = run("txn", "list", "-o", "csv").splitlines()[0]
-    assert head == "half,state,age_ms,group,checks,next_check_in_ms,producers,ledger,id"
+    assert head == (
+        "half,state,age_ms,group,checks,next_check_in_ms,producers,ledger,id,"
+        "topic,keys,tags,body_preview,body_bytes,message_count"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "shown", "in_ms"),
+    [
+        (-1, "due", -1),
+        (4_000, "in 4 s", 4_000),
+        # No check is planned.
+        (NO_CHECK_MS, None, None),
+        (NO_CHECK_MS + 1, None, None),
+    ],
+)
+def test_a_transaction_without_a_planned_check_shows_none(
+    broker: InProcessBroker, wait_ms: int, shown: str | None, in_ms: int | None
+) -> None:
+    hold(broker, "planned")
+    with OwnCalls(broker.address) as calls:
+        asked = ListTransactionsHeader(states="prepared", with_ids=True)
+        *_, listed = calls.call(OwnCode.LIST_TRANSACTIONS, asked).rows
+    row = msgspec.structs.replace(listed, wait_ms=wait_ms)
+    assert line_of(row, {})[COLUMNS.index("next check")] == shown
+    assert shape_of(row, {}).next_check_in_ms == in_ms
 
 
 # What explain says.
@@ -273,7 +308,7 @@ def test_the_last_answer_to_a_check_is_told_in_its_producers_words(state: str) -
     answers = ["check 1: ValueError: earlier", "check 2: ValueError:\x1b[31m no\ntable"]
     said = words(answers=answers, state=state, checks_sent=2)
     assert "client-1 could not tell at check 2, at 1970-01-01 00:16:39" in said
-    assert "ValueError: [31m no table" in said
+    assert r"ValueError:\x1b[31m no\ntable" in said
     assert "earlier" not in said
     assert "could not tell" not in words(answers=["check 1"], state=state, checks_sent=1)
 

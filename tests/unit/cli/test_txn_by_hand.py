@@ -109,7 +109,7 @@ def test_a_ledger_that_cannot_be_read_decides_nothing_unless_it_is_forced(
     broker: InProcessBroker, run: Run, path: Path
 ) -> None:
     hold(broker, path, "there")
-    assert "says='not_given'" in run("commit", "there", code=2)
+    assert "ledger_not_given" in run("commit", "there", code=2)
     assert states(broker) == {"there": 0}
     forced = run("commit", "there", "--force")
     assert "asked the customer (forced; the ledger said not_given)" in forced

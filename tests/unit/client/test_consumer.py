@@ -195,7 +195,7 @@ async def test_a_stop_waits_for_the_handlers(tmp_path: Path) -> None:
 
         await ours.start()
         await eventually(begun.is_set)
-        stopping = asyncio.ensure_future(ours.stop())
+        stopping = asyncio.ensure_future(ours.close())
         await asyncio.sleep(0)
         may_end.set()
         await stopping
@@ -301,3 +301,27 @@ async def test_a_loop_that_is_left_while_its_consumer_stops(
         assert stored(server) == 1
         gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_close_is_the_word_for_both_kinds_and_stop_warns_its_caller(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        ours = consumer(server)
+        await ours.start()
+        await ours.close()
+        await ours.close()
+        await ours.start()
+        with pytest.warns(DeprecationWarning, match=r"AsyncConsumer\.stop.*close") as warned:
+            await ours.stop()
+        assert [one.filename for one in warned] == [__file__]
+
+        def program() -> list[str]:
+            plain = Consumer(server.name_address, "plain")
+            plain.start()
+            plain.close()
+            plain.start()
+            with pytest.warns(DeprecationWarning, match=r"Consumer\.stop.*close") as warned:
+                plain.stop()
+            return [one.filename for one in warned]
+
+        assert await asyncio.to_thread(program) == [__file__]
+        assert server.broker.clients.consumer_groups() == []

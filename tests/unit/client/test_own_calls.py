@@ -13,7 +13,13 @@ from contextlib import contextmanager
 import pytest
 
 from escrowmq.client.own_calls import OwnCalls
-from escrowmq.model.errors import OutcomeUnknown, RequestRefused, StoreCorrupt, Unavailable
+from escrowmq.model.errors import (
+    OutcomeUnknown,
+    ProtocolViolation,
+    RequestRefused,
+    StoreCorrupt,
+    Unavailable,
+)
 from escrowmq.protocol.codes import ResponseCode
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_forms import Form, encode_rows
@@ -155,12 +161,43 @@ def test_a_lost_answer_to_an_order_leaves_a_doubt() -> None:
         calls.call(OwnCode.DECIDE_MANY)
 
 
-@pytest.mark.parametrize("garbage", [b"\x00\x00\x00\x00", b"\x7f\xff\xff\xff"])
-def test_garbage_ends_the_connection(garbage: bytes) -> None:
+def cut_off_with_a_length_as_of_http2(frame: Frame) -> bytes:
+    answer = encode_response(frame, ResponseCode.SUCCESS, body=bytes(0x1204))
+    whole = 0x1204.to_bytes(4) + answer[4:]
+    return whole[:100]
+
+
+def test_an_answer_that_breaks_off_leaves_a_doubt_whatever_its_length() -> None:
+    replies = (cut_off_with_a_length_as_of_http2, page("a"))
+    with answering(*replies) as address, OwnCalls(address, answer_s=0.5) as calls:
+        with pytest.raises(OutcomeUnknown, match=r"answer_lost.*DECIDE_MANY"):
+            calls.call(OwnCode.DECIDE_MANY)
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+
+
+GARBAGE = (b"\x00\x00\x00\x00", b"\x7f\xff\xff\xff", b"HTTP")
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("code", [OwnCode.LIST_TOPICS, OwnCode.DECIDE_MANY])
+def test_a_peer_that_never_sent_a_frame_is_not_a_broker(garbage: bytes, code: OwnCode) -> None:
     with answering(lambda _: garbage, page("a")) as address, OwnCalls(address) as calls:
+        with pytest.raises(ProtocolViolation, match="peer_not_broker") as refused:
+            calls.call(code)
+        assert refused.value.fields["address"] == address
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_from_a_broker_ends_the_connection(garbage: bytes) -> None:
+    replies = (page("a"), lambda _: garbage, page("b"), lambda _: garbage)
+    with answering(*replies) as address, OwnCalls(address) as calls:
+        calls.call(OwnCode.LIST_TOPICS)
         with pytest.raises(Unavailable):
             calls.call(OwnCode.LIST_TOPICS)
-        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("a")]
+        assert calls.call(OwnCode.LIST_TOPICS).rows == [topic("b")]
+        with pytest.raises(OutcomeUnknown, match="answer_lost"):
+            calls.call(OwnCode.DECIDE_MANY)
 
 
 def test_nobody_waits_longer_than_was_said() -> None:

@@ -68,7 +68,7 @@ async def test_a_plain_consumer_may_subscribe_after_its_start(tmp_path: Path) ->
 
         await asyncio.to_thread(work)
         await eventually(lambda: got.bodies == [b"1"])
-        await asyncio.to_thread(ours.stop)
+        await asyncio.to_thread(ours.close)
         assert stored(server) == 1
 
 
@@ -83,7 +83,7 @@ async def test_a_subscription_during_the_start_is_not_lost(tmp_path: Path) -> No
         ours.subscribe(ORDERS)(got)
         await starting
         await eventually(lambda: got.bodies == [b"1"])
-        await ours.stop()
+        await ours.close()
 
 
 async def test_a_loop_that_does_not_run_takes_a_subscription(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_loop_that_does_not_run_takes_a_subscription(tmp_path: Path) -> 
             loop.run_until_complete(ours.start())
             ours.subscribe(ORDERS)(got)
             loop.run_until_complete(eventually(lambda: got.bodies == [b"1"]))
-            loop.run_until_complete(ours.stop())
+            loop.run_until_complete(ours.close())
             loop.close()
 
         await asyncio.to_thread(work)
@@ -131,9 +131,9 @@ async def test_a_handler_may_subscribe_to_another_topic(
         await eventually(lambda: got.bodies == [b"stock"])
         await eventually(lambda: server.broker.pulling.waiting >= 2)
         if isinstance(ours, Consumer):
-            await asyncio.to_thread(ours.stop)
+            await asyncio.to_thread(ours.close)
         else:
-            await ours.stop()
+            await ours.close()
         assert stored(server) == 1
 
 
@@ -158,7 +158,7 @@ async def test_what_cannot_be_subscribed_to_is_refused_at_once(tmp_path: Path) -
         async with ours:
             pass
         await asyncio.to_thread(plain.start)
-        await asyncio.to_thread(plain.stop)
+        await asyncio.to_thread(plain.close)
 
 
 async def test_members_share_a_topic_that_both_subscribe_to_late(tmp_path: Path) -> None:

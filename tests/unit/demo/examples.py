@@ -5,9 +5,33 @@ from __future__ import annotations
 from escrowmq.demo.figures import Audited, Compared, Decided, Figures, Kill, OnPostgres, Run, Sample
 from escrowmq.demo.schedule import Moment, Victim
 from escrowmq.demo.shop import DOWNSTREAM
+from escrowmq.demo.step_times import OrderStep, StepTimes
 from escrowmq.pipeline.audit.findings import Compared as Evidence
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.audit.report import AuditReport, ComparisonReport, found_report
+
+STEPS = {
+    "plain": StepTimes(
+        orders=20,
+        median_ms={
+            OrderStep.WAIT: 1.0,
+            OrderStep.INSERT: 0.1,
+            OrderStep.COMMIT: 0.9,
+            OrderStep.SEND: 3.0,
+        },
+    ),
+    "transactional": StepTimes(
+        orders=30,
+        median_ms={
+            OrderStep.HOLD: 3.5,
+            OrderStep.WAIT: 2.0,
+            OrderStep.INSERT: 0.1,
+            OrderStep.LEDGER_ROW: 0.2,
+            OrderStep.COMMIT: 0.9,
+            OrderStep.DECIDE: 4.0,
+        },
+    ),
+}
 
 
 def run(name: str, **more: object) -> Run:
@@ -18,6 +42,9 @@ def run(name: str, **more: object) -> Run:
     given: dict[str, object] = {
         "orders": 200,
         "took_s": 4.0,
+        "service_starts_s": 1.5,
+        "broker_away_s": 0.5,
+        "steps": STEPS[name],
         "settled_after_s": 2.5,
         "paid": 200,
         "messages": 200,

@@ -12,9 +12,14 @@ from escrowmq.demo import order_service
 from escrowmq.demo.order_service import GROUP, PLAIN, TRANSACTIONAL, Service, death_mark
 from escrowmq.demo.processes import last_line
 from escrowmq.demo.shop import DOWNSTREAM, EFFECTS, ORDERS, Counts, Shop
+from escrowmq.demo.step_times import OrderStep, read_times
 from escrowmq.testing import InProcessBroker
 
 NUMBER = 12
+STEPS = {
+    PLAIN: {OrderStep.WAIT, OrderStep.INSERT, OrderStep.COMMIT, OrderStep.SEND},
+    TRANSACTIONAL: set(OrderStep) - {OrderStep.SEND},
+}
 
 
 @pytest.fixture
@@ -47,10 +52,16 @@ def test_what_is_not_paid_yet_is_paid_with_a_message(shop: Shop, mode: str) -> N
     death_mark(shop.folder, 4).touch()
     ledger = shop.ledger(ORDERS) if mode == TRANSACTIONAL else None
     with InProcessBroker() as broker, Producer(broker.address, GROUP, ledger=ledger) as producer:
-        Service(task(shop, broker, mode), producer).run()
+        service = Service(task(shop, broker, mode), producer)
+        service.run()
         sent = sorted(int(message.body) for message in broker.messages("order-paid"))
     assert shop.paid() == set(range(1, NUMBER + 1))
     assert sent == list(range(2, NUMBER + 1)), "order 1 was paid by somebody who sent nothing"
+    service.times.write(shop.folder)
+    times = read_times(shop.folder)
+    assert times.orders == NUMBER - 1
+    assert times.median_ms.keys() == STEPS[mode]
+    assert 0 < times.writer_ms < times.order_ms
 
 
 def act(shop: Shop, name: str, *orders: int) -> None:

@@ -30,6 +30,7 @@ class Stand:
         self.rounds: list[Facts] = []
         self.read = 0
         self.looks = 0
+        self.reported = threading.Event()
         self.may_keep_up = threading.Event()
         self.may_keep_up.set()
         self.upkeep_failure: Exception | None = None
@@ -42,6 +43,9 @@ class Stand:
         if self.failure is not None:
             raise self.failure
         return {"seen": 3, "asked": 2, "took_ms": 5}
+
+    def report_ledgers(self) -> None:
+        self.reported.set()
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         self.rounds += rounds

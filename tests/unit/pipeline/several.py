@@ -108,9 +108,10 @@ def settle(served: Brokers, *, homes: dict[str, str] | None = None) -> Counter[s
             listed = ListTransactionsHeader(with_ids=True, states="prepared")
             for row in calls.rows(OwnCode.LIST_TRANSACTIONS, listed):
                 if is_part(row.producer_group):
-                    fields = ("half_offset", "transaction_id", "producer_group", "state")
-                    facts = {name: getattr(row, name) for name in (*fields, "checks_sent")}
-                    found.append({**facts, "broker": broker.broker_address, "age_ms": row.age_ms})
+                    fields = ("half_offset", "transaction_id", "producer_group", "checks_sent")
+                    facts = {name: getattr(row, name) for name in (*fields, "age_ms")}
+                    place = {"broker": broker.broker_address, "state_code": row.state}
+                    found.append({**facts, **place})
     reports, away = settle_parts(pa.Table.from_pylist(found), homes, {})
     done = Counter({f"away {place}": 1 for place in away})
     for one in reports:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from escrowmq.model.message import Message
+from escrowmq.pipeline.source.column_types import TIMESTAMP_MS_MAX
 from escrowmq.pipeline.source.stored_records import joined
 from escrowmq.protocol.ids import offset_message_id
 from escrowmq.protocol.message_views import stored_at_ms, visible_view
@@ -79,15 +81,25 @@ def told(record: bytes, queue_offset: int, visible_at_ms: int) -> dict[str, Any]
         "body": message.body,
         "flag": message.flag,
         "sys_flag": message.sys_flag,
-        "born_at_ms": message.born_at_ms,
-        "stored_at_ms": stored_at_ms(record),
-        "visible_at_ms": visible_at_ms,
+        "born_at": instant(message.born_at_ms),
+        "stored_at": instant(stored_at_ms(record)),
+        "visible_at": instant(visible_at_ms),
         "reconsume_times": message.reconsume_times,
         "transaction_id": text("__transactionId__"),
         "problem": None,
         "properties": sorted(parse_properties(properties).items()),
         "half_offset": decode(record).queue_offset if is_half(record) else None,
+        "born_at_ms": message.born_at_ms,
+        "stored_at_ms": stored_at_ms(record),
+        "visible_at_ms": visible_at_ms,
     }
+
+
+def instant(at_ms: int) -> datetime | None:
+    """The same instant as Python has it; none outside of what pandas can hold."""
+    if abs(at_ms) > TIMESTAMP_MS_MAX:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
 
 
 def is_half(record: bytes) -> bool:

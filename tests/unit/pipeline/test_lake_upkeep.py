@@ -23,6 +23,7 @@ from escrowmq.pipeline.lake.upkeep import (
     remove_files,
     to_compact,
 )
+from tests.unit.logged import event_of
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 HOUR_S = 3_600
@@ -143,7 +144,7 @@ def test_all_tables_are_kept_up_whether_they_are_there_or_not(
     # What goes is not merged before.
     assert (done.files_deleted, done.files_merged, done.files_made) == (10, 10, 1)
     assert lake.find(PROGRESS) is None
-    told = [vars(record) for record in caplog.records if record.message == "table_kept_up"]
+    told = [vars(record) for record in caplog.records if event_of(record) == "table_kept_up"]
     assert [(one["table"], one["files_deleted"]) for one in told] == [("messages", 10)]
 
 

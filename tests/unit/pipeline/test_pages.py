@@ -46,7 +46,9 @@ async def test_people_and_prometheus_see_what_was_done(
         label = f'{{broker="{broker.broker_address}"}}'
         assert f"\nescrowmq_pipeline_broker_undecided{label} 1\n" in text
         assert read(pages.address, "/status", "HEAD") == (200, "")
-        assert read(pages.address, "/") == (404, "there are /status /metrics\n")
+        code, text = read(pages.address, "/")
+        assert (code, 'href="/status"' in text, 'href="/metrics"' in text) == (200, True, True)
+        assert read(pages.address, "/odd") == (404, "there are / /status /metrics\n")
         pages.close()
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
@@ -16,6 +15,7 @@ from escrowmq.model.lineage import Epoch, Lineage, Sight
 from escrowmq.pipeline.source.message_columns import spark_schema
 from escrowmq.pipeline.source.positions import Kept, fork_of, places, position_of, to_keep
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
+from escrowmq.pipeline.spark_api import ReadAllAvailable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ListQueuesHeader
 from escrowmq.testing import InProcessBroker

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.archive.stream import has_reached
 from escrowmq.pipeline.source.positions import Kept, places, position_of
+from escrowmq.pipeline.spark_api import ReadAllAvailable
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_hand_headers import DeleteTopicHeader
 from tests.unit.pipeline.test_positions import Restored

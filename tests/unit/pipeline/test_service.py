@@ -13,7 +13,8 @@ from escrowmq.pipeline.service import service as service_module
 from escrowmq.pipeline.service.service import EXIT_SPARK_DIED
 from escrowmq.testing.in_process import InProcessBroker
 from tests.unit.broker.wire import eventually
-from tests.unit.pipeline.conducted import running
+from tests.unit.logged import event_of, events
+from tests.unit.pipeline.conducted import DEADLINE_S, running
 
 if TYPE_CHECKING:
     import pytest
@@ -26,6 +27,11 @@ async def test_with_nothing_due_nothing_is_done(broker: InProcessBroker) -> None
         first = facts.heard_at_ms
         await eventually(lambda: facts.heard_at_ms > first)
         assert one.jobs.done.empty()
+
+
+def test_brokers_hear_about_ledgers_before_anything_is_due(broker: InProcessBroker) -> None:
+    with running(broker) as one:
+        assert one.jobs.reported.wait(DEADLINE_S)
 
 
 def test_what_comes_due_is_looked_at_at_once(broker: InProcessBroker, producer: Producer) -> None:
@@ -56,7 +62,7 @@ async def test_a_failed_round_is_told_counted_and_tried_again(
         await eventually(lambda: one.facts.settle.runs)
         assert one.facts.settle.failures >= 3
         assert one.facts.settle.failures_in_a_row == 0
-    told = [record for record in caplog.records if record.message == "settle_failed"]
+    told = [record for record in caplog.records if event_of(record) == "settle_failed"]
     assert [vars(record)["failures_in_a_row"] for record in told][:3] == [1, 2, 3]
     # Our own mistakes come with their trace; what others cannot help does not.
     assert told[0].exc_info is not None
@@ -77,7 +83,7 @@ async def test_a_broker_that_is_away_is_said_once_and_found_again(
         broker.start()
         await eventually(lambda: facts.is_reachable)
         assert (facts.away_since_ms, facts.error) == (0, "")
-    told = [record.message for record in caplog.records if "pipeline" in record.name]
+    told = [event_of(record) for record in caplog.records if "pipeline" in record.name]
     assert told == ["broker_found", "broker_away", "broker_found"]
 
 
@@ -190,4 +196,4 @@ async def test_a_failed_upkeep_is_told_and_tried_again(
         one.jobs.upkeep_failure = None
         await eventually(lambda: one.facts.upkeep.runs)
         assert "escrowmq_pipeline_upkeep_files_merged_total 8\n" in one.facts.metrics()
-    assert "upkeep_failed" in [record.message for record in caplog.records]
+    assert "upkeep_failed" in events(caplog)

@@ -74,3 +74,11 @@ def test_the_order_of_keys_and_the_topic_count() -> None:
 def test_rows_that_come_twice_do_not_cancel_each_other() -> None:
     assert said(rows(body=["a", "a"])) != said(rows(body=["b", "b"]))
     assert said() == said(rows(body=pa.array([], pa.string())))
+
+
+def test_the_time_zone_of_a_session_does_not_count() -> None:
+    def born(zone: str, micros: int = 2**62) -> pa.RecordBatch:
+        return rows(body=["a"], born_at=pa.array([micros], pa.timestamp("us", tz=zone)))
+
+    assert said(born("UTC")) == said(born("America/St_Johns"))
+    assert said(born("UTC")) != said(born("UTC", 5))

@@ -93,6 +93,15 @@ def test_all_columns_go_where_they_belong() -> None:
     assert rows[1]["born_at_ms"] > 7
 
 
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
+def test_a_timestamp_is_an_instant_in_any_time_zone(zone: str) -> None:
+    micros = [1_700_000_000_123_999, None]
+    born = pa.array(micros, pa.int64()).cast(pa.timestamp("us", tz=zone))
+    rows = made({"body": [b""] * 2, "born_at": born})
+    assert rows[0]["born_at_ms"] == 1_700_000_000_123
+    assert rows[1]["born_at_ms"] > 1_700_000_000_123
+
+
 def test_keys_may_be_an_array() -> None:
     keys = pa.array([["x", "y"], [], None, ["z"]], pa.list_(pa.string()))
     rows = made({"body": [b""] * 4, "keys": keys})
@@ -192,6 +201,11 @@ def mapped(*pairs: tuple[str, str | None]) -> dict[str, Any]:
         ({"tags": ["a", LONG]}, "properties_too_large", "properties"),
         ({"delay_ms": [0, -1]}, "delay_illegal", "delay_ms"),
         ({"born_at_ms": [0, -1]}, "number_out_of_range", "born_at_ms"),
+        (
+            {"born_at": pa.array([0, -1_000], pa.timestamp("us", tz="UTC"))},
+            "number_out_of_range",
+            "born_at",
+        ),
         (mapped(("a", "1"), ("", "2")), "property_illegal", "properties"),
         (mapped(("a", "")), "property_illegal", "properties"),
         (mapped(("a", None)), "property_illegal", "properties"),

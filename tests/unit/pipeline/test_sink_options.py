@@ -91,6 +91,12 @@ def test_a_stream_has_an_app_id_and_no_batch_id(options: dict[str, str], says: s
         ("body string, topic binary", "bad_column: must be string.*topic"),
         ("body string, keys numbers", "bad_column: must be string or array<string>.*keys"),
         ("body string, queue_id string", "bad_column: must be int.*queue_id"),
+        ("body string, born_at long", "bad_column: must be timestamp.*born_at.*bigint"),
+        (
+            "body string, born_at timestamp_ntz",
+            "must be timestamp.*timestamp_ntz",
+        ),
+        ("body string, born_at timestamp, born_at_ms long", "bad_column: .* not both"),
         ("body string, properties texts", "bad_column: must be map<string,string>.*properties"),
     ],
 )
@@ -105,7 +111,7 @@ def test_all_columns_may_be_there_at_once() -> None:
         "value binary, topic string, queue_id integer, key string, keys texts, tags string,"
         " properties pairs, delay_ms long, born_at_ms long",
     )
-    make({}, "body string, topic string, queue_id long, keys string")
+    make({}, "body string, topic string, queue_id long, keys string, born_at timestamp")
 
 
 def test_a_topic_is_an_option_or_a_column() -> None:

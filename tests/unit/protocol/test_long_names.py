@@ -34,6 +34,7 @@ APART = {("properties", "SendHeader"), ("properties", "LongSendHeader")} | {
     ("properties", "SentInRow"),
     ("reason", "SettleHeader"),
     ("reason", "VerdictRow"),
+    ("error_text", "LedgerReportRow"),
 }
 
 HEADERS = sorted(
@@ -96,8 +97,9 @@ def valid(kind: type[msgspec.Struct]) -> dict[str, str]:
     """The fields that cannot be missing, as text."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
+    texts_of = {inspect.IntType: "1", inspect.BoolType: "true"}
     return {
-        field.encode_name: "1" if isinstance(field.type, inspect.IntType) else "x"
+        field.encode_name: texts_of.get(type(field.type), "x")
         for field in described.fields
         if field.required
     }

@@ -17,6 +17,7 @@ from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.testing.journal import Truncate, Write
 from escrowmq.testing.survivors import everything_survives, nothing_survives
 from escrowmq.transaction.commands import CheckSent, Park, Resume
+from tests.unit.logged import event_of, events
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, faulty, message
 
 
@@ -127,7 +128,7 @@ def test_a_damaged_projection_is_made_anew_and_equal(
     after = driver.opened_again()
     assert "damaged" in after.found.rebuilt_because
     assert after.found.replayed_from == 0
-    assert "projection_damaged" in [record.message for record in caplog.records]
+    assert "projection_damaged" in events(caplog)
     assert after.picture() == before
     assert len(after.reader.find("orders", "k3", limit=9)) == 1
     again = after.opened_again()
@@ -194,7 +195,7 @@ def test_a_damaged_checkpoint_leaves_the_one_before_and_a_rebuild(
     flip(faulty(driver), "checkpoint")
     after = driver.opened_again()
     assert after.found.rebuilt_because == "the newest checkpoint is damaged"
-    warnings = {record.message: vars(record) for record in caplog.records}
+    warnings = {event_of(record): vars(record) for record in caplog.records}
     assert warnings["checkpoint_damaged"]["has_previous"] is True
     assert after.picture() == before
 
@@ -278,7 +279,7 @@ def test_a_store_of_a_newer_version_is_left_as_it_is(driver: Driver) -> None:
 def test_recovery_says_what_it_found(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "escrowmq.store.recovery")
     after = driver.crashed()
-    facts = {record.message: vars(record) for record in caplog.records}["store_recovered"]
+    facts = {event_of(record): vars(record) for record in caplog.records}["store_recovered"]
     assert facts["frames"] == 2
     assert facts["log_end"] == after.store.log.end
     assert facts["cut_bytes"] == 0

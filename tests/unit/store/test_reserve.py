@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from escrowmq.model.clock import Reading
+from escrowmq.model.errors import StoreUnusable
 from escrowmq.store import disk as disks
 from escrowmq.store import recovery
 from escrowmq.store.disk import Disk, OsDisk
 from escrowmq.store.inspect import check
-from escrowmq.store.recovery import start_store
+from escrowmq.store.recovery import open_store, start_store
 from escrowmq.store.reserve import PATH, Reserve
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
 from escrowmq.transaction.policy import CheckPolicy
-from tests.unit.store.helpers import HOST, T0, small_config
+from tests.unit.store.helpers import HOST, T0, Driver, message, small_config
 
 MIB = 1024 * 1024
 
@@ -130,4 +131,27 @@ def test_a_start_that_is_tried_again_leaves_no_file_open(
     store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
     store.close()
     assert full == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_failed_start_that_made_its_files_anew_leaves_none_of_them_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(OsDisk(tmp_path))
+    for number in range(5):
+        driver.append(message(f"m{number}", topic=f"t{number}"))
+    driver.store.close()
+    for path in tmp_path.glob("consumequeue/**/*"):
+        if path.is_file():
+            path.unlink()
+    replay = recovery.replay
+
+    def full_at_the_end(*arguments: object) -> None:
+        replay(*arguments)  # type: ignore[arg-type] # as it was called
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(recovery, "replay", full_at_the_end)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StoreUnusable, match="data_directory_full"):
+        open_store(OsDisk(tmp_path), small_config(), CheckPolicy(), HOST)
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -12,6 +12,7 @@ from escrowmq.store.space import Level
 from escrowmq.testing.faulty_disk import FaultyDisk
 from escrowmq.transaction.commands import Decision
 from escrowmq.transaction.states import State
+from tests.unit.logged import events
 from tests.unit.store.helpers import Driver, faulty, message
 from tests.unit.store.test_retirement import MIN, RETENTION, used_bytes, with_old_halves
 
@@ -148,7 +149,7 @@ def test_a_reserve_that_does_not_fit_is_not_made(caplog: pytest.LogCaptureFixtur
     driver.store.space.reserve.make()
     assert not driver.store.space.reserve.held
     assert not disk.exists("reserve")
-    assert "reserve_not_made" in [record.message for record in caplog.records]
+    assert "reserve_not_made" in events(caplog)
     # A quota may say less than the disk: it is not tried again before there is more.
     disk.capacity_bytes += MIN
     driver.store.space.look()

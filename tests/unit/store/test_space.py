@@ -9,6 +9,7 @@ import pytest
 from escrowmq.model.errors import StoreUnusable, Unavailable
 from escrowmq.store.space import RECORD_BYTES, Level, Space
 from escrowmq.testing.faulty_disk import FaultyDisk, Kind
+from tests.unit.logged import events
 from tests.unit.store.helpers import Driver, faulty, message
 
 MIN = 1_000_000
@@ -82,8 +83,7 @@ def test_a_little_more_than_was_missing_must_come_back(
     assert with_free(MIN + 1, space).level is Level.ALL
     assert with_free(0, space).level is Level.NOTHING
     assert with_free(MIN // 2, space).level is Level.NO_DECISIONS
-    events = [record.message for record in caplog.records]
-    assert events == ["disk_has_room", "disk_full", "disk_has_room"]
+    assert events(caplog) == ["disk_has_room", "disk_full", "disk_has_room"]
 
 
 def test_with_nothing_kept_free_nobody_is_refused() -> None:

@@ -20,6 +20,7 @@ from escrowmq.testing.survivors import (
     nothing_survives,
 )
 from escrowmq.transaction.commands import Append
+from tests.unit.logged import event_of
 from tests.unit.store.helpers import Driver, faulty, message
 
 FIRST = segment_path(0)
@@ -63,7 +64,7 @@ def test_a_cut_is_logged_with_how_much(caplog: pytest.LogCaptureFixture) -> None
     written(driver, "unacknowledged")
     caplog.set_level(logging.INFO, "escrowmq.store.recovery")
     driver.crashed(TornLast(77))
-    facts = {record.message: vars(record) for record in caplog.records}
+    facts = {event_of(record): vars(record) for record in caplog.records}
     assert facts["torn_tail_cut"]["cut_bytes"] == 77
     assert facts["torn_tail_cut"]["log_offset"] == offsets[-1]
     assert facts["store_recovered"]["frames"] == 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from escrowmq.transaction.batches import PAST_APPS_MAX, AppBatches, Batches
+from escrowmq.transaction.batches import AppBatches, Batches, SavedExpiredQueries
+from escrowmq.transaction.expired_names import BYTES
 from escrowmq.transaction.records import BatchDecided
 
 
@@ -129,7 +130,7 @@ def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
     assert batches.judge("app", "other", 6) == "new"
     batches.apply(decided("q", 6), 200, 2_000)
     assert batches.judge("app", "q", 6) == "done"
-    assert batches.past == {}
+    assert batches.judge("app", "other", 6) == "taken"
 
 
 def test_other_queries_of_the_app_keep_their_numbers() -> None:
@@ -145,24 +146,35 @@ def test_other_queries_of_the_app_keep_their_numbers() -> None:
     assert batches.judge("app", "young", 20) == "done"
     assert batches.judge("app", "third", 20) == "taken"
     assert batches.apps["app"].highest == {"young": 20}
-    assert batches.past == {}
     batches.expire([("app", "young")])
-    # Its name is still known; when the log has lost that one, the app has nothing left.
-    assert batches.past == {}
+    # The named batch keeps the app; when retention has deleted its decision, nothing does.
+    assert list(batches.apps) == ["app"]
     batches.forget_below(101)
-    assert list(batches.past) == ["app"]
+    assert batches.apps == {}
+    assert batches.knows("app")
+    assert batches.judge("app", "young", 20) == "expired"
+    assert batches.judge("app", "third", 20) == "taken"
 
 
-def test_only_the_last_expired_apps_are_kept_and_the_others_are_refused() -> None:
+def test_expired_apps_take_a_fixed_space_and_none_of_their_batches_is_decided_twice() -> None:
     batches = Batches()
-    queries = [(f"app-{number}", "q") for number in range(PAST_APPS_MAX + 1)]
-    for app_id, query_id in queries:
-        batches.apply(BatchDecided(app_id, query_id, 7, "spark", [], [], [], []), 1, 1)
-    batches.expire(queries)
-    assert (len(batches.apps), len(batches.past)) == (0, PAST_APPS_MAX)
-    assert batches.judge("app-0", "q", 8) == "expired"
-    assert batches.judge("app-1", "q", 8) == "new"
-    assert batches.judge("app-0", "a query nobody has seen", 0) == "new"
+    sizes = set()
+    queries = [(f"app-{number}", "q", number % 100) for number in range(20_000)]
+    for app_id, query_id, number in queries:
+        batches.apply(BatchDecided(app_id, query_id, number, "spark", [], [], [], []), 1, 1)
+        batches.expire([(app_id, query_id)])
+        if number == 0:
+            saved = batches.expired.saved()
+            sizes.add(tuple(len(part) for part in (saved.queries, saved.apps, saved.highest)))
+    assert batches.apps == {}
+    assert sizes == {(BYTES, BYTES, BYTES)}
+    assert all(batches.judge(*query) == "expired" for query in queries)
+    assert all(batches.judge(app_id, "other", at) != "new" for app_id, _, at in queries)
+    # Every query may go on; the numbers of apps that share slots are below 100.
+    assert all(batches.judge(app_id, query_id, 100) == "new" for app_id, query_id, _ in queries)
+    # Few new apps are mistaken for expired ones.
+    mistaken = sum(batches.judge(f"new-{number}", "q", 0) != "new" for number in range(10_000))
+    assert mistaken < 30
 
 
 def test_an_app_with_nothing_but_names_is_forgotten_with_the_last_of_them() -> None:
@@ -179,12 +191,14 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     batches.apply(decided("q", 5), 100, 1_000)
     batches.expire([("app", "q")])
     saved = batches.saved()
-    loaded.load(saved, batches.expired.packed(), batches.past, 5_000)
+    loaded.load(saved, batches.expired.saved(), 5_000)
     assert loaded.judge("app", "q", 5) == "expired"
-    assert loaded.past == {"app": 5}
+    assert loaded.judge("app", "q", 6) == "new"
+    assert loaded.expired.saved() == batches.expired.saved()
     # One without times is of a release that noted none: it counts from now on.
     saved["app"] = AppBatches({"old": 3})
-    loaded.load(saved, b"", {}, 5_000)
+    loaded.load(saved, SavedExpiredQueries(), 5_000)
+    assert not loaded.expired.has_query("app", "q")
     assert list(loaded.unused(["app"], 5_001)) == [("app", "old")]
     assert list(loaded.unused(["app"], 5_000)) == []
     assert saved["app"].decided_at_ms == {}

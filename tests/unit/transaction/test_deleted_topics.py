@@ -202,7 +202,7 @@ def test_retention_does_not_carry_what_will_never_be_visible() -> None:
     remove(engine)
     both = engine.submit(Carry(first=0))
     assert [type(record) for record in both.records] == [Released, Moved]
-    assert both.copies == (1,)
+    assert [half.half_offset for half in both.copies] == [1]
     alone = engine.submit(Carry(first=2))
     assert [type(record) for record in alone.records] == [Released]
     assert [engine.core.row(row).is_needed for row in range(3)] == [False, True, False]

@@ -61,7 +61,7 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
         "delays": core.delays,
         "resumed_at_ms": core.resumed_at_ms,
         "moved_at_ms": core.moved_at_ms,
-        "batches": (msgspec.to_builtins(core.batches.apps), core.batches.expired.packed()),
+        "batches": (msgspec.to_builtins(core.batches.apps), core.batches.expired.saved()),
     }
 
 

@@ -6,7 +6,6 @@ between its runs: to begin them costs more than a batch does.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.archive.events import EventStream
 from escrowmq.pipeline.archive.messages import MessageStream
 from escrowmq.pipeline.archive.progress import ProgressWatch
@@ -25,7 +25,7 @@ from escrowmq.pipeline.lake.tables import PROGRESS, QUARANTINE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 STREAMS = (MessageStream, EventStream)
 INTERVAL_MS = 10_000

@@ -14,7 +14,6 @@ then on.
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ import msgspec
 from deltalake import DeltaTable, Transaction
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.lake.delta import Entitlement, Lake
 from escrowmq.pipeline.lake.storage import files_below, read_whole, write_whole
 from escrowmq.pipeline.lake.tables import LakeTable
@@ -30,7 +30,7 @@ from escrowmq.pipeline.lake.tables import LakeTable
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem  # type: ignore[import-untyped]  # it brings no types
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 OWNER = "escrowmq/archive/owner"
 BATCH = "escrowmq/archive/batch"

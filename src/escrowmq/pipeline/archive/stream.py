@@ -167,7 +167,7 @@ class ArchiveStream(ABC):
         Raises:
             EscrowError: what ended the query.
         """
-        from pyspark.sql.streaming.datasource import ReadAllAvailable
+        from escrowmq.pipeline.spark_api import ReadAllAvailable
 
         assert self._reader is not None
         with self._news:

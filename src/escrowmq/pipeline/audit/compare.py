@@ -30,7 +30,7 @@ from escrowmq.pipeline.views.facts import (
     HALF_OFFSET,
     LEDGER,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     STORED_AT_MS,
     TRANSACTION_ID,
     WAIT_MS,
@@ -132,7 +132,7 @@ def _horizon(pin: Pin) -> str:
 
 def undecided(work: Work) -> tuple[DataFrame, list[int]]:
     """Transactions that should be decided or parked by now, and the ages of all that are open."""
-    needed = (STATE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
+    needed = (STATE_CODE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
     shown = (HALF_OFFSET, TRANSACTION_ID, PRODUCER_GROUP, STORED_AT_MS)
     states = f"{State.PREPARED.label},{State.PARKED.label}"
     open_ones = work.views.transactions(*needed, *shown, states=states)
@@ -141,7 +141,7 @@ def undecided(work: Work) -> tuple[DataFrame, list[int]]:
     )
     age = F.concat(F.lit("undecided for "), F.floor(F.col(AGE_MS) / HOUR_MS), F.lit(" hours"))
     checks = F.concat(F.col(CHECKS_SENT), F.lit(" checks sent"))
-    late = open_ones.where(is_late & (F.col(STATE) == int(State.PREPARED))).select(
+    late = open_ones.where(is_late & (F.col(STATE_CODE) == int(State.PREPARED))).select(
         F.lit(Finding.UNDECIDED_TOO_LONG.value).alias(NAME),
         BROKER,
         HALF_OFFSET,

@@ -34,7 +34,8 @@ from escrowmq.pipeline.source.message_columns import QUEUE_ID, QUEUE_OFFSET, TOP
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 from escrowmq.pipeline.views.facts import HALF_OFFSET
 from escrowmq.protocol.own import OwnCode
-from escrowmq.protocol.own_headers import FindMessagesHeader, ReadMessagesHeader
+from escrowmq.protocol.own_headers import ReadMessagesHeader
+from escrowmq.protocol.own_previews import FindMessagesHeader
 from escrowmq.protocol.properties import parse_properties
 
 if TYPE_CHECKING:

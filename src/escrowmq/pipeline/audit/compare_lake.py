@@ -31,7 +31,7 @@ from escrowmq.pipeline.views.facts import (
     HALF_OFFSET,
     HEAD,
     LOG_OFFSET,
-    STATE,
+    STATE_CODE,
     TRANSACTION_ID,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
@@ -130,7 +130,7 @@ class _Archived:
             self._of_today(self._quarantine, pins),
             self._spans(pins, after),
         )
-        ops = views.ops(FIRST, HEAD, STATE, DECIDED_AT_MS, LOG_OFFSET)
+        ops = views.ops(FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, LOG_OFFSET)
         in_life_lines = findings_in_life_lines(
             decisions(ops), self._events, self._starts(pins, after)
         )

@@ -29,7 +29,7 @@ from escrowmq.pipeline.views.facts import (
     HEAD,
     LEDGER,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     STORED_AT_MS,
     TRANSACTION_ID,
 )
@@ -96,7 +96,7 @@ def compare_ledgers(work: Work, urls: Mapping[str, str]) -> Outcome:
     spark, views = work.spark, work.views
     columns = (FIRST, HEAD, TRANSACTION_ID, LEDGER, PRODUCER_GROUP, STORED_AT_MS)
     named = views.halves(*columns).where(F.col(LEDGER) != "")
-    of_ops = (FIRST, HEAD, STATE, DECIDED_AT_MS, DECIDED_BY, APP_ID)
+    of_ops = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, APP_ID)
     all_named = ledger.with_outcome(named, views.ops(*of_ops))
     all_named = all_named.persist(StorageLevel.MEMORY_AND_DISK)
     rows = ledger.ledger_rows(spark, urls).persist(StorageLevel.MEMORY_AND_DISK)
@@ -137,7 +137,7 @@ def _look_again(
 
 def _swept(transactions: DataFrame, rows: DataFrame) -> list[str]:
     """Which ledgers a janitor has been through."""
-    committed = transactions.where(F.col(STATE) == COMMITTED)
+    committed = transactions.where(F.col(STATE_CODE) == COMMITTED)
     compared = committed.join(rows, on=[LEDGER, TRANSACTION_ID], how="left")
     outcome = F.col(ledger.OUTCOME)
     swept = compared.groupBy(LEDGER).agg(

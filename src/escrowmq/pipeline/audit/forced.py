@@ -24,7 +24,7 @@ from escrowmq.pipeline.views.facts import (
     HEAD,
     IS_FORCED,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     TRANSACTION_ID,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
@@ -32,7 +32,7 @@ from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-COLUMNS = (FIRST, HEAD, STATE, DECIDED_AT_MS, DECIDED_BY, IS_FORCED)
+COLUMNS = (FIRST, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY, IS_FORCED)
 
 #: Older programs said it in the text alone.
 _SAID = rf"(?s) by hand: .*{re.escape(FORCED)}(the ledger said .+|it has no ledger)\)$"
@@ -50,5 +50,5 @@ def told_forced(ops: DataFrame) -> DataFrame:
         unknown.alias(TRANSACTION_ID),
         unknown.alias(PRODUCER_GROUP),
         F.col(DECIDED_AT_MS).alias(AT_MS),
-        F.concat(state_label(STATE), F.lit(" by "), F.col(DECIDED_BY)).alias(DETAIL),
+        F.concat(state_label(STATE_CODE), F.lit(" by "), F.col(DECIDED_BY)).alias(DETAIL),
     )

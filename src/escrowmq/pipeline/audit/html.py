@@ -1,4 +1,4 @@
-"""An audit's report as one page that needs nothing else: no script, no font, no other file.
+"""An audit's report as one HTML file.
 
 Names and details come from clients and databases: every one of them is escaped, and the page
 forbids scripts besides.
@@ -7,47 +7,89 @@ forbids scripts besides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from html import escape
 
-from escrowmq.pipeline.audit.plots import STATES, ages_plot, along_plots, kinds_plot
+from escrowmq.pipeline.audit.plots import ages_plot, along_plots, kinds_plot, states_legend
 from escrowmq.pipeline.audit.report import AuditReport, Case, ComparisonReport, FoundReport
-from escrowmq.pipeline.audit.web_page import cell, page_end, page_head, table
+from escrowmq.pipeline.pages.axes import charts, figure
+from escrowmq.pipeline.pages.origin import moment
+from escrowmq.pipeline.pages.page import (
+    Card,
+    Cell,
+    Column,
+    cards,
+    page_end,
+    page_head,
+    page_header,
+    table,
+)
+
+_LEAD = (
+    "The audit works out from the half and op records of each broker's log what became of every"
+    " transaction, and compares everything else with that."
+)
 
 
 def as_html(report: AuditReport) -> str:
     """The whole page."""
     parts = [
-        page_head("Audit"),
-        *_opening(report),
+        page_head("EscrowMQ audit"),
+        page_header(
+            "Audit",
+            _LEAD,
+            report.origin,
+            [
+                ("started", moment(report.started_at_ms)),
+                ("duration", f"{report.took_ms / 1_000:,.1f} s"),
+            ],
+        ),
+        cards(_verdict(report)),
+        *_findings(report),
         "<h2>What was compared</h2>",
         _comparisons(report.comparisons),
         "<h2>Transactions</h2>",
         *_transactions(report),
-        "<h2>What was found</h2>",
-        *_findings(report),
         page_end(),
     ]
     return "\n".join(parts)
 
 
-def _opening(report: AuditReport) -> Iterator[str]:
-    yield "<h1>Audit</h1>"
-    yield (
-        f'<p class="soft">Begun {_at(report.started_at_ms)}, done in'
-        f" {report.took_ms / 1_000:,.1f} s. {len(report.brokers)} broker(s).</p>"
-    )
+def _verdict(report: AuditReport) -> Iterator[Card]:
+    done = [one for one in report.comparisons if not one.not_compared]
     failed = sum(one.is_failed for one in report.comparisons)
     if not report.is_clean:
         told = ", ".join(f"{count:,} {kind}" for kind, count in report.totals.items() if count)
-        yield f'<p class="verdict bad">Violated: {escape(told)}.</p>'
-    elif not failed:
-        yield '<p class="verdict good">Nothing was found: what was compared agrees.</p>'
+        total = sum(report.totals.values())
+        unit = "finding" if total == 1 else "findings"
+        yield Card("Result", f"{total:,}", unit, [f"Violated: {told}."], "bad")
+    elif failed:
+        why = "Nothing was found, but not everything was compared."
+        yield Card("Result", "No proof", "", [why], "open")
+    else:
+        proof = "Nothing was found: what was compared agrees."
+        yield Card("Result", "0", "findings", [proof], "good")
+    yield _compared_card(len(done), failed)
+    undecided, parked = (
+        sum(one.undecided for one in report.brokers),
+        sum(one.parked for one in report.brokers),
+    )
+    brokers = f"{len(report.brokers)} broker{'' if len(report.brokers) == 1 else 's'}"
+    yield Card(
+        "Transactions without a decision",
+        f"{undecided + parked:,}",
+        f"on {brokers}",
+        [f"{undecided:,} undecided, {parked:,} parked when the audit read the log."],
+    )
+
+
+def _compared_card(done: int, failed: int) -> Card:
     if failed:
-        yield (
-            f'<p class="verdict open">{failed} of the comparisons could not be made: this proves'
-            " too little.</p>"
+        lacking = (
+            f"{failed} of the comparisons could not be made: this proves too little."
+            " The table below says why."
         )
+        return Card("Comparisons", f"{done}", f"made, {failed} failed", [lacking], "open")
+    return Card("Comparisons", f"{done}", "made", ["Every requested comparison was made."])
 
 
 def _comparisons(comparisons: Sequence[ComparisonReport]) -> str:
@@ -60,87 +102,106 @@ def _comparisons(comparisons: Sequence[ComparisonReport]) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in (one.not_compared, *one.notes) if note)
         rows.append(
             (
-                cell(one.compared),
-                cell(one.which),
-                f'<td class="{style}">{result}</td>',
-                cell(f"{one.took_ms / 1_000:,.1f} s" if one.took_ms else ""),
-                f"<td>{escape(counts)}{notes}</td>",
+                one.compared,
+                one.which,
+                Cell(result, style),
+                f"{one.took_ms / 1_000:,.1f} s" if one.took_ms else "",
+                Cell(f"<div>{escape(counts)}{notes}</div>"),
             )
         )
-    return table(("evidence", "which", "result", "took", "what was looked at"), rows)
+    columns = (
+        Column("evidence", "short"),
+        Column("which", "name"),
+        Column("result", "short"),
+        Column("duration", "number"),
+        Column("what was looked at", "long"),
+    )
+    return table(columns, rows)
 
 
 def _findings(report: AuditReport) -> Iterator[str]:
     if report.is_clean:
-        yield "<p>Nothing.</p>"
         return
-    yield kinds_plot({kind.value: count for kind, count in report.totals.items()})
+    yield "<h2>What was found</h2>"
+    totals = {kind.value: count for kind, count in report.totals.items()}
+    yield charts([figure("Findings by kind", "", "", kinds_plot(totals))])
     for found in report.findings:
         yield _finding(found)
 
 
+_CASE_COLUMNS = (
+    Column("broker", "short"),
+    Column("half offset", "number"),
+    Column("transaction", "id"),
+    Column("group", "name"),
+    Column("at", "name"),
+    Column("by", "name"),
+    Column("detail", "long"),
+)
+
+
 def _finding(found: FoundReport) -> str:
-    columns = ("broker", "half offset", "transaction", "group", "at", "by", "detail")
     rest = found.total - len(found.cases)
     more = f'<p class="soft">and {rest:,} more</p>' if rest > 0 else ""
+    # A column that no case fills would only take room from the others.
+    rows = [_case(case) for case in found.cases]
+    filled = [number for number in range(len(_CASE_COLUMNS)) if any(row[number] for row in rows)]
+    columns = [_CASE_COLUMNS[number] for number in filled]
+    cases = table(columns, ([row[number] for number in filled] for row in rows)) if rows else ""
+    about = found.about[:1].upper() + found.about[1:]
+    times = "1 time" if found.total == 1 else f"{found.total:,} times"
     return (
-        f'<section class="found"><h3>{found.total:,} times <code>{escape(found.name)}</code>'
-        f" · {escape(found.kind)} · {escape(found.compared)}</h3>"
-        f"<p>{escape(found.about)}.</p><p><b>What to do:</b> {escape(found.remedy)}</p>"
-        f"{table(columns, map(_case, found.cases))}{more}</section>"
+        f'<section class="finding"><h3>{times} <code>{escape(found.name)}</code>'
+        f' <span class="soft">{escape(found.kind)}, {escape(found.compared)}</span></h3>'
+        f"<p>{escape(about)}.</p><p><b>What to do:</b> {escape(found.remedy)}</p>"
+        f"{cases}{more}</section>"
     )
 
 
 def _case(case: Case) -> list[str]:
-    offset = "" if case.half_offset is None else f"{case.half_offset}"
     return [
-        cell(case.broker),
-        f'<td class="number">{offset}</td>',
-        cell(case.transaction_id),
-        cell(case.producer_group),
-        f"<td>{_at(case.at_ms)}</td>",
-        cell(case.by),
-        cell(case.detail),
+        case.broker or "",
+        "" if case.half_offset is None else f"{case.half_offset:,}",
+        case.transaction_id or "",
+        case.producer_group or "",
+        moment(case.at_ms),
+        case.by or "",
+        case.detail,
     ]
+
+
+_BROKER_COLUMNS = (
+    Column("broker", "name"),
+    Column("address", "short"),
+    Column("log offsets", "number"),
+    Column("half offsets", "number"),
+    Column("undecided", "number"),
+    Column("parked", "number"),
+)
 
 
 def _transactions(report: AuditReport) -> Iterator[str]:
-    columns = ("broker", "address", "log offsets", "half offsets", "undecided", "parked")
-    rows = [
-        (
-            cell(one.name),
-            cell(one.address),
-            cell(f"{one.log_start:,} to {one.log_end:,}"),
-            cell(f"{one.half_start:,} to {one.half_end:,}"),
-            cell(f"{one.undecided:,}"),
-            cell(f"{one.parked:,}"),
-        )
-        for one in report.brokers
-    ]
-    yield table(columns, rows)
-    for broker, plot in along_plots(report.along).items():
-        yield f"<h3>{escape(broker)}: by state, along the half offsets</h3>{_legend()}{plot}"
-    if report.open_ages_ms:
-        oldest = len(report.open_ages_ms)
-        yield f"<h3>Ages of undecided and parked transactions, the oldest {oldest:,}</h3>"
-        yield ages_plot(report.open_ages_ms)
-
-
-def _legend() -> str:
-    keys = (
-        f'<span class="key"><svg viewBox="0 0 1 1"><rect class="{state}" width="1"'
-        f' height="1"/></svg></span>{name}'
-        for state, name in STATES.items()
+    yield table(
+        _BROKER_COLUMNS,
+        [
+            (
+                one.name,
+                one.address,
+                f"{one.log_start:,} to {one.log_end:,}",
+                f"{one.half_start:,} to {one.half_end:,}",
+                f"{one.undecided:,}",
+                f"{one.parked:,}",
+            )
+            for one in report.brokers
+        ],
     )
-    return f'<p class="soft">{"".join(keys)}</p>'
-
-
-def _at(ms: int | None) -> str:
-    if ms is None:
-        return ""
-    try:
-        moment = datetime.fromtimestamp(ms / 1_000, UTC)
-    except (OverflowError, ValueError, OSError):
-        # A clock somewhere was far off.
-        return f"{ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    drawn = [
+        figure(f"Transactions of {broker}", "by state, in the order of the log", keys, plot)
+        for keys in (states_legend(),)
+        for broker, plot in along_plots(report.along).items()
+    ]
+    if report.open_ages_ms:
+        about = f"undecided and parked ones, the oldest {len(report.open_ages_ms):,}"
+        drawn.append(figure("Time without a decision", about, "", ages_plot(report.open_ages_ms)))
+    if drawn:
+        yield charts(drawn)

@@ -28,6 +28,7 @@ from escrowmq.pipeline.audit.report import (
     ComparisonReport,
     FoundReport,
 )
+from escrowmq.pipeline.pages.origin import this_origin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,7 @@ def run_audit(spark: SparkSession, request: AuditRequest) -> AuditReport:
         findings=run.findings,
         along=outcome.along if outcome is not None else [],
         open_ages_ms=outcome.ages_ms if outcome is not None else [],
+        origin=this_origin(),
     )
 
 

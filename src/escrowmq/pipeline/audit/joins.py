@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spar
 from escrowmq.pipeline.audit.arrays import COMMITTED, NONE, PARKED, ROLLED_BACK, UNDECIDED
 from escrowmq.pipeline.audit.findings import Finding
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
-from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, STATE
+from escrowmq.pipeline.views.facts import FIRST, HALF_OFFSET, HEAD, IS_COPY, STATE_CODE
 from escrowmq.pipeline.views.facts import MESSAGE_COUNT as COUNT
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def requests(halves: DataFrame, ops: DataFrame) -> DataFrame:
             _offsets_where(is_twice).alias("twice"),
             (_offsets_where(F.col("stored") > 1) > 0).alias("is_stored_twice"),
         )
-        .withColumn(STATE, _state())
+        .withColumn(STATE_CODE, _state())
     )
 
 
 def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) -> DataFrame:
     """What half and op records alone give away."""
     is_both = (F.col("committed") > 0) & (F.col("rolled_back") > 0)
-    is_partly = (F.col(STATE) == NONE) & ~is_both
+    is_partly = (F.col(STATE_CODE) == NONE) & ~is_both
     known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
     unfounded = ops.withColumn(HALF_OFFSET, F.col(FIRST)).join(
         known, on=list(_OFFSET), how="left_anti"
@@ -79,7 +79,7 @@ def findings_in_records(folded: DataFrame, halves: DataFrame, ops: DataFrame) ->
         (Finding.DECIDED_IN_PART, is_partly, F.lit(NONE)),
         (Finding.HALF_STORED_TWICE, F.col("is_stored_twice"), F.lit(NONE)),
     )
-    alone = _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE))
+    alone = _of_offsets(Finding.OP_WITHOUT_HALF, unfounded, F.col(STATE_CODE))
     return _of_requests(folded, *found).unionByName(alone)
 
 
@@ -110,13 +110,13 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
     listed = transactions.select(
         BROKER,
         F.col(HALF_OFFSET).alias(FIRST),
-        F.col(STATE).alias(LISTED),
+        F.col(STATE_CODE).alias(LISTED),
         F.col(COUNT).alias(LISTED_COUNT),
     )
     later = folded.where(F.col(FIRST) != F.col(HEAD)).groupBy(BROKER, HEAD)
     part_counts = later.agg(F.sum(COUNT).alias("part_count"))
     compared = (
-        folded.where(F.col(STATE) != NONE)
+        folded.where(F.col(STATE_CODE) != NONE)
         .join(listed, on=[BROKER, FIRST], how="left")
         .join(part_counts, on=[BROKER, HEAD], how="left")
         .withColumn(LISTED, F.coalesce(LISTED, F.lit(NONE)))
@@ -124,7 +124,7 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
     )
     known = _spread(halves.select(*_REQUEST)).select(*_OFFSET).distinct()
     unknown = transactions.join(known, on=list(_OFFSET), how="left_anti")
-    state, is_copy, is_head = F.col(STATE), F.col(IS_COPY), F.col(FIRST) == F.col(HEAD)
+    state, is_copy, is_head = F.col(STATE_CODE), F.col(IS_COPY), F.col(FIRST) == F.col(HEAD)
     is_open, is_decided = state == UNDECIDED, state > UNDECIDED
     is_listed_open = F.col(LISTED).isin(UNDECIDED, PARKED)
     is_listed_decided = F.col(LISTED).isin(COMMITTED, ROLLED_BACK)
@@ -144,7 +144,7 @@ def findings_in_table(folded: DataFrame, halves: DataFrame, transactions: DataFr
         (Finding.TABLE_SPLITS, is_split, F.col(LISTED)),
         (Finding.COUNT_DIFFERS, is_other_count, F.col(LISTED_COUNT)),
     )
-    alone = _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE))
+    alone = _of_offsets(Finding.ROW_WITHOUT_HALF, unknown, F.col(STATE_CODE))
     return _of_requests(compared, *found).unionByName(alone)
 
 
@@ -157,16 +157,16 @@ def findings_in_queues(folded: DataFrame, halves: DataFrame, visible: DataFrame)
     seen = (
         _spread(folded)
         .join(shown, on=list(_OFFSET), how="left")
-        .groupBy(*_REQUEST, STATE)
+        .groupBy(*_REQUEST, STATE_CODE)
         .agg(
             _offsets_where(is_seen).alias("seen"),
             _offsets_where(F.col(TIMES) > 1).alias("seen_twice"),
             F.sum(TIMES).alias(TIMES),
         )
     )
-    is_open_end = F.col(IS_COPY) & (F.col(STATE) == UNDECIDED)
-    is_hidden_by_law = F.col(STATE).isin(UNDECIDED, ROLLED_BACK) & ~is_open_end
-    is_hidden = (F.col(STATE) == COMMITTED) & (F.col("seen") < F.col(COUNT))
+    is_open_end = F.col(IS_COPY) & (F.col(STATE_CODE) == UNDECIDED)
+    is_hidden_by_law = F.col(STATE_CODE).isin(UNDECIDED, ROLLED_BACK) & ~is_open_end
+    is_hidden = (F.col(STATE_CODE) == COMMITTED) & (F.col("seen") < F.col(COUNT))
     found = (
         (Finding.COMMITTED_NOT_VISIBLE, is_hidden, F.col("seen")),
         (Finding.VISIBLE_NOT_COMMITTED, is_hidden_by_law & (F.col("seen") > 0), F.col("seen")),
@@ -183,10 +183,10 @@ def _spread(spans: DataFrame) -> DataFrame:
 
 
 def _outcomes(ops: DataFrame) -> DataFrame:
-    decided = _spread(ops.select(BROKER, FIRST, COUNT, STATE))
+    decided = _spread(ops.select(BROKER, FIRST, COUNT, STATE_CODE))
     return decided.groupBy(*_OFFSET).agg(
-        F.count_if(F.col(STATE) == COMMITTED).alias("commits"),
-        F.count_if(F.col(STATE) == ROLLED_BACK).alias("rollbacks"),
+        F.count_if(F.col(STATE_CODE) == COMMITTED).alias("commits"),
+        F.count_if(F.col(STATE_CODE) == ROLLED_BACK).alias("rollbacks"),
     )
 
 
@@ -220,7 +220,7 @@ def _of_requests(judged: DataFrame, *found: tuple[Finding, Column, Column]) -> D
         F.col(FIRST).alias(HALF_OFFSET),
         HEAD,
         F.col(COUNT).cast("bigint").alias(COUNT),
-        F.col(STATE).alias(RECORDED),
+        F.col(STATE_CODE).alias(RECORDED),
         F.col("found.other").alias(OTHER),
     )
 

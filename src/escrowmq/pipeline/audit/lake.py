@@ -23,7 +23,7 @@ from escrowmq.pipeline.views.facts import (
     HEAD,
     LOG_OFFSET,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     TRANSACTION_ID,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
@@ -85,7 +85,7 @@ def decisions(ops: DataFrame) -> DataFrame:
         ops.groupBy(BROKER, HEAD)
         .agg(
             F.count("*").alias(RUNS),
-            F.max(STATE).alias(STATE),
+            F.max(STATE_CODE).alias(STATE_CODE),
             F.min(DECIDED_AT_MS).alias(DECIDED_AT_MS),
             F.min(LOG_OFFSET).alias(LOG_OFFSET),
         )
@@ -131,11 +131,12 @@ def findings_in_life_lines(decided: DataFrame, events: DataFrame, starts: DataFr
     )
     is_known = F.col(HALF_OFFSET) >= F.col("known_from")
     is_fewer = F.coalesce(TIMES, F.lit(0)) < F.col(RUNS)
-    is_other = (F.col("archived") != F.col(STATE)) | (F.col("archived_too") != F.col(STATE))
+    recorded = F.col(STATE_CODE)
+    is_other = (F.col("archived") != recorded) | (F.col("archived_too") != recorded)
     name = F.coalesce(
         _when(Finding.LAKE_CONTRADICTS, is_other),
         _when(Finding.LAKE_DECISION_MISSING, is_fewer & is_reached),
-        _when(Finding.LAKE_DECISION_UNKNOWN, F.col(STATE).isNull() & is_of_log & is_known),
+        _when(Finding.LAKE_DECISION_UNKNOWN, F.col(STATE_CODE).isNull() & is_of_log & is_known),
         _when(Finding.LAKE_DECISION_DOUBLED, F.col(TIMES) > F.col(RUNS)),
     )
     times = F.concat(F.coalesce(TIMES, F.lit(0)), F.lit(" times in the lake's life lines"))

@@ -34,7 +34,7 @@ from escrowmq.pipeline.views.facts import (
     HEAD,
     LEDGER,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     STORED_AT_MS,
     TRANSACTION_ID,
 )
@@ -111,12 +111,12 @@ def with_outcome(halves: DataFrame, ops: DataFrame) -> DataFrame:
     # Of batches nobody has a ledger.
     decisions = (
         ops.where(F.col(APP_ID).isNull())
-        .select(BROKER, HEAD, STATE, DECIDED_AT_MS, DECIDED_BY)
+        .select(BROKER, HEAD, STATE_CODE, DECIDED_AT_MS, DECIDED_BY)
         .distinct()
     )
     return (
         transactions.join(decisions, on=[BROKER, HEAD], how="left")
-        .withColumn(STATE, F.coalesce(STATE, F.lit(UNDECIDED)))
+        .withColumn(STATE_CODE, F.coalesce(STATE_CODE, F.lit(UNDECIDED)))
         .withColumnRenamed(HEAD, HALF_OFFSET)
     )
 
@@ -132,11 +132,12 @@ def judged(transactions: DataFrame, rows: DataFrame, *, from_ms: int) -> DataFra
     )
     known = compared.join(F.broadcast(kept_since), on=LEDGER, how="left")
     has_row, has_half = F.col(OUTCOME).isNotNull(), F.col(HALF_OFFSET).isNotNull()
-    is_opposite = ((F.col(OUTCOME) == Outcome.COMMITTED.value) & (F.col(STATE) == ROLLED_BACK)) | (
-        (F.col(OUTCOME) == Outcome.ROLLED_BACK.value) & (F.col(STATE) == COMMITTED)
+    outcome, state = F.col(OUTCOME), F.col(STATE_CODE)
+    is_opposite = ((outcome == Outcome.COMMITTED.value) & (state == ROLLED_BACK)) | (
+        (outcome == Outcome.ROLLED_BACK.value) & (state == COMMITTED)
     )
     is_unswept = F.col(DECIDED_AT_MS) > F.col(KEPT_SINCE_MS) + SWEEP_MS_MAX
-    is_missing = has_half & ~has_row & (F.col(STATE) == COMMITTED) & is_unswept
+    is_missing = has_half & ~has_row & (F.col(STATE_CODE) == COMMITTED) & is_unswept
     is_recent = F.col(WRITTEN_AT_MS) >= from_ms
     is_unknown = ~has_half & (F.col(OUTCOME) == Outcome.COMMITTED.value) & is_recent
     name = F.coalesce(
@@ -156,7 +157,7 @@ def without_swept(found: DataFrame, transactions: DataFrame, rows_again: DataFra
     """
     is_missing = F.col(NAME) == Finding.LEDGER_ROW_MISSING.value
     is_committed = F.col(OUTCOME) == Outcome.COMMITTED.value
-    kept = transactions.where(F.col(STATE) == COMMITTED).join(
+    kept = transactions.where(F.col(STATE_CODE) == COMMITTED).join(
         rows_again.where(is_committed), on=list(_TRANSACTION), how="left_semi"
     )
     missing = found.where(is_missing)
@@ -200,7 +201,7 @@ def told_ledgers(found: DataFrame) -> DataFrame:
 
 
 def _is_kept() -> Column:
-    return (F.col(STATE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
+    return (F.col(STATE_CODE) == COMMITTED) & (F.col(OUTCOME) == Outcome.COMMITTED.value)
 
 
 def rows_from_ms(pins: Sequence[Pin]) -> int:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import LogRangeHeader, PagedHeader, StatusAnswer
 from escrowmq.protocol.own_rows import HalfRow
+from escrowmq.protocol.sights import sight_of
 
 SOUGHT_BYTES = 1024 * 1024
 """A search by time ends in so much of the log, which is then read."""
@@ -61,7 +63,20 @@ class Pin:
 
 def take_pins(addresses: Sequence[str], *, since_ms: int = 0) -> list[Pin]:
     """Ask each broker where it is; ``since_ms`` leaves out what was stored before."""
-    return [_pin(address, since_ms) for address in addresses]
+    pins: dict[str, Pin] = {}
+    for address in addresses:
+        pin = _pin(address, since_ms)
+        sight = sight_of(pin.status)
+        # A broker's two ports are one broker: what is read there must not count twice.
+        known = pins.setdefault(address if sight is None else sight.store_id, pin)
+        if known is not pin:
+            raise RequestRefused(
+                "broker_named_twice",
+                "give each broker once; two brokers have two names",
+                broker=pin.status.broker,
+                addresses=[known.address, address],
+            )
+    return list(pins.values())
 
 
 def _pin(address: str, since_ms: int) -> Pin:

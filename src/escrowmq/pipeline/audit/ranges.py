@@ -37,8 +37,8 @@ FINDING, PART_OF, COUNT = "finding", "part", "count"
 _KINDS: dict[str, tuple[np.dtype[Any], dict[str, str]]] = {
     "halves": (HALF, {"count": "message_count", "total": "message_count", "copy": "is_copy"}),
     "parts": (PART, {"count": "message_count"}),
-    "runs": (RUN, {"count": "message_count"}),
-    "rows": (ROW, {"count": "message_count", "first": "half_offset"}),
+    "runs": (RUN, {"count": "message_count", "state": "state_code"}),
+    "rows": (ROW, {"count": "message_count", "first": "half_offset", "state": "state_code"}),
     "shown": (SHOWN, {"first": "half_offset"}),
 }
 _DTYPES = {kind: dtype for kind, (dtype, _) in _KINDS.items()}

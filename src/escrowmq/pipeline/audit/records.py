@@ -34,7 +34,7 @@ from escrowmq.pipeline.views.facts import (
     IS_COPY,
     LOG_OFFSET,
     MESSAGE_COUNT,
-    STATE,
+    STATE_CODE,
 )
 from escrowmq.pipeline.views.facts import BROKER_NAME as BROKER
 
@@ -76,8 +76,8 @@ def gather(views: Views, *, with_visible: bool = True) -> Evidence:
         visible = visible.where(F.col(HALF_OFFSET).isNotNull() & views.is_within(HALF_OFFSET))
     return Evidence(
         halves=views.halves(FIRST, HEAD, MESSAGE_COUNT, IS_COPY),
-        ops=views.ops(FIRST, MESSAGE_COUNT, STATE),
-        table=views.transactions(HALF_OFFSET, MESSAGE_COUNT, STATE),
+        ops=views.ops(FIRST, MESSAGE_COUNT, STATE_CODE),
+        table=views.transactions(HALF_OFFSET, MESSAGE_COUNT, STATE_CODE),
         visible=visible,
     )
 
@@ -101,8 +101,8 @@ def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
     """Judge by plain joins: the same, with nothing in it but equality."""
     halves = given.halves
     folded = joins.requests(halves, given.ops).persist(StorageLevel.MEMORY_AND_DISK)
-    is_open_end = F.col(IS_COPY) & (F.col(STATE) == 0)
-    parts = folded.where(~is_open_end).withColumnRenamed(STATE, joins.RECORDED)
+    is_open_end = F.col(IS_COPY) & (F.col(STATE_CODE) == 0)
+    parts = folded.where(~is_open_end).withColumnRenamed(STATE_CODE, joins.RECORDED)
     found = joins.findings_in_records(folded, halves, given.ops).unionByName(
         joins.findings_in_parts(parts)
     )
@@ -113,9 +113,10 @@ def by_joins(pins: Sequence[Pin], given: Evidence) -> Judged:
     known_from = halves.sparkSession.createDataFrame(
         [(pin.name, pin.known_from) for pin in pins], f"{BROKER} string, {KNOWN_FROM} bigint"
     )
-    heads = folded.where(F.col(FIRST) == F.col(HEAD)).groupBy(STATE).count().collect()
+    heads = folded.where(F.col(FIRST) == F.col(HEAD)).groupBy(STATE_CODE).count().collect()
     names = {0: "undecided", 1: "committed", 2: "rolled_back"}
-    counts = Counter({names[row[STATE]]: row["count"] for row in heads if row[STATE] in names})
+    by_code = {row[STATE_CODE]: row["count"] for row in heads}
+    counts = Counter({names[code]: count for code, count in by_code.items() if code in names})
     counts["transactions"] = counts.total()
     return Judged(within_horizon(found, known_from), counts, [])
 

@@ -8,6 +8,7 @@ import msgspec
 
 from escrowmq.pipeline.audit.findings import Compared, Finding, Kind
 from escrowmq.pipeline.audit.meanings import MEANINGS
+from escrowmq.pipeline.pages.origin import ReportOrigin
 
 VERSION = 1
 
@@ -86,6 +87,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     along: list[tuple[str, int, str, int]] = []
     #: Ages in ms of transactions that nobody has decided, the oldest first; not all if many.
     open_ages_ms: list[int] = []
+    #: Version, date and machine; older reports have none.
+    origin: ReportOrigin | None = None
 
     @property
     def is_clean(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from datetime import date
 from decimal import Decimal
@@ -69,6 +70,9 @@ def plain(value: object) -> Any:  # noqa: ANN401 -- what JSON has
             told = value.isoformat()
         case Decimal():
             told = str(value)
+        case float() if not math.isfinite(value):
+            # JSON has no NaN and no infinity.
+            told = None
         case dict():
             told = {str(plain(name)): plain(held) for name, held in value.items()}
         case list() | tuple():

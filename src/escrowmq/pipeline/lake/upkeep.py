@@ -6,7 +6,6 @@ the archive's way, whose commits are made before or after it.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import date, timedelta
@@ -17,6 +16,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from deltalake.exceptions import CommitFailedError
 
 from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.lake.delta import Lake, told
 from escrowmq.pipeline.lake.marks import mark_kept_from
 from escrowmq.pipeline.lake.tables import DATE, TABLES, LakeTable
@@ -24,7 +24,7 @@ from escrowmq.pipeline.lake.tables import DATE, TABLES, LakeTable
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 SMALL_FILES_MIN = 8
 """A partition with fewer small files is left alone."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROUNDS_MAX = 10_000
 
 SETTLE = "settle"
+REPORT = "report"
 ARCHIVE = "archive"
 UPKEEP = "upkeep"
 
@@ -34,6 +35,10 @@ class Jobs(Protocol):
 
     def settle(self) -> Facts:
         """Run one round."""
+        ...
+
+    def report_ledgers(self) -> None:
+        """Tell the brokers which ledgers can be reached; called beside ``settle``."""
         ...
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
@@ -96,6 +101,10 @@ class SparkJobs:
         """Run one round."""
         self._join(SETTLE)
         return facts_of(self._settling.round(self._brokers))
+
+    def report_ledgers(self) -> None:
+        """Tell the brokers which ledgers can be reached."""
+        self._settling.report(self._brokers)
 
     def archive(self, rounds: Sequence[Facts]) -> Facts:
         """Take what is new into the lake, and these summaries of rounds with it."""

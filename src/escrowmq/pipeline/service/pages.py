@@ -1,4 +1,4 @@
-"""``/status`` and ``/metrics`` over HTTP, read-only, from a thread of their own."""
+"""``/``, ``/status`` and ``/metrics`` over HTTP, read-only, from a thread of their own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.model.front_page import front_page
 from escrowmq.pipeline.service.telemetry import Telemetry
 
 #: A client that says nothing for so long is let go.
@@ -35,8 +37,14 @@ class Pages:
         self._server.server_close()
 
 
+def _front() -> str:
+    about = {"/status": "what the pipeline did, as JSON", "/metrics": "numbers for Prometheus"}
+    return front_page("EscrowMQ pipeline", {"version": version("escrowmq")}, about).decode()
+
+
 def _handler(telemetry: Telemetry) -> type[BaseHTTPRequestHandler]:
     pages: dict[str, tuple[str, Callable[[], str]]] = {
+        "/": ("text/html; charset=utf-8", _front),
         "/status": ("application/json", lambda: json.dumps(telemetry.status(), indent=2) + "\n"),
         "/metrics": ("text/plain; version=0.0.4; charset=utf-8", telemetry.metrics),
     }

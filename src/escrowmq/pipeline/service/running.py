@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from escrowmq.model.clock import SystemClock
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import OFF, PipelineConfig, Places, is_local
 from escrowmq.pipeline.ledger_config import LedgerConfig
 from escrowmq.pipeline.priority import step_back
@@ -26,7 +27,7 @@ from escrowmq.pipeline.spark.start_cache import quick_session, training_command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 Say = Callable[[str], None]
 

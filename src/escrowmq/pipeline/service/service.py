@@ -1,14 +1,13 @@
 """The pipeline as a service: waits until a broker says that there is something to do, and does it.
 
 One thread conducts: it hears brokers (``watching.py``), asks the pace what is next (``pacing.py``),
-and hands work to two others, one for settling and one for archiving and the lake's upkeep, so that
-neither waits for the other.  A failed run is told, counted and tried again; only a dead Spark ends
-the service.
+and hands work to others, one for settling, one for archiving and the lake's upkeep and one for
+reports about ledgers, so that none waits for another.  A failed run is told, counted and tried
+again; only a dead Spark ends the service.
 """
 
 from __future__ import annotations
 
-import logging
 import queue
 import time
 from collections import deque
@@ -18,14 +17,15 @@ from datetime import UTC, date, datetime
 from typing import TypeAlias
 
 from escrowmq.model.clock import Clock
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import PipelineConfig
-from escrowmq.pipeline.service.jobs import ARCHIVE, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
+from escrowmq.pipeline.service.jobs import ARCHIVE, REPORT, ROUNDS_MAX, SETTLE, UPKEEP, Jobs
 from escrowmq.pipeline.service.lanes import Done, Lane
 from escrowmq.pipeline.service.pacing import PROGRESS_MS, Heard, Pace
 from escrowmq.pipeline.service.telemetry import BrokerFacts, Facts, RunFacts, Telemetry
 from escrowmq.pipeline.service.watching import Away, BrokerWatch
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 EXIT_SPARK_DIED = 7
 
@@ -42,6 +42,8 @@ WAIT_MS_MAX = 20_000
 AWAY_MS = 1_000
 #: After so long without work, memory is given back.
 TIDY_AFTER_MS = 30_000
+#: Brokers hear about the ledgers this often, besides after each round.
+REPORT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ class Service:
         self._clock = clock
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._pace = Pace(config)
-        settling, archiving = (Lane(name, self._events.put) for name in (SETTLE, ARCHIVE))
-        self._lanes = {SETTLE: settling, ARCHIVE: archiving, UPKEEP: archiving}
+        lanes = {name: Lane(name, self._events.put) for name in (SETTLE, ARCHIVE, REPORT)}
+        self._lanes = {**lanes, UPKEEP: lanes[ARCHIVE]}
         self._watches = {
             address: watching(address, self._events.put) for address in config.broker_addresses
         }
@@ -85,6 +87,7 @@ class Service:
         self._rounds: deque[Facts] = deque(maxlen=ROUNDS_MAX)
         self._progress: object = None
         self._progress_at_ms = _now_ms() + PROGRESS_MS
+        self._report_at_ms = 0
         self._worked_at_ms: int | None = None
         self._is_cancelled = False
 
@@ -182,6 +185,9 @@ class Service:
             self._pace.keeping_up.begin(now_ms)
             today = self._today()
             self._begin(UPKEEP, self.telemetry.upkeep, lambda: self._jobs.keep_up(today))
+        if self._report_at_ms <= now_ms:
+            self._report_at_ms = now_ms + REPORT_MS
+            self._lanes[REPORT].do(REPORT, self._jobs.report_ledgers)
         self._look_after(now_ms)
 
     def _begin(self, name: str, facts: RunFacts, work: Callable[[], Facts]) -> None:

@@ -5,7 +5,6 @@ Written by the service's thread alone, under the lock; a reader gets a copy.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,10 +12,11 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.service.lanes import Done
 from escrowmq.pipeline.service.pacing import Heard
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 Facts = Mapping[str, object]
 """A summary as it is shown: names and values."""

@@ -9,20 +9,21 @@ has named may be the one that it holds, so that the transactions of all of them 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from escrowmq.client.database_errors import failure_of
 from escrowmq.client.databases import cutting, opener_of, reading
 from escrowmq.client.ledger_marks import read_version
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.pipeline.ledger_config import LedgerConfig, masked
+from escrowmq.model.event_log import event_log
+from escrowmq.pipeline.ledger_config import LedgerConfig, masked, scrubbed
+from escrowmq.pipeline.settle.ledger_book import LedgerBook
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: How long a round waits for its databases, all at once.
 WAIT_S = 1.0
@@ -32,6 +33,7 @@ ANSWER_S = 5.0
 SLOW = "ledger_slow"
 STANDBY = "standby"
 TWICE = "ledger_twice"
+TWICE_CAUSE = "another configured database has the same UUID"
 UNNAMED = "ledger_unnamed"
 """Why nothing is done about a ledger that no database has named, while one has not answered yet."""
 
@@ -69,10 +71,12 @@ class _Found:
 
 
 class Ledgers:
-    """The databases that the config names.  Belongs to the driver, which calls from one thread."""
+    """The databases that the config names.  Belongs to the driver: one thread asks at a time."""
 
     def __init__(self, configured: Mapping[str, LedgerConfig]) -> None:
         self._asked = {name: _Database(name, config.url) for name, config in configured.items()}
+        #: What all of them said, for the brokers.
+        self.book = LedgerBook()
 
     def known(self) -> KnownLedgers:
         """Ask all of them; who does not answer at once is silent in this round."""
@@ -84,16 +88,19 @@ class Ledgers:
         urls: dict[str, str] = {}
         silent: dict[str, str] = {}
         unnamed: dict[str, str] = {}
-        for name, one in found.items():
+        for name, one in list(found.items()):
             if not one.uuid:
                 unnamed[name] = one.fault
             elif times[one.uuid] > 1:
                 # One may be a copy: a fence in the copy would undo what the other has.
                 silent[one.uuid] = TWICE
+                found[name] = replace(one, fault=TWICE, cause=TWICE_CAUSE)
             elif one.fault:
                 silent[one.uuid] = one.fault
             else:
                 urls[one.uuid] = self._asked[name].url
+        for name, one in found.items():
+            self.book.note_probe(name, one.uuid, one.fault, one.cause)
         return KnownLedgers(urls=urls, silent=silent, unnamed=unnamed)
 
 
@@ -131,7 +138,7 @@ class _Database:
         except Exception as error:  # noqa: BLE001 -- whatever failed, it cannot be asked
             fault = error.code if isinstance(error, EscrowError) else failure_of(error).value
             # The UUID is remembered: look-ups check it themselves, each time.
-            self._last = _Found(self._last.uuid, fault, str(error))
+            self._last = _Found(self._last.uuid, fault, scrubbed(str(error), self.url))
 
     def _read(self) -> _Found:
         with (
@@ -148,7 +155,9 @@ class _Database:
             except RequestRefused as refused:
                 # The UUID is known, so that its transactions wait for `escrowmq ledger migrate`.
                 return _Found(str(uuid), refused.code, str(refused))
-        return _Found(str(uuid), STANDBY if is_standby else "")
+        if is_standby:
+            return _Found(str(uuid), STANDBY, "this database is a standby; name the primary")
+        return _Found(str(uuid))
 
     def _tell(self, found: _Found) -> None:
         """Log what is new."""

@@ -18,13 +18,15 @@ from escrowmq.client.ledger_checks import LATE, Answer, Answers, Inquiry, Outcom
 from escrowmq.client.ledger_marks import MAYBE_SWEPT
 from escrowmq.client.links import Link
 from escrowmq.model.lineage import Sight
+from escrowmq.pipeline.ledger_config import scrubbed
 from escrowmq.pipeline.settle.ledgers import KnownLedgers
-from escrowmq.pipeline.settle.rows import DUE_UNANSWERED, PARK_REASON
+from escrowmq.pipeline.settle.rows import CAUSE, DUE_UNANSWERED, PARK_REASON, REASON
 from escrowmq.pipeline.views.facts import (
     ALLOWED_MS,
     AS_OF_MS,
     BROKER,
     HALF_OFFSET,
+    LEDGER,
     PRODUCER_GROUP,
     STORED_AT_MS,
     TRANSACTION_ID,
@@ -45,9 +47,9 @@ _VERDICTS = {
     Outcome.ROLLED_BACK: VerdictKind.ROLLBACK.value,
 }
 
-#: By URL when a ledger may be asked again, and what it failed with.  Spark's Python workers run one
-#: task after the other.
-_resting: dict[str, tuple[float, Answer]] = {}
+#: By URL when a ledger may be asked again, what it failed with, and that in words.  Spark's Python
+#: workers run one task after the other.
+_resting: dict[str, tuple[float, Answer, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class LookUps:
         #: By broker its history, seen before the facts were read.
         self._sights = sights or {}
         self._inquiries: dict[str, Inquiry] = {}
+        #: By UUID why a ledger was not asked, or not to the end: a code, and what failed in words.
+        self._failed: dict[str, tuple[str, str]] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -99,6 +103,15 @@ class LookUps:
                     unknown[broker, found[at].reason] += 1
         return LookedUp(verdicts, reasons, unknown)
 
+    def ended(self) -> list[dict[str, str]]:
+        """How the look-ups in each ledger ended, for the report to the brokers."""
+        asked = {*self._inquiries, *self._failed}
+        return [
+            {LEDGER: uuid, REASON: reason, CAUSE: scrubbed(cause, self._ledgers.urls[uuid])}
+            for uuid in sorted(asked)
+            for reason, cause in [self._failed.get(uuid, ("", ""))]
+        ]
+
     def _found(self, ledger_uuid: str, rows: pa.RecordBatch) -> list[Answer]:
         """What the ledger says of each; it may be asked only about one broker at a time."""
         import pyarrow.compute as pc  # type: ignore[import-untyped]  # it brings no types
@@ -121,8 +134,9 @@ class LookUps:
         if fault is not None:
             return dict.fromkeys(ids, Answer(Outcome.UNKNOWN, fault))
         url = self._ledgers.urls[ledger_uuid]
-        until_s, failed = _resting.get(url, (0.0, None))
+        until_s, failed, cause = _resting.get(url, (0.0, None, ""))
         if failed is not None and time.monotonic() < until_s:
+            self._failed[ledger_uuid] = failed.reason, cause
             return dict.fromkeys(ids, failed)
         inquiry = self._inquiry(ledger_uuid, url)
         as_of = rows.column(AS_OF_MS).to_numpy()
@@ -135,28 +149,32 @@ class LookUps:
         half_offsets = rows.column(HALF_OFFSET).to_pylist()
         answers = inquiry.settle(ids, groups, overdue, sight, half_offsets)
         if inquiry.failed is not None:
-            _resting[url] = time.monotonic() + REST_S, inquiry.failed
+            self._failed[ledger_uuid] = inquiry.failed.reason, inquiry.cause
+            _resting[url] = time.monotonic() + REST_S, inquiry.failed, inquiry.cause
         return answers
 
     def _inquiry(self, ledger_uuid: str, url: str) -> Inquiry:
         inquiry = self._inquiries.get(ledger_uuid)
         if inquiry is None:
-            opener = self._open.enter_context(_kept(opener_of(url)))
+            opener = self._open.enter_context(_kept(url))
             inquiry = Inquiry(opener, ledger_uuid, seconds_max=SECONDS_MAX)
             self._inquiries[ledger_uuid] = inquiry
         return inquiry
 
 
 @contextmanager
-def _kept(opener: Opener) -> Iterator[Opener]:
-    """Give one connection again and again; it is opened when it is first needed."""
+def _kept(url: str) -> Iterator[Opener]:
+    """Give one connection again and again; it is opened when it is first needed.
+
+    The driver is imported then: one that is not installed here fails this ledger, not the task.
+    """
     with ExitStack() as opened:
         links: list[Link] = []
 
         @contextmanager
         def again() -> Iterator[Link]:
             if not links:
-                links.append(opened.enter_context(opener()))
+                links.append(opened.enter_context(opener_of(url)()))
             yield links[0]
 
         yield again

@@ -21,7 +21,7 @@ from escrowmq.pipeline.views.facts import (
     LEDGER,
     PRODUCER_GROUP,
     PRODUCERS_ONLINE,
-    STATE,
+    STATE_CODE,
     STORED_AT_MS,
     TRANSACTION_ID,
     WAIT_MS,
@@ -48,7 +48,7 @@ READ_COLUMNS = (
     PRODUCER_GROUP,
     LEDGER,
     ALLOWED_MS,
-    STATE,
+    STATE_CODE,
     STORED_AT_MS,
     AGE_MS,
     WAIT_MS,
@@ -60,7 +60,7 @@ SETTLE_COLUMNS = (
     BROKER,
     AS_OF_MS,
     HALF_OFFSET,
-    STATE,
+    STATE_CODE,
     CHECKS_SENT,
     DUE,
     DUE_UNANSWERED,
@@ -83,6 +83,8 @@ class Kind(StrEnum):
     ATTEMPT = "attempt"
     PARKED = "parked"
     COUNT = "count"
+    #: How the look-ups in one ledger ended.
+    LEDGER = "ledger"
 
 
 KIND = "kind"
@@ -90,6 +92,7 @@ LANE = "lane"
 WHAT = "what"
 REASON = "reason"
 ROWS = "rows"
+CAUSE = "cause"
 
 _FIELDS = {
     KIND: "string",
@@ -97,7 +100,7 @@ _FIELDS = {
     #: Checks of one lane share a budget: that is their producer group.
     LANE: "string",
     HALF_OFFSET: "bigint",
-    STATE: "int",
+    STATE_CODE: "int",
     CHECKS_SENT: "int",
     WAIT_MS: "bigint",
     AGE_MS: "bigint",
@@ -108,6 +111,9 @@ _FIELDS = {
     WHAT: "string",
     REASON: "string",
     ROWS: "bigint",
+    #: Of look-ups: in which ledger, and what failed, in words; the reason is empty if nothing did.
+    LEDGER: "string",
+    CAUSE: "string",
 }
 REPORT_SCHEMA = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 

@@ -6,7 +6,7 @@ name the version that they were computed from, and fences mean the same whoever 
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,16 @@ from itertools import chain, dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
 from escrowmq.model.errors import EscrowError, ProtocolViolation, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.verdict_outcome import VerdictOutcome
 from escrowmq.pipeline.settle.brokers import Standing, look_at, sights_of
 from escrowmq.pipeline.settle.plan import Plan
+from escrowmq.pipeline.settle.reporting import LedgerReporter
 from escrowmq.pipeline.settle.round_summary import RoundSummary
 from escrowmq.pipeline.settle.rows import (
     ASKS_DUE,
     ASKS_SENT,
+    CAUSE,
     KIND,
     NO_LEDGER,
     REASON,
@@ -38,6 +41,7 @@ from escrowmq.pipeline.views.facts import (
     AGE_MS,
     BROKER,
     HALF_OFFSET,
+    LEDGER,
     PRODUCER_GROUP,
     TRANSACTION_ID,
 )
@@ -47,9 +51,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from escrowmq.model.lineage import Sight
+    from escrowmq.pipeline.settle.ledger_book import LedgerBook
     from escrowmq.pipeline.settle.ledgers import KnownLedgers, Ledgers
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 ASKS_MAX = 1_000
 """Checks for one producer group in one round, if nobody says otherwise."""
@@ -79,6 +84,9 @@ class Settling:
     def __init__(self, spark: SparkSession, ledgers: Ledgers, *, asks_max: int = ASKS_MAX) -> None:
         self._ledgers = ledgers
         self._plan = Plan(spark, asks_max)
+        self._reporter = LedgerReporter(ledgers.book)
+        #: Held by whoever asks the ledgers.
+        self._asking = threading.Lock()
 
     def round(self, brokers: Sequence[str]) -> RoundSummary:
         """Look at everything undecided once, and do what the rules say now.
@@ -91,8 +99,14 @@ class Settling:
             ProtocolViolation: ``due_missing``: facts were broken; all others were settled.
             Unavailable: ``round_failed``, if no broker is to blame.
         """
-        made = _Round(self._plan)
-        made.run(brokers, self._ledgers)
+        with self._asking:
+            made = _Round(self._plan)
+            try:
+                made.run(brokers, self._ledgers)
+                self._reporter.round_ended(made.read - made.away)
+            finally:
+                # A round that failed tells most.
+                self._reporter.send(sorted(made.read))
         summary = made.summary()
         for facts in made.parked[:ALERTS_MAX]:
             log.warning("transaction_parked", extra={name: facts[name] for name in _PARKED_FACTS})
@@ -103,6 +117,15 @@ class Settling:
                 "due_missing", "no rule holds for what a broker says", rows=without_due
             )
         return summary
+
+    def report(self, brokers: Sequence[str]) -> None:
+        """Tell the brokers about the ledgers between two rounds, or while a long one runs."""
+        if self._asking.acquire(blocking=False):
+            try:
+                self._ledgers.known()
+            finally:
+                self._asking.release()
+        self._reporter.send(brokers)
 
 
 @dataclass
@@ -122,6 +145,8 @@ class _Round:
     counts: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
     parked: list[_Report] = field(default_factory=list)
+    #: The brokers that answered.
+    read: set[str] = field(default_factory=set)
 
     def run(self, addresses: Sequence[str], ledgers: Ledgers) -> None:
         """Settle; without those who go away meanwhile, if the job fails for it.
@@ -143,13 +168,17 @@ class _Round:
                         "round_failed", "the next round tries again", cause=_cause(error)
                     ) from error
         if reports is not None:
-            self._take_in(reports)
+            self._take_in(reports, ledgers.book)
         idle = sum(broker.undecided for broker in standing if not broker.has_work)
         self.counts.update({SEEN: idle, WAITING: idle})
 
-    def _take_in(self, reports: pa.Table) -> None:
+    def _take_in(self, reports: pa.Table, book: LedgerBook) -> None:
         from escrowmq.pipeline.settle.tasks import where
 
+        ended = where(reports, KIND, Kind.LEDGER.value).to_pylist()
+        # Failures last: a ledger that one task did not reach counts as unreachable.
+        for one in sorted(ended, key=lambda one: bool(one[REASON])):
+            book.note_look_up(one[LEDGER], one[REASON], one[CAUSE])
         attempts = where(reports, KIND, Kind.ATTEMPT.value)
         self._note(where(reports, KIND, Kind.ATTEMPT.value, is_so=False).to_pylist())
         self.attempts = attempts.num_rows
@@ -164,6 +193,7 @@ class _Round:
         standing, away = look_at(addresses)
         self._lose(away)
         self.brokers = len(standing)
+        self.read |= {one.address for one in standing}
         self.sights = sights_of(standing)
         named = Counter(broker.name for broker in standing)
         self.homes = {one.name: one.address for one in standing if named[one.name] == 1}

@@ -87,6 +87,7 @@ class SettleTask:
                 self._look_up(where(batch, DUE, Due.LOOK_UP.value), look_ups, verdicts, tallies)
             verdicts.flush()
             yield reports(Kind.PARKED, verdicts.parked, origin=origin)
+            yield reports(Kind.LEDGER, look_ups.ended(), origin=origin)
         yield counts(tallies, origin=origin)
 
     def _look_up(

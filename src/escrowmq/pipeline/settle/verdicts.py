@@ -22,11 +22,12 @@ from escrowmq.pipeline.views.facts import (
     CHECKS_SENT,
     HALF_OFFSET,
     PRODUCER_GROUP,
-    STATE,
+    STATE_CODE,
     TRANSACTION_ID,
 )
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_headers import ByHeader
+from escrowmq.protocol.own_rows import VerdictRow
 from escrowmq.transaction.commands import VerdictKind
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ OUTCOME = "outcome"
 PARKED_MAX = 20
 BROKER_FAILED = "broker_failed"
 
-_SENT = (HALF_OFFSET, VERDICT, STATE, CHECKS_SENT, REASON)
+_SENT = (HALF_OFFSET, VERDICT, STATE_CODE, CHECKS_SENT, REASON)
+#: The names that the request has for these columns.
+_FIELDS = list(VerdictRow.__struct_fields__)
 _KEPT = (*_SENT, TRANSACTION_ID, PRODUCER_GROUP, AGE_MS)
 
 
@@ -112,8 +115,9 @@ class Verdicts:
 
         if broker not in self._away:
             try:
+                sent = batch.select(list(_SENT)).rename_columns(_FIELDS)
                 answer = self._called(broker).call_arrow(
-                    OwnCode.OBEY_VERDICTS, self._header(broker), batch.select(list(_SENT))
+                    OwnCode.OBEY_VERDICTS, self._header(broker), sent
                 )
             except EscrowError as error:
                 self._away[broker] = error.code

@@ -7,7 +7,6 @@ failed ones are not among them and never become visible.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
 from escrowmq.model.sink_attempt import (
     PLAIN_QUERY,
     RUN_CHARS,
@@ -39,7 +39,7 @@ from escrowmq.pipeline.sink.written import SinkBatch, SinkBroker, Written
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 OPTIONS = ("broker", "topic", "appId", "batchId", "timeoutMs")
 TIMEOUT_MS = 60_000
@@ -89,7 +89,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
 def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
     """Refuse what cannot be written."""
     if overwrite:
-        raise bad_option("mode", "append: messages cannot be overwritten", "overwrite")
+        allowed = 'append: messages cannot be overwritten; write with .mode("append")'
+        raise bad_option("mode", allowed, "overwrite")
     check_columns(schema, has_topic=bool(options.topic))
 
 

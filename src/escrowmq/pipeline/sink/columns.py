@@ -19,6 +19,7 @@ KEYS = "keys"
 TAGS = "tags"
 PROPERTIES = "properties"
 DELAY_MS = "delay_ms"
+BORN_AT = "born_at"
 BORN_AT_MS = "born_at_ms"
 
 
@@ -37,6 +38,8 @@ def check_columns(schema: StructType, *, has_topic: bool) -> None:
         raise _bad_column(", ".join(names), "each column once")
     if (BODY in names) == (VALUE in names):
         raise _bad_column(BODY, f"give the messages' bodies as {BODY} or as {VALUE}")
+    if BORN_AT in names and BORN_AT_MS in names:
+        raise _bad_column(BORN_AT, f"give the time as {BORN_AT} or as {BORN_AT_MS}, not both")
     if TOPIC not in names and not has_topic:
         raise _bad_column(TOPIC, "give it, or the option topic")
 
@@ -52,6 +55,10 @@ def _kinds() -> dict[str, tuple[str, Callable[[DataType], bool]]]:
 
     def is_whole(kind: DataType) -> bool:
         return isinstance(kind, T.IntegralType)
+
+    def is_instant(kind: DataType) -> bool:
+        # A timestamp_ntz has no time zone, so it names no instant.
+        return isinstance(kind, T.TimestampType)
 
     def is_texts(kind: DataType) -> bool:
         return is_text(kind) or (isinstance(kind, T.ArrayType) and is_text(kind.elementType))
@@ -69,6 +76,7 @@ def _kinds() -> dict[str, tuple[str, Callable[[DataType], bool]]]:
         TAGS: ("string", is_text),
         PROPERTIES: ("map<string,string>", is_pairs),
         DELAY_MS: ("bigint", is_whole),
+        BORN_AT: ("timestamp", is_instant),
         BORN_AT_MS: ("bigint", is_whole),
     }
 

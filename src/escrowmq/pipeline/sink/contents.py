@@ -27,7 +27,7 @@ class RowSum:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows, as the DataFrame has them."""
         names = sorted(batch.schema.names)
-        columns = [batch.column(name).to_pylist() for name in names]
+        columns = [_values(batch.column(name)) for name in names]
         for values in zip(*columns, strict=True):
             # A column without a value says as much as no column.
             given = [
@@ -46,6 +46,16 @@ def content_of(sums: Iterable[tuple[int, int]]) -> str:
     rows = sum(rows for rows, _ in counted)
     total = sum(total for _, total in counted) % _MODULUS
     return f"{rows}:{total:0{2 * _BYTES}x}"
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """The values of a column; a timestamp as a number, which is the same in every time zone."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a column has

@@ -5,12 +5,12 @@ Whatever is left undone after the decision, settle does: the names of a part tel
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from escrowmq.model.errors import EscrowError, RequestRefused
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.sink.brokers import SinkBrokers
 from escrowmq.pipeline.sink.calls import SinkCalls, by, decision
 from escrowmq.pipeline.sink.fates import fate
@@ -18,7 +18,7 @@ from escrowmq.pipeline.sink.written import Part, SinkBatch, SinkBroker, Written
 from escrowmq.protocol.own_rows import DecisionRow, FoundAttemptRow, SoughtAttemptRow
 from escrowmq.transaction.states import State
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 CARRY_MS = 5_000
 """How long the driver tries to learn of a decision and to carry it: then settle does it."""

@@ -15,7 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.model.errors import RequestRefused
-from escrowmq.pipeline.sink.columns import BODY, BORN_AT_MS, KEY, QUEUE_ID, TOPIC, VALUE
+from escrowmq.pipeline.sink.columns import BODY, BORN_AT, BORN_AT_MS, KEY, QUEUE_ID, TOPIC, VALUE
 from escrowmq.pipeline.sink.properties import property_strings
 from escrowmq.pipeline.sink.rows import EMPTY, Rows
 from escrowmq.protocol.limits import BODY_BYTES_MAX
@@ -112,10 +112,15 @@ def _bodies(rows: Rows) -> pa.Array:
 
 def _born(rows: Rows) -> pa.Array:
     now = pa.scalar(int(time.time() * 1_000), pa.int64())
-    if BORN_AT_MS not in rows:
+    if BORN_AT in rows:
+        name, given = BORN_AT, rows.instants_ms(BORN_AT)
+    elif BORN_AT_MS in rows:
+        name, given = BORN_AT_MS, rows.numbers(BORN_AT_MS)
+    else:
         return pa.repeat(now, rows.count)
-    born = pc.fill_null(rows.numbers(BORN_AT_MS), now)
-    rows.refuse_where(pc.less(born, 0), "number_out_of_range", "0 or more", BORN_AT_MS)
+    born = pc.fill_null(given, now)
+    text = "1970 or later, 0 ms or more"
+    rows.refuse_where(pc.less(born, 0), "number_out_of_range", text, name)
     return born
 
 

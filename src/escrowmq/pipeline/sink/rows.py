@@ -34,6 +34,11 @@ class Rows:
         """A column of whole numbers."""
         return self[column].cast(pa.int64())
 
+    def instants_ms(self, column: str) -> pa.Array:
+        """A column of timestamps, in whole milliseconds since 1970."""
+        instants_us = self[column].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        return pc.divide(instants_us, 1_000)
+
     def refuse_where(
         self,
         is_wrong: pa.Array,

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-
 from escrowmq.model.errors import RequestRefused
 from escrowmq.model.sink_attempt import RUN_CHARS, SinkRun
 from escrowmq.pipeline.sink.batch import (
@@ -25,10 +23,14 @@ from escrowmq.pipeline.sink.batch import (
     write_attempt,
     written_of,
 )
+from escrowmq.pipeline.sink.row_batches import as_batches
 from escrowmq.pipeline.sink.spark_names import BATCH_ID, QUERY_ID, RUN_ID, told_by_spark
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX
+from escrowmq.pipeline.spark_api import DataSourceStreamArrowWriter, arrow_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
 
@@ -38,20 +40,28 @@ def writer(
     """A writer; on the driver, to write and once more for each commit."""
     chosen = read_options(options, is_stream=True)
     check(schema, chosen, overwrite=overwrite)
-    return StreamWriter(chosen)
+    return StreamWriter(chosen, schema)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriting:
     """Made on the driver; pickled to the tasks.  Another one commits."""
 
     rows_max = REQUEST_ROWS_MAX
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
         self._brokers = brokers_of(options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Hold the rows of one partition; in a task, once for each of its tries."""
+        """Hold the rows of one partition; in a task, once for each of its tries.
+
+        Spark 4.0 passes rows, later versions Arrow batches.
+        """
+        return self.hold(as_batches(iterator, arrow_schema(self._schema), self.rows_max))
+
+    def hold(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Hold the rows of one partition as an attempt of its own."""
         run = SinkRun(
             app_id=self._options.app_id,
             query_id=told_by_spark(QUERY_ID),
@@ -59,7 +69,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             opened_at=self._brokers.opened_at,
         )
         attempt = new_attempt(run, int(told_by_spark(BATCH_ID)))
-        return write_attempt(self._options, self._brokers, attempt, iterator, self.rows_max)
+        return write_attempt(self._options, self._brokers, attempt, batches, self.rows_max)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Make the batch visible; beside the driver, once all tasks are done."""
@@ -74,3 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Roll back what was not committed; beside the driver, also after a failed commit."""
         roll_back(self._options, self._brokers.home, written_of(messages))
+
+
+class StreamWriter(StreamWriting, DataSourceStreamArrowWriter):
+    """The writer as this version of Spark wants it: for Arrow batches where it has them."""

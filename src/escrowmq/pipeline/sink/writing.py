@@ -9,7 +9,6 @@ At home it is opened before any other broker hears of it: a part without a home 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -19,6 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.sink_attempt import OPENING_TOPIC, HeldAs, SinkAttempt
 from escrowmq.pipeline.sink.calls import SinkCalls
 from escrowmq.pipeline.sink.contents import RowSum
@@ -28,7 +28,7 @@ from escrowmq.pipeline.sink.placing import Placing
 from escrowmq.pipeline.sink.topics import SinkTopics
 from escrowmq.pipeline.sink.written import NOTHING_HELD, Part, SinkBroker, Written
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 REQUEST_ROWS_MAX = 4_096
 """About 20 ms of the broker, for which everybody else waits; more of them cost it more per row."""

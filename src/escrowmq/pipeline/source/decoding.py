@@ -15,6 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
 from escrowmq.pipeline.source import message_columns as c
 from escrowmq.pipeline.source.bodies import INFLATED_BYTES_MAX, inflated
+from escrowmq.pipeline.source.column_types import timestamps
 from escrowmq.pipeline.source.property_search import Properties, readable
 from escrowmq.pipeline.source.slicing import slices
 from escrowmq.pipeline.source.stored_records import Array, Page, Place, Records, records_of
@@ -110,6 +111,8 @@ class _Decoder:
     def _column(self, name: str) -> pa.Array:
         if name in _TEXTS:
             return self._properties.text(_TEXTS[name])
+        if name in c.INSTANTS:
+            return timestamps(self._column(c.INSTANTS[name]))
         if name in _FIELDS:
             return pa.array(self._heads[name].astype(_FIELDS[name]))
         return self._make[name]()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.source.offsets import (
     Loss,
     Offsets,
@@ -26,7 +26,7 @@ from escrowmq.pipeline.source.positions import (
 )
 from escrowmq.pipeline.source.queues import Known, Topics, known
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 
 class Placed(NamedTuple):

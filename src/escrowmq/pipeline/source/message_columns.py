@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.source.column_types import TIMESTAMP, listed, spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 BROKER = "broker"
 TOPIC = "topic"
@@ -22,14 +23,20 @@ TAGS = "tags"
 BODY = "body"
 FLAG = "flag"
 SYS_FLAG = "sys_flag"
-BORN_AT_MS = "born_at_ms"
-STORED_AT_MS = "stored_at_ms"
-VISIBLE_AT_MS = "visible_at_ms"
+BORN_AT = "born_at"
+STORED_AT = "stored_at"
+VISIBLE_AT = "visible_at"
 RECONSUME_TIMES = "reconsume_times"
 TRANSACTION_ID = "transaction_id"
 PROBLEM = "problem"
 PROPERTIES = "properties"
 HALF_OFFSET = "half_offset"
+BORN_AT_MS = "born_at_ms"
+STORED_AT_MS = "stored_at_ms"
+VISIBLE_AT_MS = "visible_at_ms"
+
+#: Timestamps, and the milliseconds that each is made of.
+INSTANTS = {BORN_AT: BORN_AT_MS, STORED_AT: STORED_AT_MS, VISIBLE_AT: VISIBLE_AT_MS}
 
 #: In the order in which they come; the types as SQL names them.
 TYPES = {
@@ -45,18 +52,19 @@ TYPES = {
     BODY: "binary",
     FLAG: "int",
     SYS_FLAG: "int",
-    BORN_AT_MS: "bigint",
-    STORED_AT_MS: "bigint",
-    VISIBLE_AT_MS: "bigint",
+    BORN_AT: TIMESTAMP,
+    STORED_AT: TIMESTAMP,
+    VISIBLE_AT: TIMESTAMP,
     RECONSUME_TIMES: "int",
     TRANSACTION_ID: "string",
     PROBLEM: "string",
     PROPERTIES: "map<string,string>",
     # Of a message that was a half message.
     HALF_OFFSET: "bigint",
+    **dict.fromkeys(INSTANTS.values(), "bigint"),
 }
-#: Not among them unless it is asked for.
-EXTRA = (PROPERTIES, HALF_OFFSET)
+#: Columns of a read that names them; no other read has them.
+EXTRA = (PROPERTIES, HALF_OFFSET, *INSTANTS.values())
 
 
 def chosen(columns: Sequence[str], *, with_properties: bool) -> tuple[str, ...]:
@@ -74,7 +82,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
     """These columns as Spark knows them."""
     from pyspark.sql.types import StructField, StructType
 
-    return StructType([StructField(name, _spark_type(TYPES[name])) for name in columns])
+    return StructType([StructField(name, spark_type(TYPES[name])) for name in columns])
 
 
 def checked_schema(schema: StructType) -> tuple[str, ...]:
@@ -82,20 +90,6 @@ def checked_schema(schema: StructType) -> tuple[str, ...]:
     ours = spark_schema(tuple(TYPES))
     for field in schema:
         if field.name not in TYPES or field.dataType != ours[field.name].dataType:
-            allowed = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
-            raise bad_option(
-                "schema", f"some of {allowed}", f"{field.name} {field.dataType.simpleString()}"
-            )
+            given = f"{field.name} {field.dataType.simpleString()}"
+            raise bad_option("schema", f"some of {listed(TYPES.items())}", given)
     return tuple(schema.names)
-
-
-def _spark_type(name: str) -> DataType:
-    from pyspark.sql import types as T  # noqa: N812 -- the name that every Spark reader knows
-
-    return {
-        "string": T.StringType(),
-        "int": T.IntegerType(),
-        "bigint": T.LongType(),
-        "binary": T.BinaryType(),
-        "map<string,string>": T.MapType(T.StringType(), T.StringType()),
-    }[name]

@@ -32,7 +32,7 @@ _COMMON = (
     "retryMs",
 )
 _OF_BATCHES = ("endingOffsets", "endingTimestamp")
-_OF_STREAMS = ("maxRowsPerBatch",)
+_OF_STREAMS = ("maxRowsPerBatch", "availableNow")
 EARLIEST = "earliest"
 LATEST = "latest"
 #: In JSON, as numbers.
@@ -89,6 +89,8 @@ class MessageOptions:
     keys: tuple[str, ...]
     fails_on_loss: bool
     patience_s: float
+    #: The trigger as the user tells it, for versions of Spark that do not; None if not said.
+    available_now: bool | None
 
 
 def batch_options(given: Mapping[str, str]) -> MessageOptions:
@@ -124,6 +126,7 @@ def _read(options: Options) -> MessageOptions:
         keys=options.names("keys"),
         fails_on_loss=options.flag("failOnDataLoss", default=True),
         patience_s=options.whole("retryMs", 30_000, low=0, high=3_600_000) / 1_000,
+        available_now=options.flag_or_none("availableNow"),
     )
 
 

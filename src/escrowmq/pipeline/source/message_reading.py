@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,10 @@ from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight, decode_lineage
 from escrowmq.pipeline.source import message_columns as c
+from escrowmq.pipeline.source.column_types import arrow_schema
 from escrowmq.pipeline.source.decoding import decode_page
 from escrowmq.pipeline.source.offsets import Loss, Range, Span, side_by_side
 from escrowmq.pipeline.source.queues import patiently
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from escrowmq.pipeline.source.message_options import MessageOptions
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 JOINED_BYTES = 4 * 1024 * 1024
 """Stored bytes that are decoded together, about: one batch of Arrow's."""
@@ -90,13 +91,11 @@ def read_partition(
     partition: InputPartition, options: MessageOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these ranges, filtered, in the columns of this schema."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     # Where there is nothing to read, Spark makes a partition of its own.
     if not isinstance(partition, RangesPartition):
         return
     names = tuple(schema.names)
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    made = arrow_schema(schema)
     needed = {c.TAGS: options.tags, c.KEYS: options.keys, c.UNIQUE_KEY: options.keys}
     decoded = (*names, *(name for name, used in needed.items() if used and name not in names))
     history = History(partition.sight, partition.born)
@@ -107,7 +106,7 @@ def read_partition(
                 for batch in decode_page(page, place, decoded):
                     kept = _filtered(batch, options)
                     arrays = [kept.column(name) for name in names]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
+                    yield pa.RecordBatch.from_arrays(arrays, schema=made)
 
 
 def _joined_pages(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.model.sink_attempt import GROUP_PREFIX
 from escrowmq.pipeline.source.offsets import QueueKey, Span
@@ -19,7 +19,7 @@ from escrowmq.protocol.own import OwnCode
 from escrowmq.protocol.own_headers import ListQueuesHeader
 from escrowmq.protocol.sights import sight_of
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 FIRST_WAIT_S = 0.1
 WAIT_S_MAX = 2.0

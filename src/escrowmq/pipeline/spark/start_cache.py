@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import re
 import sys
 import zlib
 from dataclasses import dataclass
@@ -21,14 +19,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.config import PipelineConfig, spark_missing
-from escrowmq.pipeline.spark.java import java_home, java_version
+from escrowmq.pipeline.spark.java import java_home, java_major, java_version
 from escrowmq.pipeline.spark.session import JVM_OPTIONS, spark_session
+from escrowmq.pipeline.spark.version import require_pipeline_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: Caches of other versions that are kept beside the one in use.
 OTHERS_MAX = 1
@@ -91,7 +91,7 @@ def start_cache(cache: Path) -> StartCache:
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     return StartCache(
         path=cache / f"start-{name}.aot",
-        is_possible=_major(version) >= JAVA_MIN,
+        is_possible=java_major(version) >= JAVA_MIN,
     )
 
 
@@ -101,9 +101,10 @@ def quick_session(config: PipelineConfig, *, cache: Path, scratch: Path) -> Spar
     What Spark needs while it runs is kept in `scratch`.
 
     Raises:
-        RequestRefused: ``spark_missing``.
+        RequestRefused: ``spark_missing``, ``spark_unsupported``.
         Unavailable: ``java_missing``.
     """
+    require_pipeline_spark()
     from pyspark.errors import PySparkRuntimeError
 
     found = start_cache(cache)
@@ -146,11 +147,6 @@ def _class_path() -> list[str]:
     with os.scandir(Path(spec.origin).parent / "jars") as jars:
         stats = [(jar.path, jar.stat()) for jar in jars]
     return sorted(f"{path} {stat.st_size} {stat.st_mtime_ns}" for path, stat in stats)
-
-
-def _major(version: str) -> int:
-    match = re.search(r'version "(\d+)', version)
-    return int(match[1]) if match else 0
 
 
 def _newest_first(folder: Path) -> list[Path]:

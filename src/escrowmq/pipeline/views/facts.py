@@ -1,7 +1,7 @@
 """Facts about transactions: what their columns are called, and what the rules need of them.
 
-The names are those of the rows that brokers answer with: a name that is no field there is found
-by the type checker, before any job runs.
+The names are those of the rows that brokers answer with, so that the type checker finds a wrong
+name before any job runs.  ``columns`` makes the columns of these fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from escrowmq.protocol.own_rows import CheckRow, HalfRow, LogEventRow, OpRow, TransactionRow
+from escrowmq.protocol.own_rows import (
+    NO_CHECK_MS,
+    CheckRow,
+    HalfRow,
+    LogEventRow,
+    OpRow,
+    TransactionRow,
+)
 from escrowmq.transaction.rules import HalfFacts
 
 if TYPE_CHECKING:
@@ -36,7 +43,10 @@ TRANSACTION_ID = _name(TransactionRow.transaction_id)
 PRODUCER_GROUP = _name(TransactionRow.producer_group)
 LEDGER = _name(TransactionRow.ledger)
 ALLOWED_MS = _name(TransactionRow.allowed_ms)
+#: The state as a word.
 STATE = _name(TransactionRow.state)
+#: The state as the number that the rules compute with.
+STATE_CODE = "state_code"
 STORED_AT_MS = _name(TransactionRow.stored_at_ms)
 AGE_MS = _name(TransactionRow.age_ms)
 WAIT_MS = _name(TransactionRow.wait_ms)
@@ -63,24 +73,40 @@ TOPIC = _name(LogEventRow.topic)
 QUEUE_ID = _name(LogEventRow.queue_id)
 QUEUE_OFFSET = _name(LogEventRow.queue_offset)
 
+#: Fields that are instants in milliseconds, and the names of their TIMESTAMP columns.
+INSTANTS = {
+    AS_OF_MS: "as_of",
+    STORED_AT_MS: "stored_at",
+    DECIDED_AT_MS: "decided_at",
+    # ``at`` alone would hide an attribute of pandas DataFrames.
+    AT_MS: "happened_at",
+}
+
 #: The columns that ``half_facts`` reads.
-FACT_COLUMNS = (STATE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
+FACT_COLUMNS = (STATE_CODE, AGE_MS, WAIT_MS, CHECKS_SENT, LEDGER)
 
 
 def half_facts(transactions: DataFrame | Mapping[str, Column]) -> HalfFacts:
     """What the rules need to know of each row of the view ``transactions``, as Columns.
 
-    None of them is ever NULL, if the rows are the view's: a NULL would fall through a rule and be
-    caught by the next.  Whoever joins first must not make them so.
+    None of them may be NULL: a NULL falls through the rule that it is meant for and is caught by
+    the next one.  The view has a NULL where no check is planned, which counts as a wait without an
+    end.  A join before this must not add others.
     """
     state, age_ms, wait_ms, checks_sent, ledger = (transactions[name] for name in FACT_COLUMNS)
     return HalfFacts(
         state=state,
         age_ms=age_ms,
-        wait_ms=wait_ms,
+        wait_ms=_or_no_check(wait_ms),
         checks_sent=checks_sent,
         has_ledger=_has_text(ledger),
     )
+
+
+def _or_no_check(wait_ms: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+    return F.coalesce(wait_ms, F.lit(NO_CHECK_MS))
 
 
 def _has_text(column: Column) -> Column:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from escrowmq.pipeline.options import Options, bad_option
-from escrowmq.pipeline.views.facts import AS_OF_MS, BROKER, BROKER_NAME
+from escrowmq.pipeline.views.columns import ViewColumn, view_columns
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
-from escrowmq.protocol.own_forms import Column, Kind, columns_of
+from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_headers import LogRangeHeader
 from escrowmq.transaction.states import State
 
@@ -30,16 +30,14 @@ EARLIEST = "earliest"
 LATEST = "latest"
 
 _STATES = tuple(state.label for state in State)
-_UNDECIDED = frozenset((State.PREPARED.label, State.PARKED.label))
+_UNDECIDED = (State.PREPARED.label, State.PARKED.label)
+UNDECIDED = "undecided"
+"""The word for all states in which no decision has been made."""
+
 _COMMON = ("view", "broker", "columns", "failOnDataLoss", "retryMs")
-_OF_STREAMS = ("startingOffsets", "maxBytesPerBatch", "rangeBytes")
+_OF_STREAMS = ("startingOffsets", "maxBytesPerBatch", "rangeBytes", "availableNow")
 _OF_LOG = ("startOffset", "endOffset", "rangeBytes")
 _OF_TABLE = ("startOffset", "endOffset", "rangeRows", "states", "withIds")
-_FIRST_COLUMNS = (
-    Column(BROKER, Kind.TEXT, is_nullable=False),
-    Column(BROKER_NAME, Kind.TEXT, is_nullable=False),
-    Column(AS_OF_MS, Kind.INT64, is_nullable=False),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +48,16 @@ class View:
     code: OwnCode
 
     @property
-    def columns(self) -> tuple[Column, ...]:
-        """Where and when it was read, then what the broker tells."""
-        return (*_FIRST_COLUMNS, *self.told)
-
-    @property
-    def told(self) -> tuple[Column, ...]:
-        """What the broker tells."""
+    def rows(self) -> type[Row]:
+        """The rows that the broker answers with."""
         rows = OWN_REQUESTS[self.code].answer_rows
         assert rows is not None
-        return columns_of(rows)
+        return rows
+
+    @property
+    def columns(self) -> dict[str, ViewColumn]:
+        """All columns by name: where and when it was read, then what the broker tells."""
+        return {column.name: column for column in view_columns(self.rows)}
 
     @property
     def is_of_log(self) -> bool:
@@ -97,7 +95,7 @@ class ViewOptions:
 
     view: View
     brokers: tuple[str, ...]
-    #: The columns that are wanted; empty for all.
+    #: The columns that are wanted, in this order.
     columns: tuple[str, ...]
     fails_on_data_loss: bool
     patience_s: float
@@ -110,11 +108,15 @@ class ViewOptions:
     #: Streams only: EARLIEST, LATEST, or else ``start``.
     starting: str
     batch_bytes: int
+    #: Whether the user gave ``batch_bytes``.
+    is_batch_limited: bool
+    #: The trigger as the user tells it, for versions of Spark that do not; None if not said.
+    available_now: bool | None
 
     @property
     def is_of_undecided(self) -> bool:
         """Whether only transactions are wanted that nobody has decided."""
-        return _UNDECIDED.issuperset(self.states)
+        return set(self.states) <= set(_UNDECIDED)
 
 
 def batch_options(given: Mapping[str, str]) -> ViewOptions:
@@ -163,22 +165,26 @@ def _read(view: View, options: Options, retry_ms: int) -> ViewOptions:
         end=_offsets("endOffset", options.text("endOffset", "")),
         starting=starting.lower() if is_word else "",
         batch_bytes=options.whole("maxBytesPerBatch", BATCH_BYTES, low=1, high=2**50),
+        is_batch_limited=options.is_given("maxBytesPerBatch"),
+        available_now=options.flag_or_none("availableNow"),
     )
 
 
 def _columns(view: View, names: tuple[str, ...]) -> tuple[str, ...]:
-    known = [column.name for column in view.columns]
+    known = view.columns
     for name in names:
         if name not in known or names.count(name) > 1:
             raise bad_option("columns", f"some of {', '.join(known)}, each once", name)
-    return names
+    return names or tuple(name for name, column in known.items() if column.is_default)
 
 
 def _states(names: tuple[str, ...]) -> tuple[str, ...]:
+    states: list[str] = []
     for name in names:
-        if name not in _STATES:
-            raise bad_option("states", f"some of {', '.join(_STATES)}", name)
-    return names or _STATES
+        if name not in (*_STATES, UNDECIDED):
+            raise bad_option("states", f"{UNDECIDED}, or some of {', '.join(_STATES)}", name)
+        states += _UNDECIDED if name == UNDECIDED else (name,)
+    return tuple(dict.fromkeys(states)) or _STATES
 
 
 def _offsets(name: str, given: str) -> Offsets:

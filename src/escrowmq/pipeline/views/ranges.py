@@ -6,7 +6,6 @@ cursor that the last one gave, for a limited time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from escrowmq.client.own_calls import OwnCalls
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
+from escrowmq.model.event_log import event_log
 from escrowmq.model.lineage import Sight
 from escrowmq.pipeline.source.queues import patiently
 from escrowmq.pipeline.views.facts import HEAD, TRANSACTION_ID
@@ -30,7 +30,7 @@ from escrowmq.protocol.own_headers import (
 )
 from escrowmq.protocol.sights import sight_of
 
-log = logging.getLogger(__name__)
+log = event_log(__name__)
 
 #: Columns of transactions that brokers read from the log.
 _OF_LOG = frozenset((HEAD, TRANSACTION_ID))
@@ -164,7 +164,9 @@ def _header(
 ) -> LogRangeHeader | ListTransactionsHeader:
     view = options.view
     # Something must be asked for to know how many rows there are.
-    names = [column.name for column in view.told if column.name in columns] or [view.told[0].name]
+    told = view.rows.__struct_fields__
+    wanted = {view.columns[name].field for name in columns}
+    names = [name for name in told if name in wanted] or [told[0]]
     if view.is_of_log:
         return LogRangeHeader(start=part.start, end=part.end, columns=",".join(names))
     return ListTransactionsHeader(

@@ -6,23 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructField, StructType
 
 from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.source.column_types import listed, spark_type
+from escrowmq.pipeline.source.position_keeping import for_this_spark
 from escrowmq.pipeline.views.options import any_options, batch_options, stream_options
 from escrowmq.pipeline.views.ranges import Range, plan
 from escrowmq.pipeline.views.rows import read_range
 from escrowmq.pipeline.views.stream import ViewStreamReader
-from escrowmq.protocol.own_forms import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
@@ -30,20 +22,12 @@ if TYPE_CHECKING:
 
     from escrowmq.pipeline.views.options import View, ViewOptions
 
-_TYPES: dict[Kind, DataType] = {
-    Kind.TEXT: StringType(),
-    Kind.BYTES: BinaryType(),
-    Kind.BOOL: BooleanType(),
-    Kind.INT32: IntegerType(),
-    Kind.INT64: LongType(),
-}
-
 
 def schema(options: Mapping[str, str]) -> StructType:
-    """The columns: all of the view's, or those in ``columns``, in that order."""
+    """The columns that the options ask for, in their order."""
     read = any_options(options)
     fields = _fields(read.view)
-    return StructType([fields[name] for name in read.columns or fields])
+    return StructType([fields[name] for name in read.columns])
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
@@ -55,7 +39,12 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """A reader of what is there and comes."""
     read = stream_options(options)
-    return ViewStreamReader(read, _checked(read.view, schema))
+    return for_this_spark(
+        ViewStreamReader(read, _checked(read.view, schema)),
+        available_now=read.available_now,
+        limit_option="maxBytesPerBatch",
+        is_limit_given=read.is_batch_limited,
+    )
 
 
 class ViewReader(DataSourceReader):
@@ -76,8 +65,8 @@ class ViewReader(DataSourceReader):
 
 def _fields(view: View) -> dict[str, StructField]:
     return {
-        column.name: StructField(column.name, _TYPES[column.kind], column.is_nullable)
-        for column in view.columns
+        name: StructField(name, spark_type(column.type), column.is_nullable)
+        for name, column in view.columns.items()
     }
 
 
@@ -87,8 +76,7 @@ def _checked(view: View, schema: StructType) -> StructType:
     for field in schema:
         known = fields.get(field.name)
         if known is None or known.dataType != field.dataType:
-            allowed = ", ".join(
-                f"{one.name} {one.dataType.simpleString()}" for one in fields.values()
-            )
-            raise bad_option("schema", f"some of {allowed}", field.simpleString())
+            columns = listed((column.name, column.type) for column in view.columns.values())
+            given = f"{field.name} {field.dataType.simpleString()}"
+            raise bad_option("schema", f"some of {columns}", given)
     return schema

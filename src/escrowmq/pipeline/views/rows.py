@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
 
+from escrowmq.pipeline.source.column_types import arrow_schema
 from escrowmq.pipeline.views.facts import AS_OF_MS, BROKER, BROKER_NAME
 from escrowmq.pipeline.views.ranges import Range, pages
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from escrowmq.pipeline.views.options import ViewOptions
+    from escrowmq.pipeline.views.options import View, ViewOptions
     from escrowmq.protocol.own_frames import ArrowAnswer
 
 BATCH_ROWS = 32_768
@@ -25,16 +26,14 @@ def read_range(
     options: ViewOptions, schema: StructType, part: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one range, with these columns."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     # Where there is nothing to read, Spark makes a partition of its own.
     if not isinstance(part, Range):
         return
-    wanted = to_arrow_schema(schema)
+    wanted = arrow_schema(schema)
     gathered: list[pa.RecordBatch] = []
     count = 0
     for answer in pages(options, part, wanted.names):
-        gathered.append(_rows(answer, part, wanted))
+        gathered.append(_rows(answer, part, wanted, options.view))
         count += answer.batch.num_rows
         if count >= BATCH_ROWS:
             yield pa.concat_batches(gathered)
@@ -43,12 +42,14 @@ def read_range(
         yield pa.concat_batches(gathered)
 
 
-def _rows(answer: ArrowAnswer, part: Range, wanted: pa.Schema) -> pa.RecordBatch:
+def _rows(answer: ArrowAnswer, part: Range, wanted: pa.Schema, view: View) -> pa.RecordBatch:
     ours = {BROKER: part.broker, BROKER_NAME: part.broker_name, AS_OF_MS: answer.header.now_ms}
-    columns = [
-        pa.repeat(pa.scalar(ours[field.name], field.type), answer.batch.num_rows)
-        if field.name in ours
-        else answer.batch.column(field.name)
-        for field in wanted
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    known = view.columns
+
+    def values(field: str) -> pa.Array:
+        if field in ours:
+            return pa.repeat(pa.scalar(ours[field]), answer.batch.num_rows)
+        return answer.batch.column(field)
+
+    made = [known[name].make(values(known[name].field)) for name in wanted.names]
+    return pa.RecordBatch.from_arrays(made, schema=wanted)

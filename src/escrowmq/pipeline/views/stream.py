@@ -11,11 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxBytes,
-    SupportsTriggerAvailableNow,
-)
 
 from escrowmq.pipeline.options import bad_option
 from escrowmq.pipeline.source.positions import (
@@ -26,6 +21,7 @@ from escrowmq.pipeline.source.positions import (
     position_of,
     to_keep,
 )
+from escrowmq.pipeline.spark_api import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from escrowmq.pipeline.views.options import LATEST
 from escrowmq.pipeline.views.ranges import Range, Standing, evenly, refuse_loss, standing
 from escrowmq.pipeline.views.rows import read_range

@@ -1,0 +1,216 @@
+"""Tells operators about alerts: a thread of its own posts notices and runs the operator's program.
+
+The broker's loop only looks at its status and puts notices into a bounded queue.  A web server that
+hangs, or a program that does, holds up other notices and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.broker.alert_rules import AlertStates, Notice
+from escrowmq.broker.status import OUR_RELEASE, status
+from escrowmq.model.event_log import event_log
+
+if TYPE_CHECKING:
+    from escrowmq.broker.alert_config import AlertsConfig
+    from escrowmq.broker.broker import Broker
+
+log = event_log(__name__)
+
+ATTEMPTS_MAX = 3
+#: Pause before the second attempt; each further one is five times as long.
+RETRY_S = 1.0
+MINUTE_S = 60.0
+ERROR_CHARS_MAX = 200
+
+
+class AlertCounts(msgspec.Struct, kw_only=True):
+    """What became of notices since the start."""
+
+    sent: int = 0
+    failed: int = 0
+    #: The queue was full.
+    dropped: int = 0
+    #: Of the last failure, without the address; empty if the last notice was sent.
+    last_error: str = ""
+
+
+class Alerting:
+    """Looks, and hands notices over; ``look`` belongs to the event loop."""
+
+    def __init__(self, config: AlertsConfig) -> None:
+        self._config = config
+        self._states = AlertStates(config.names, hold_ms=config.hold_ms, repeat_ms=config.repeat_ms)
+        self._sender = NoticeSender(config)
+
+    @property
+    def firing(self) -> list[str]:
+        """Alerts that hold and were told."""
+        return self._states.firing
+
+    @property
+    def counts(self) -> AlertCounts:
+        """What became of notices."""
+        return self._sender.counts
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._sender.start()
+
+    def look(self, broker: Broker) -> None:
+        """Look at the broker's status, and hand over what is due."""
+        due = self._states.look(status(broker), undecided_age_ms=self._config.undecided_age_ms)
+        for notice in due:
+            log.warning(
+                "alert", extra={"alert": notice.alert, "state": notice.state, "value": notice.value}
+            )
+            self._sender.put(notice)
+
+    def stop(self) -> None:
+        """Send nothing more; a notice under way may still arrive."""
+        self._sender.stop()
+
+
+class NoticeSender:
+    """A bounded queue, and the thread that empties it."""
+
+    def __init__(
+        self, config: AlertsConfig, sleep: Callable[[float], object] | None = None
+    ) -> None:
+        self._config = config
+        self._waiting: deque[Notice] = deque()
+        self._changed = threading.Condition()
+        self._is_over = threading.Event()
+        self._sleep = sleep or self._is_over.wait
+        #: When the notices of the last minute left, on the monotonic clock.
+        self._left_at: deque[float] = deque()
+        self.counts = AlertCounts()
+
+    def start(self) -> None:
+        """Begin to send."""
+        # A daemon: the process does not wait for a web server when it ends.
+        threading.Thread(target=self._run, name="alerts", daemon=True).start()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._is_over.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def put(self, notice: Notice) -> None:
+        """Never waits: where there is no room, the oldest notice is dropped."""
+        with self._changed:
+            if len(self._waiting) >= self._config.queue_max:
+                self._waiting.popleft()
+                self.counts.dropped += 1
+            self._waiting.append(notice)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            with self._changed:
+                while not self._waiting and not self._is_over.is_set():
+                    self._changed.wait()
+            self._wait_for_turn()
+            with self._changed:
+                notice = self._waiting.popleft() if self._waiting else None
+            if notice is not None and not self._is_over.is_set():
+                self._deliver(notice)
+
+    def _wait_for_turn(self) -> None:
+        """Keep the rate: the queue drops what is too much."""
+        now = time.monotonic()
+        while self._left_at and now - self._left_at[0] >= MINUTE_S:
+            self._left_at.popleft()
+        if len(self._left_at) >= self._config.per_minute_max:
+            self._sleep(MINUTE_S - (now - self._left_at[0]))
+            self._left_at.popleft()
+        self._left_at.append(time.monotonic())
+
+    def _deliver(self, notice: Notice) -> None:
+        body = msgspec.json.encode(notice)
+        errors = []
+        if self._config.url:
+            errors.append(self._try(lambda: self._post(body)))
+        if self._config.command:
+            errors.append(self._try(lambda: self._execute(notice, body)))
+        error = "; ".join(one for one in errors if one)
+        self.counts.last_error = error[:ERROR_CHARS_MAX]
+        if error:
+            self.counts.failed += 1
+            log.error("alert_not_sent", extra={"alert": notice.alert, "why": error})
+        else:
+            self.counts.sent += 1
+
+    def _try(self, send: Callable[[], None]) -> str:
+        """The last error; empty once an attempt succeeds."""
+        error = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                self._sleep(RETRY_S * 5 ** (attempt - 1))
+            if self._is_over.is_set():
+                return "the broker stops"
+            try:
+                send()
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the thread goes on
+                error = describe(failure)
+            else:
+                return ""
+        return error
+
+    def _post(self, body: bytes) -> None:
+        request = urllib.request.Request(  # noqa: S310 - the config takes http and https only
+            self._config.url,
+            data=body,
+            method="POST",
+            headers={
+                "Content-Type": "application/json",
+                "User-Agent": f"escrowmq/{OUR_RELEASE}",
+            },
+        )
+        timeout_s = self._config.timeout_ms / 1_000
+        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310 - as above
+            pass
+
+    def _execute(self, notice: Notice, body: bytes) -> None:
+        environ = {
+            **os.environ,
+            "ESCROWMQ_ALERT": notice.alert,
+            "ESCROWMQ_ALERT_STATE": notice.state,
+        }
+        subprocess.run(  # noqa: S603 - the operator's own program, without a shell
+            shlex.split(self._config.command),
+            input=body,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=self._config.timeout_ms / 1_000,
+            check=True,
+        )
+
+
+def describe(failure: Exception) -> str:
+    """What failed, without address and arguments, which may hold secrets."""
+    if isinstance(failure, urllib.error.HTTPError):
+        return f"the web server answered {failure.code}"
+    if isinstance(failure, urllib.error.URLError):
+        return f"the web server cannot be reached: {type(failure.reason).__name__}"
+    if isinstance(failure, subprocess.TimeoutExpired | TimeoutError):
+        return "no end in time"
+    if isinstance(failure, subprocess.CalledProcessError):
+        return f"the program ended with {failure.returncode}"
+    if isinstance(failure, OSError):
+        return f"{type(failure).__name__}: {failure.strerror or 'failed'}"
+    return type(failure).__name__

@@ -1,0 +1,92 @@
+"""What an operator may set about scheduled backups, and when the next one is due."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from escrowmq.model.bounds import check_bounds
+from escrowmq.model.errors import RequestRefused
+
+DAY_MS = 86_400_000
+RETRY_MS = 900_000
+"""After a failure the next attempt comes this soon, or after the interval if that is shorter."""
+
+OVERDUE_MS = 3_600_000
+"""A backup may come this much later than two intervals before it is overdue."""
+
+_TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupConfig:
+    """Section ``[backup]``.
+
+    The broker makes backups by itself, checks each by restoring it, and deletes old ones.
+    """
+
+    #: Where backups go, on this machine; empty means that there are none.
+    directory: str = ""
+    #: How often.
+    interval_ms: int = DAY_MS
+    #: Once a day at this time in UTC, such as `03:30`; then the interval does not count.
+    daily_at: str = ""
+    #: Good backups that are kept; older ones are deleted after a newer one was checked.
+    keep: int = 7
+    #: A backup with its check that takes longer is ended, and counts as failed.
+    timeout_ms: int = 21_600_000
+
+    def __post_init__(self) -> None:
+        check_bounds("backup", self, _BOUNDS)
+        if self.daily_at and not _TIME.fullmatch(self.daily_at):
+            raise RequestRefused(
+                "bad_config",
+                "must be a time of day as HH:MM, in UTC",
+                key="backup.daily_at",
+                value=self.daily_at[:16],
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there are backups."""
+        return bool(self.directory)
+
+    @property
+    def period_ms(self) -> int:
+        """Between two backups."""
+        return DAY_MS if self.daily_at else self.interval_ms
+
+
+_BOUNDS = (
+    ("interval_ms", 1_000, 365 * DAY_MS),
+    ("keep", 1, 10_000),
+    ("timeout_ms", 1_000, 30 * DAY_MS),
+)
+
+
+def due_at_ms(
+    config: BackupConfig, *, last_good_ms: int, last_failed_ms: int, started_ms: int
+) -> int:
+    """When the next backup is to begin; 0 for what never was.
+
+    A broker that has no good backup makes one at once, unless it is to come at a time of day.
+    """
+    if config.daily_at:
+        due_ms = _next_time_of_day(config.daily_at, last_good_ms or started_ms)
+    else:
+        due_ms = last_good_ms + config.interval_ms if last_good_ms else started_ms
+    if last_failed_ms > last_good_ms:
+        return max(due_ms, last_failed_ms + min(RETRY_MS, config.period_ms))
+    return due_ms
+
+
+def overdue_ms(config: BackupConfig, *, last_good_ms: int, started_ms: int, now_ms: int) -> int:
+    """For how long a good backup has been missing; 0 if it is not."""
+    late_ms = now_ms - (last_good_ms or started_ms) - 2 * config.period_ms - OVERDUE_MS
+    return max(late_ms, 0) if config.is_on else 0
+
+
+def _next_time_of_day(text: str, after_ms: int) -> int:
+    hours, minutes = map(int, text.split(":"))
+    at_ms = after_ms // DAY_MS * DAY_MS + (hours * 60 + minutes) * 60_000
+    return at_ms if at_ms > after_ms else at_ms + DAY_MS

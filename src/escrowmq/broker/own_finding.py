@@ -1,0 +1,216 @@
+"""Our own questions about single messages: by key, by any id, and what a transaction holds."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from escrowmq.broker.own_calls import PAGE_S_MAX, Call, own_questions
+from escrowmq.broker.own_reading import READ_BYTES_MAX, message_row
+from escrowmq.broker.own_transactions import message_ranges
+from escrowmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.ids import offset_message_id, parse_offset_message_id
+from escrowmq.protocol.message_views import stored_at_ms
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_previews import BODY_BYTES_MAX, PREVIEWS_MAX, SoughtHalfRow
+from escrowmq.protocol.properties import index_facts
+from escrowmq.protocol.stored_message import decode, skim
+from escrowmq.store.reader import LOOKED_MAX
+from escrowmq.transaction.records import PLAIN
+from escrowmq.transaction.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_previews import FindMessagesHeader, PreviewHalvesHeader
+    from escrowmq.store.reader import Located
+    from escrowmq.transaction.table import Half
+
+HALF_OFFSET_DIGITS_MAX = 18
+"""Longer numbers are no half offsets: they would not fit 64 bits."""
+
+_COPIES = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+class OwnFinding:
+    """Handles FIND_MESSAGES and PREVIEW_HALVES."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._reader = broker.reader
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return own_questions(
+            self._broker,
+            {OwnCode.FIND_MESSAGES: self.find, OwnCode.PREVIEW_HALVES: self.preview},
+        )
+
+    # Messages by key or id.
+
+    def find(self, call: Call[FindMessagesHeader]) -> None:
+        """Messages by key or id."""
+        header = call.header
+        limit = call.spec.answer_rows_max
+        if header.limit > 0:
+            limit = min(limit, header.limit)
+        if header.message_id:
+            self._find_by_id(call, header.message_id, limit)
+        elif header.topic and header.key:
+            # The views that consumers get state where the message was stored.
+            views = self._reader.find(
+                header.topic, header.key, limit=limit, with_undecided=header.with_undecided
+            )
+            located = map(self._reader.at, [decode(view).log_offset for view in views])
+            call.answer_rows(_rows(one for one in located if one is not None))
+        else:
+            raise RequestRefused("search_unnamed", "give a topic and a key, or a message id")
+
+    def _find_by_id(self, call: Call[FindMessagesHeader], message_id: str, limit: int) -> None:
+        kinds: dict[str, Callable[[str], list[Located]]] = {
+            # First: a client may choose any text as its unique key.
+            "unique_key": self._by_unique_key,
+            "transaction_id": self._by_transaction_id,
+            "message_id": self._by_offset_id,
+            "half_offset": self._by_half_offset,
+        }
+        for found_by, find in kinds.items():
+            found = find(message_id)[:limit]
+            if found:
+                call.answer_rows(_rows(iter(found)), found_by=found_by, **_standing(found[0]))
+                return
+        call.answer_rows([])
+
+    def _by_unique_key(self, unique_key: str) -> list[Located]:
+        """Messages with this unique key, the one that was sent before its retries."""
+        found = [
+            (located, topic.startswith(_COPIES))
+            for located in _affordable(self._reader.candidates(unique_key))
+            for _, _, _, _, topic, properties in [skim(located.message)]
+            if index_facts(properties)[0] == unique_key
+        ]
+        # Sorting is stable: the newest of equals stays first.
+        found.sort(key=lambda one: (one[1], not one[0].is_visible))
+        return [located for located, _ in found]
+
+    def _by_transaction_id(self, transaction_id: str) -> list[Located]:
+        half = self._reader.find_transaction(transaction_id)
+        return [] if half is None else self._of_transaction(half)
+
+    def _by_offset_id(self, message_id: str) -> list[Located]:
+        try:
+            _, log_offset = parse_offset_message_id(message_id)
+        except RequestRefused:
+            return []
+        located = self._reader.at(log_offset)
+        if located is None:
+            return []
+        stored = decode(located.message)
+        # The id of another broker may name an offset that this log has, too.
+        is_it = offset_message_id(stored.store_host, stored.log_offset) == message_id.upper()
+        return [located] if is_it else []
+
+    def _by_half_offset(self, number: str) -> list[Located]:
+        if not (number.isascii() and number.isdecimal() and len(number) <= HALF_OFFSET_DIGITS_MAX):
+            return []
+        half = self._broker.store.core.half(int(number))
+        located = None if half is None else self._reader.at(half.log_offset)
+        return [] if located is None else [located]
+
+    def _of_transaction(self, half: Half) -> list[Located]:
+        """Messages of a transaction, as many as an answer may have."""
+        ranges, _ = message_ranges(self._broker.store, half)
+        rows = (row for first, count in ranges for row in range(first, first + count))
+        halves = map(self._broker.store.table.get, islice(rows, LOOKED_MAX))
+        located = (self._reader.at(one.log_offset) for one in halves if one is not None)
+        return list(_affordable(one for one in located if one is not None))
+
+    # What transactions hold.
+
+    def preview(self, call: Call[PreviewHalvesHeader]) -> None:
+        """Describe the first messages of transactions, of as many as there is time for."""
+        header = call.header
+        messages_max = min(max(header.messages_max, 1), PREVIEWS_MAX)
+        bytes_max = min(max(header.body_bytes, 0), BODY_BYTES_MAX)
+        until = time.monotonic() + PAGE_S_MAX
+        rows: list[tuple[object, ...]] = []
+        covered = 0
+        for sought in call.rows(SoughtHalfRow):
+            if covered and (time.monotonic() >= until or len(rows) + messages_max > PREVIEWS_MAX):
+                break
+            rows += self._previews(sought.half_offset, messages_max, bytes_max, until)
+            covered += 1
+        call.answer_rows(rows, covered=covered)
+
+    def _previews(
+        self, half_offset: int, messages_max: int, bytes_max: int, until: float
+    ) -> Iterator[tuple[object, ...]]:
+        """Messages of one transaction, at least one; fewer than wanted if the time is over."""
+        store = self._broker.store
+        half = store.core.half(half_offset)
+        if half is None:
+            return
+        ranges, message_count = message_ranges(store, half)
+        rows = (row for first, count in ranges for row in range(first, first + count))
+        for place, row in enumerate(islice(rows, messages_max)):
+            if place and time.monotonic() >= until:
+                return
+            one = store.table.get(row)
+            if one is None or one.location < store.log.start or store.lost.hold(one.location):
+                continue
+            message = decode(store.reading.record_of(one))
+            unique_key, keys, tags = index_facts(message.properties)
+            yield (
+                half_offset,
+                place,
+                message_count,
+                message.topic,
+                message.queue_id,
+                offset_message_id(message.store_host, message.log_offset),
+                unique_key,
+                " ".join(keys),
+                tags,
+                message.body[:bytes_max],
+                len(message.body),
+                message.sys_flag,
+            )
+
+
+def _affordable(found: Iterator[Located]) -> Iterator[Located]:
+    """Messages up to a limit of number and bytes: other clients wait while they are read."""
+    left_bytes = READ_BYTES_MAX
+    for located in islice(found, LOOKED_MAX):
+        yield located
+        left_bytes -= len(located.message)
+        if left_bytes <= 0:
+            return
+
+
+def _rows(found: Iterator[Located]) -> list[tuple[object, ...]]:
+    return [
+        message_row(
+            located.message,
+            stored_at_ms(located.message) if located.half is None else located.half.stored_at_ms,
+            is_visible=located.is_visible,
+        )
+        for located in _affordable(found)
+    ]
+
+
+def _standing(located: Located) -> dict[str, object]:
+    """Say whether consumers see a message, and what its transaction is."""
+    half = located.half
+    # A message that waits for its time has a row in the table of half messages, too.
+    is_transactional = half is not None and half.origin != PLAIN
+    fields: dict[str, object] = {}
+    if half is not None and is_transactional:
+        fields["half_offset"] = half.half_offset
+    if located.is_visible or half is None:
+        return {**fields, "state": "visible"}
+    if is_transactional and half.state is not State.COMMITTED:
+        return {**fields, "state": half.state.label}
+    return {**fields, "state": "waiting", "due_at_ms": half.next_at_ms}

@@ -1,0 +1,129 @@
+"""REPORT_LEDGERS and LIST_LEDGERS: ledgers as pipelines report and transactions name them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.broker.own_calls import Call, own_handlers, own_questions
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_ledgers import LedgerReportRow, LedgerRow
+from escrowmq.store.undecided import prepared_by_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.ledger_reports import LedgerFacts
+    from escrowmq.broker.requests import Handlers
+    from escrowmq.protocol.own_headers import OwnHeader
+    from escrowmq.protocol.own_ledgers import ReportLedgersHeader
+
+UNREPORTED_MAX = 256
+"""Ledgers that transactions name and no pipeline reported, which are listed by themselves."""
+
+
+class OwnLedgers:
+    """Handles reports about ledgers, and questions about them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> Handlers:
+        """By request code."""
+        return {
+            **own_handlers(self._broker, {OwnCode.REPORT_LEDGERS: self.report}),
+            **own_questions(self._broker, {OwnCode.LIST_LEDGERS: self.ledgers}),
+        }
+
+    def report(self, call: Call[ReportLedgersHeader]) -> None:
+        """Take what a pipeline found out."""
+        header, broker = call.header, self._broker
+        broker.ledger_reports.put(
+            header.pipeline,
+            call.rows(LedgerReportRow),
+            now_ms=broker.clock.monotonic_ms(),
+            valid_for_ms=header.valid_for_ms,
+            round_ended_ago_ms=header.round_ended_ago_ms,
+        )
+        call.answer()
+
+    def ledgers(self, call: Call[OwnHeader]) -> None:
+        """Every ledger that somebody knows of."""
+        seen = ledgers_seen(self._broker, prepared_by_origin(self._broker.store.table))
+        listed = seen.rows[: call.spec.answer_rows_max]
+        names = LedgerRow.__struct_fields__
+        call.answer_rows(
+            [tuple(getattr(row, name) for name in names) for row in listed],
+            pipelines=seen.pipelines,
+            left_out=seen.left_out + len(seen.rows) - len(listed),
+        )
+
+
+class LedgersSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """Every ledger that somebody knows of."""
+
+    #: Reported ones first, of these the unreachable ones.
+    rows: list[LedgerRow]
+    #: Ledgers that transactions name and that are not among the rows.
+    left_out: int
+    #: Pipelines whose reports count now.
+    pipelines: int
+    #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
+    undecided_without_ledger: int
+
+
+def _by_ledger(broker: Broker, prepared: Mapping[int, int]) -> Counter[str]:
+    """Undecided transactions, by the UUID of the ledger that they name."""
+    origins = broker.store.core.names.origins
+    counts: Counter[str] = Counter()
+    for number, count in prepared.items():
+        if origins[number].ledger:
+            counts[origins[number].ledger] += count
+    return counts
+
+
+def ledgers_seen(broker: Broker, prepared: Mapping[int, int]) -> LedgersSeen:
+    """Join what pipelines reported with what transactions name.
+
+    ``prepared`` counts the undecided by their origin.
+    """
+    undecided = _by_ledger(broker, prepared)
+    now_ms = broker.clock.monotonic_ms()
+    reported = broker.ledger_reports.ledgers(now_ms)
+    pipelines = len(broker.ledger_reports.current(now_ms))
+    rows = [_row(broker, facts, undecided[facts.uuid]) for facts in reported]
+    rows.sort(key=lambda row: (row.is_reachable, -row.undecided, row.name, row.uuid))
+    reached = {row.uuid for row in rows if row.is_reachable}
+    stuck = sum(count for uuid, count in undecided.items() if uuid not in reached)
+    known = {facts.uuid for facts in reported}
+    others = [(-count, uuid) for uuid, count in undecided.items() if uuid not in known]
+    largest = nsmallest(UNREPORTED_MAX, others)
+    return LedgersSeen(
+        rows=rows + [LedgerRow(uuid=uuid, undecided=-less) for less, uuid in largest],
+        left_out=len(others) - len(largest),
+        pipelines=pipelines,
+        undecided_without_ledger=stuck if pipelines else 0,
+    )
+
+
+def _row(broker: Broker, facts: LedgerFacts, undecided: int) -> LedgerRow:
+    def store_time(at_ms: int | None) -> int | None:
+        return None if at_ms is None else broker.clock.ago_ms(at_ms)
+
+    return LedgerRow(
+        uuid=facts.uuid,
+        name=facts.name,
+        pipeline=facts.pipeline,
+        is_reachable=facts.is_reachable,
+        error=facts.error,
+        error_text=facts.error_text,
+        reported_at_ms=store_time(facts.reported_at_ms),
+        succeeded_at_ms=store_time(facts.succeeded_at_ms),
+        failed_at_ms=store_time(facts.failed_at_ms),
+        uuid_before=facts.uuid_before,
+        undecided=undecided if facts.uuid else 0,
+    )

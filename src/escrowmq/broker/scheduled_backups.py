@@ -1,0 +1,243 @@
+"""Backups that a broker makes by itself: a child process copies, restores and checks.
+
+The child (``escrowmq.cli.backup_job``) has its own processor time and steps back for others, so the
+event loop only starts it, waits for it without blocking, and keeps what it said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.broker.backup_schedule import due_at_ms, overdue_ms
+from escrowmq.model.event_log import event_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from escrowmq.broker.backup_schedule import BackupConfig
+
+log = event_log(__name__)
+
+VERIFIED = "verified.json"
+"""In a backup: it was restored and checked."""
+
+SAID_BYTES_MAX = 65_536
+ERROR_CHARS_MAX = 500
+END_S = 5.0
+_STAMP = re.compile(r"(?P<broker>.+)-[0-9]{8}T[0-9]{6}Z")
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What the check of a backup found; the content of ``verified.json``."""
+
+    #: On the clock of the broker, when the backup began.
+    made_at_ms: int
+    log_end: int
+    bytes: int
+    took_ms: int
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The last line that the child prints."""
+
+    #: Where the backup is; empty if there is none.
+    path: str = ""
+    verified: Verified | None = None
+    removed: list[str] = []
+    error: str = ""
+
+
+class BackupState(msgspec.Struct, kw_only=True):
+    """How backups stand."""
+
+    #: `off`, `idle` or `running`.
+    state: str = "off"
+    last_good_at_ms: int = 0
+    last_good: str = ""
+    last_good_bytes: int = 0
+    last_failed_at_ms: int = 0
+    failures_in_a_row: int = 0
+    last_error: str = ""
+
+
+def file_name(broker: str) -> str:
+    """A broker's name as it may stand in the name of a directory."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", broker) or "broker"
+
+
+def verified_backups(directory: Path, broker: str) -> list[tuple[Path, Verified]]:
+    """Good backups of this broker, the oldest first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(directory.iterdir()):
+            match = _STAMP.fullmatch(path.name)
+            if match is None or match["broker"] != file_name(broker):
+                continue
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                said = (path / VERIFIED).read_bytes()
+                found.append((path, msgspec.json.decode(said, type=Verified)))
+    return sorted(found, key=lambda one: one[1].made_at_ms)
+
+
+class ScheduledBackups:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        config: BackupConfig,
+        command: Sequence[str],
+        *,
+        broker: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        #: The child, without its last arguments.
+        self._command = command
+        self._broker = broker
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        self._child: asyncio.subprocess.Process | None = None
+        self._running: asyncio.Task[None] | None = None
+        self.said = BackupState(state="idle" if config.is_on else "off")
+
+    @property
+    def next_at_ms(self) -> int:
+        """When the next one is due; 0 if there is none."""
+        if not self._config.is_on:
+            return 0
+        return due_at_ms(
+            self._config,
+            last_good_ms=self.said.last_good_at_ms,
+            last_failed_ms=self.said.last_failed_at_ms,
+            started_ms=self._started_ms,
+        )
+
+    @property
+    def overdue_ms(self) -> int:
+        """For how long a good one has been missing."""
+        return overdue_ms(
+            self._config,
+            last_good_ms=self.said.last_good_at_ms,
+            started_ms=self._started_ms,
+            now_ms=self._now_ms(),
+        )
+
+    async def find_last(self) -> None:
+        """Look for the last good one, which an earlier process may have made."""
+        if self._config.is_on:
+            directory = Path(self._config.directory)
+            found = await asyncio.to_thread(verified_backups, directory, self._broker)
+            if found:
+                self._note_good(*found[-1])
+
+    async def look(self, address: str) -> None:
+        """Begin a backup of the broker at this address, if one is due and none runs."""
+        if self._config.is_on and self._running is None and self._now_ms() >= self.next_at_ms:
+            self._running = asyncio.ensure_future(self.run(address))
+            self._running.add_done_callback(self._ended)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._running = None
+
+    async def run(self, address: str) -> None:
+        """Make one, and note how it ended."""
+        began_ms = self._now_ms()
+        self.said.state = "running"
+        try:
+            result = await self._run_child(address, began_ms)
+        except Exception as error:  # noqa: BLE001 - a backup must not end the broker
+            result = JobResult(error=repr(error))
+        finally:
+            self.said.state = "idle"
+        if result.verified is not None and not result.error:
+            self._note_good(Path(result.path), result.verified)
+            log.info("backup_made", extra={"path": result.path, "removed": result.removed})
+            return
+        self.said.last_failed_at_ms = self._now_ms()
+        self.said.failures_in_a_row += 1
+        self.said.last_error = (result.error or "the backup's process said nothing")[
+            :ERROR_CHARS_MAX
+        ]
+        log.error("backup_failed", extra={"why": self.said.last_error})
+
+    def _note_good(self, path: Path, verified: Verified) -> None:
+        self.said.last_good_at_ms = verified.made_at_ms
+        self.said.last_good = str(path)
+        self.said.last_good_bytes = verified.bytes
+        self.said.failures_in_a_row = 0
+        self.said.last_error = ""
+
+    async def _run_child(self, address: str, began_ms: int) -> JobResult:
+        config = self._config
+        order = BackupOrder(
+            address=address,
+            broker=self._broker,
+            directory=config.directory,
+            keep=config.keep,
+            made_at_ms=began_ms,
+        )
+        # A session of its own, so that all of it can be ended.
+        child = await asyncio.create_subprocess_exec(
+            *self._command,
+            msgspec.json.encode(order).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            limit=SAID_BYTES_MAX,
+        )
+        self._child = child
+        try:
+            assert child.stdout is not None
+            async with asyncio.timeout(config.timeout_ms / 1_000):
+                said = await child.stdout.read(SAID_BYTES_MAX)
+                code = await child.wait()
+        except TimeoutError:
+            return JobResult(error=f"it took longer than backup.timeout_ms={config.timeout_ms}")
+        finally:
+            self._child = None
+            await _end(child)
+        lines = said.splitlines()
+        if not lines:
+            return JobResult(error=f"the backup's process ended with {code}")
+        return msgspec.json.decode(lines[-1], type=JobResult)
+
+    async def stop(self) -> None:
+        """End a backup that runs; what it had written is removed by the next one."""
+        running = self._running
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The child's only argument, as JSON."""
+
+    address: str
+    broker: str
+    directory: str
+    keep: int
+    made_at_ms: int
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        child.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(END_S):
+            await child.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()

@@ -1,0 +1,71 @@
+"""The pages of a broker's HTTP port: for probes, Prometheus, tools, and people with a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from escrowmq.broker.http import Answer, Pages, html, json, text
+from escrowmq.broker.metrics import MetricsPage
+from escrowmq.broker.status import OUR_RELEASE, status
+from escrowmq.model.front_page import front_page
+
+if TYPE_CHECKING:
+    from escrowmq.broker.broker import Broker
+    from escrowmq.broker.config import BrokerConfig
+
+#: The pages that the front page links, with what each of them shows.
+LINKED = {
+    "/status": "everything the broker knows about itself, as JSON",
+    "/metrics": "numbers for Prometheus",
+    "/healthz": "200 while the process runs",
+    "/readyz": "200 once the store has recovered and serves",
+}
+
+
+class Addresses(Protocol):
+    """Where clients reach a server; known once its sockets are bound."""
+
+    broker_address: str
+    name_address: str
+
+
+def server_pages(
+    addresses: Addresses, running: Callable[[], Broker | None], config: BrokerConfig
+) -> Pages:
+    """By path; ``running`` is None while the store recovers."""
+
+    def health() -> Answer:
+        """The process is alive: it answers."""
+        return text("ok")
+
+    def readiness() -> Answer:
+        broker = running()
+        if broker is None:
+            return text("the store recovers", HTTPStatus.SERVICE_UNAVAILABLE)
+        if broker.store.failure is not None:
+            return text(str(broker.store.finished()), HTTPStatus.SERVICE_UNAVAILABLE)
+        return text("ready")
+
+    def standing() -> Answer:
+        broker = running()
+        return readiness() if broker is None else json(status(broker))
+
+    def front() -> Answer:
+        facts = {
+            "version": OUR_RELEASE,
+            "broker": f"{config.name}, cluster {config.cluster}",
+            "clients connect to": addresses.broker_address,
+            "name server": addresses.name_address,
+            "state": readiness().body.decode().strip(),
+        }
+        return html(front_page("EscrowMQ broker", facts, LINKED))
+
+    return {
+        "/": front,
+        "/healthz": health,
+        "/readyz": readiness,
+        "/status": standing,
+        "/metrics": MetricsPage(running, cluster=config.cluster, name=config.name),
+    }

@@ -1,0 +1,29 @@
+"""What ``escrowmq audit`` prints with ``-o json``: the report, and what it comes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.cli.derived_shapes import derived
+from escrowmq.pipeline.audit.report import AuditReport
+
+if TYPE_CHECKING:
+    from escrowmq.cli.shapes import Shape
+
+AuditShape = derived(
+    "AuditShape",
+    AuditReport,
+    {"is_clean": bool, "has_failed": bool, "totals": dict[str, int]},
+)
+
+
+def shape_of(report: AuditReport) -> Shape:
+    """A report for programs."""
+    return AuditShape(
+        **msgspec.structs.asdict(report),
+        is_clean=report.is_clean,
+        has_failed=report.has_failed,
+        totals={kind.value: count for kind, count in report.totals.items()},
+    )

@@ -1,0 +1,46 @@
+"""Refuses a data directory that holds somebody else's files, before anything is written to it.
+
+A broker writes ``lock``, ``meta.db`` and ``store/``; the pipeline writes ``lake/`` and
+``pipeline/``.  In a home directory or a source tree they would be hard to find and to remove.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from escrowmq.model.errors import StoreUnusable
+
+#: A store that was opened at least once has this file.
+MARK = "store/format"
+#: Names that a first start which was cut short, a pipeline or a repair leaves, and that of a
+#: freshly formatted disk.
+OUR_NAMES = frozenset(
+    ("damaged", "lake", "lock", "lost+found", "meta.copy", "meta.db", "pipeline", "store")
+)
+#: Entries that the error names.
+SHOWN_MAX = 3
+
+
+def refuse_foreign_directory(data: Path) -> None:
+    """Accept a new directory, an empty one and a data directory.
+
+    Raises:
+        StoreUnusable: ``data_directory_foreign``, with some of the files that are in the way.
+    """
+    if not data.is_dir() or (data / MARK).is_file():
+        return
+    foreign = (path.name for path in data.iterdir() if not _is_ours(path.name))
+    if found := sorted(islice(foreign, SHOWN_MAX)):
+        raise StoreUnusable(
+            "data_directory_foreign",
+            "it holds other files and no broker's data: give a new or empty directory,"
+            f" such as --data-dir {data / 'escrowmq-data'}",
+            path=str(data),
+            holds=", ".join(found),
+        )
+
+
+def _is_ours(name: str) -> bool:
+    # Hidden files (.keep, .snapshot, a service user's .cache) are no sign of another use.
+    return name in OUR_NAMES or name.startswith((".", "meta.db-"))

@@ -1,0 +1,215 @@
+"""Ledgers as the pipeline reports them, in words: for ``status``, ``txn explain``, ``doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from escrowmq.cli.asking import at, duration
+from escrowmq.cli.preview import clipped
+from escrowmq.cli.shapes import LedgerReportShape
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_ledgers import LedgerRow
+
+ERROR_WIDTH = 300
+NAMED_MAX = 5
+"""Ledgers that one sentence names."""
+
+_RESTART = "then start the pipeline again"
+_ADVICE = {
+    "driver_missing": (
+        'install the driver where the pipeline runs: pip install "escrowmq[postgres]" for '
+        f"PostgreSQL; {_RESTART}"
+    ),
+    "ledger_unreachable": (
+        "start the database, or mend the url of [ledger.{name}]; escrowmq doctor tries it from here"
+    ),
+    "ledger_missing": (
+        "restore the ledger's tables, or mend the url of [ledger.{name}]; if there was no ledger "
+        "so far: escrowmq ledger migrate {name} --create"
+    ),
+    "ledger_outdated": "bring its tables to this release: escrowmq ledger migrate {name}",
+    "ledger_version_unknown": "update the pipeline: its release does not know these tables",
+    "ledger_twice": (
+        "one of the two is a copy of the other: remove the copy's section [ledger.NAME] from the "
+        f"config; {_RESTART}"
+    ),
+    "standby": "name the primary in the url of [ledger.{name}]",
+    "read_only": "name a database that can be written in the url of [ledger.{name}]",
+    "ledger_slow": "the database takes too long to answer: look at its load and its locks",
+    "too_slow": "the database takes too long to answer: look at its load and its locks",
+    "out_of_time": "the database takes too long to answer: look at its load and its locks",
+    "locked": "another program holds a lock on the ledger's tables: end it",
+    "bad_ledger_url": "mend the url of [ledger.{name}]: quote special characters, %40 for @",
+    "database_unsupported": "ledgers are in SQLite or PostgreSQL: mend the url of [ledger.{name}]",
+    "other_ledger": (
+        "the url of [ledger.{name}] leads to databases with different ledgers: name one of them"
+    ),
+}
+_ANY_ADVICE = "see what the error says; escrowmq doctor tries the ledger from here"
+
+
+@dataclass(frozen=True)
+class LedgersTold:
+    """What a broker knows about ledgers."""
+
+    #: Pipelines whose reports count now.
+    pipelines: int = 0
+    rows: Sequence[LedgerRow] = field(default=())
+    #: Ledgers that the broker left out of its answer.
+    left_out: int = 0
+
+    @property
+    def reported(self) -> list[LedgerRow]:
+        """Ledgers that are in the config of a pipeline."""
+        return [row for row in self.rows if row.name]
+
+    @property
+    def unnamed(self) -> str:
+        """Names of configured ledgers whose databases never told a UUID, with commas."""
+        names = [row.name for row in self.reported if not row.uuid]
+        return ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
+
+
+class Standing(Enum):
+    """What the pipeline can do about the ledger that a transaction names."""
+
+    #: No pipeline has reported lately.
+    UNREPORTED = auto()
+    REACHED = auto()
+    UNREACHED = auto()
+    #: A configured database never told its UUID, which may be this one.
+    MAYBE_UNNAMED = auto()
+    #: Every configured database told its UUID, and none is this one.
+    NOT_CONFIGURED = auto()
+
+
+def ask_ledgers(calls: OwnCalls) -> LedgersTold:
+    """Ask a broker; a release that does not know the request knows nothing of ledgers."""
+    from escrowmq.protocol.own import OwnCode
+
+    try:
+        answer = calls.call(OwnCode.LIST_LEDGERS)
+    except RequestRefused as refused:
+        if refused.code == "request_unsupported":
+            return LedgersTold()
+        raise
+    return LedgersTold(answer.header.pipelines, answer.rows, answer.header.left_out)
+
+
+def standing_of(uuid: str, told: LedgersTold) -> tuple[Standing, list[LedgerRow]]:
+    """How it stands with a ledger, and the configured ledgers that explain it."""
+    if not told.pipelines:
+        return Standing.UNREPORTED, []
+    mine = [row for row in told.reported if row.uuid == uuid]
+    if mine:
+        reached = [row for row in mine if row.is_reachable]
+        return (Standing.REACHED, reached) if reached else (Standing.UNREACHED, mine)
+    unnamed = [row for row in told.reported if not row.uuid]
+    if unnamed:
+        return Standing.MAYBE_UNNAMED, unnamed
+    return Standing.NOT_CONFIGURED, told.reported
+
+
+def ledger_shapes(uuid: str, told: LedgersTold) -> list[LedgerReportShape]:
+    """For programs: the configured ledgers that explain how it stands with this one."""
+    if not uuid:
+        return []
+    return [report_shape(row) for row in standing_of(uuid, told)[1]]
+
+
+def report_shape(row: LedgerRow) -> LedgerReportShape:
+    """One ledger, for programs."""
+    return LedgerReportShape(**msgspec.structs.asdict(row))
+
+
+def error_of(row: LedgerRow) -> str:
+    """The last error of a ledger, as its code and in words."""
+    text = clipped(row.error_text, ERROR_WIDTH)
+    return f"{row.error}: {text}" if text else row.error
+
+
+def advice_for(row: LedgerRow) -> str:
+    """What makes the ledger reachable."""
+    return _ADVICE.get(row.error, _ANY_ADVICE).format(name=row.name)
+
+
+def ledger_line(row: LedgerRow, now_ms: int, unnamed: str = "") -> str:
+    """One ledger, for ``status``; ``unnamed`` are the ledgers that never told a UUID."""
+    waits = f", {row.undecided} undecided" if row.undecided else ""
+    if not row.name and unnamed:
+        return f"{row.undecided} undecided; no database has told this UUID, it may be {unnamed}"
+    if not row.name:
+        return f"{row.undecided} undecided, and no pipeline that reports has it configured"
+    if row.is_reachable:
+        return f"reached {_ago(row.succeeded_at_ms, now_ms)}{waits}"
+    return f"UNREACHABLE{waits}: {error_of(row)}; {advice_for(row)}"
+
+
+def explained_ledger(uuid: str, told: LedgersTold, now_ms: int) -> Iterator[str]:
+    """What the pipeline knows about the ledger that a transaction names, and what to do."""
+    standing, rows = standing_of(uuid, told)
+    if standing is Standing.UNREPORTED:
+        yield f"Its outcome is in the ledger {uuid}, which the pipeline looks up."
+        yield "No pipeline has reported lately which ledgers it reaches."
+    elif standing is Standing.REACHED:
+        row = rows[0]
+        reached = _ago(row.succeeded_at_ms, now_ms)
+        yield f"Its outcome is in the ledger {row.name} ({uuid}), which was reached {reached}."
+    elif standing is Standing.UNREACHED:
+        yield f"Its outcome is in the ledger {rows[0].name} ({uuid}). It waits for that ledger."
+        yield from _unreached(rows, now_ms)
+    elif standing is Standing.MAYBE_UNNAMED:
+        yield f"It names the ledger {uuid}, and no database has told this UUID so far."
+        yield "A ledger below may be the one. Until it answers, the transaction waits."
+        yield from _unreached(rows, now_ms)
+    else:
+        yield from _not_configured(uuid, rows)
+
+
+def _unreached(rows: Sequence[LedgerRow], now_ms: int) -> Iterator[str]:
+    for row in rows[:NAMED_MAX]:
+        since = f"last reached {_ago(row.succeeded_at_ms, now_ms)}"
+        yield f"The pipeline cannot reach ledger {row.name} ({since}): {error_of(row)}"
+        yield f"To do: {advice_for(row)}."
+    if len(rows) > NAMED_MAX:
+        yield f"{len(rows) - NAMED_MAX} more ledgers cannot be reached; escrowmq status lists them."
+
+
+def _not_configured(uuid: str, rows: Sequence[LedgerRow]) -> Iterator[str]:
+    before = next((row for row in rows if row.uuid_before == uuid), None)
+    if before is not None:
+        yield (
+            f"It names the ledger {uuid}, which ledger {before.name} was until its database told "
+            f"another UUID, {before.uuid}: its tables were made anew, or its url leads elsewhere."
+        )
+        yield f"To do: have the url of [ledger.{before.name}] lead to the old database again."
+    elif rows:
+        known = ", ".join(f"{row.name} is {row.uuid}" for row in rows[:NAMED_MAX])
+        more = f", and {len(rows) - NAMED_MAX} more" if len(rows) > NAMED_MAX else ""
+        yield f"It names the ledger {uuid}, and no configured ledger has this UUID: {known}{more}."
+        yield (
+            "To do: add a section [ledger.NAME] with the url of the producer's database to the "
+            f"pipeline's config, or mend a url that leads to another database; {_RESTART}."
+        )
+    else:
+        yield f"It names the ledger {uuid}, and the pipeline has no ledger configured."
+        yield (
+            "To do: add a section [ledger.NAME] with the url of the producer's database to the "
+            f"pipeline's config; {_RESTART}."
+        )
+    yield "Until then the pipeline asks the producers instead."
+
+
+def _ago(ms: int | None, now_ms: int) -> str:
+    if not ms:
+        return "never"
+    return f"{duration(now_ms - ms)} ago, at {at(ms)}"

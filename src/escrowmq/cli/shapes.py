@@ -1,0 +1,348 @@
+"""The shapes of what commands print with ``-o json``: those that ask a broker, and errors.
+
+A shape is a public contract.  A key is snake_case, never changes its name, type or unit, and is
+never removed; new keys may be added.  Numbers are numbers.  Milliseconds end with ``_ms``, instants
+(milliseconds since 1970) with ``_at_ms``, sizes with ``_bytes``.  A ``#:`` comment describes a key
+on the reference page.
+
+To add a command, or a key: write the shape here, in ``txn_shapes.py`` or in ``tool_shapes.py``,
+name it in ``schemas.py``, run ``make docs``, and add a run of the command to the table of
+``tests/unit/cli/test_schemas.py``; that test fails until all of this is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An object that a command prints."""
+
+
+class ErrorShape(Shape, frozen=True, kw_only=True):
+    """Why a command ended with another exit code than 0 or 1; one line on standard error."""
+
+    #: Stable; `errors.md` lists all.
+    code: str
+    #: The mistake, and the way to correct it.
+    message: str
+    #: The values that the message is about, by name.
+    facts: dict[str, Any]
+    #: What to do.
+    remedy: str
+    #: The exit code of the process.
+    exit_code: int
+
+
+class NoteShape(Shape, frozen=True, kw_only=True):
+    """Something to know about a result that is complete or cut; one line on standard error."""
+
+    #: The words.
+    note: str
+
+
+class LedgerReportShape(Shape, frozen=True, kw_only=True):
+    """A ledger that a pipeline reported, or that an undecided transaction names."""
+
+    #: Empty if its database never told it.
+    uuid: str
+    #: NAME of the section `[ledger.NAME]`; empty if no pipeline has it in its config.
+    name: str
+    #: The pipeline that reported it; empty if none did.
+    pipeline: str
+    #: Whether transactions can be looked up there.
+    is_reachable: bool
+    #: The code of the last error; empty if there was none.
+    error: str
+    error_text: str
+    reported_at_ms: int | None
+    #: When the pipeline last reached it; null for never.
+    succeeded_at_ms: int | None
+    #: When the pipeline last failed to reach it; null for never.
+    failed_at_ms: int | None
+    #: The UUID that this database told before it told another one; empty if it always told one.
+    uuid_before: str
+    #: Undecided transactions that name this UUID.
+    undecided: int
+
+
+class TopicShape(Shape, frozen=True, kw_only=True):
+    """A topic."""
+
+    topic: str
+    #: `NORMAL`, `FIFO`, `DELAY` or `TRANSACTION`.
+    type: str
+    #: How many queues it has.
+    queues: int
+    #: RocketMQ's bits: 4 may be read, 2 may be written.
+    perm: int
+    #: Null if that is not known.
+    created_at_ms: int | None
+    #: Whether the broker made it for itself.
+    is_system: bool
+
+
+class TopicQueueShape(Shape, frozen=True, kw_only=True):
+    """A queue of a topic."""
+
+    queue_id: int
+    #: Offset of the oldest message.
+    start: int
+    #: Offset that the next message gets.
+    end: int
+    #: How many messages it holds.
+    messages: int
+    #: By consumer group: messages that it has not acknowledged.
+    lag_by_group: dict[str, int]
+
+
+class TopicMadeShape(Shape, frozen=True, kw_only=True):
+    """A topic that was made or changed."""
+
+    topic: str
+    queues: int
+    type: str
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class TopicDeletedShape(Shape, frozen=True, kw_only=True):
+    """A topic that was deleted."""
+
+    topic: str
+    queues: int
+    #: Messages that were visible in it.
+    messages: int
+    #: Half messages that can only be rolled back now; null in a dry run.
+    undecided: int | None
+    #: Delayed messages that will never be visible; null in a dry run.
+    delayed: int | None
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class GroupShape(Shape, frozen=True, kw_only=True):
+    """A producer or consumer group."""
+
+    group: str
+    #: `producer` or `consumer`.
+    role: str
+    #: How many members are online.
+    online: int
+    #: Messages that it has not acknowledged; null for producers.
+    lag: int | None
+    #: When an operator paused it; null for a group that is not paused.
+    paused_at_ms: int | None
+
+
+class PauseShape(Shape, frozen=True, kw_only=True):
+    """The pause of a consumer group."""
+
+    at_ms: int
+    #: The operator who paused it.
+    by: str
+    #: Empty if the operator gave none.
+    reason: str
+
+
+class GroupPausedShape(Shape, frozen=True, kw_only=True):
+    """A consumer group that was paused or resumed."""
+
+    group: str
+    #: Whether it is paused now; in a dry run, whether it would be.
+    is_paused: bool
+    #: False if it was paused, or not paused, before.
+    is_changed: bool
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class GroupQueueShape(Shape, frozen=True, kw_only=True):
+    """How far a consumer group is in one queue."""
+
+    topic: str
+    queue_id: int
+    #: The next message that it gets.
+    offset: int
+    #: Offset that the queue's next message gets.
+    end: int
+    #: Messages between the two.
+    lag: int
+
+
+class MemberShape(Shape, frozen=True, kw_only=True):
+    """A member of a group that is online."""
+
+    #: `producer` or `consumer`.
+    role: str
+    client_id: str
+    address: str
+    language: str
+
+
+class GroupShownShape(Shape, frozen=True, kw_only=True):
+    """A group in detail."""
+
+    group: str
+    queues: list[GroupQueueShape]
+    online: list[MemberShape]
+    #: Null if it is not paused.
+    pause: PauseShape | None
+
+
+class OffsetResetShape(Shape, frozen=True, kw_only=True):
+    """A consumer group that was sent to another place."""
+
+    group: str
+    topic: str
+    #: As it was given: `earliest`, `latest`, or a time.
+    to: str
+    #: The time of the place; null for `earliest` and `latest`.
+    to_at_ms: int | None
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class MessageShape(Shape, frozen=True, kw_only=True):
+    """A message."""
+
+    topic: str
+    queue_id: int
+    #: Null while it is not visible.
+    queue_offset: int | None
+    #: Where it is in the broker's log.
+    log_offset: int
+    #: The broker's id of it.
+    message_id: str
+    #: The id that its sender gave it.
+    unique_key: str
+    keys: list[str]
+    tags: str
+    #: Null if the body is not UTF-8.
+    body: str | None
+    #: The body in base64 if it is not UTF-8, else null.
+    body_base64: str | None
+    body_bytes: int
+    properties: dict[str, str]
+    flag: int
+    #: RocketMQ's bits; the lowest says that the body is compressed.
+    sys_flag: int
+    born_at_ms: int
+    stored_at_ms: int
+    #: Null while it is not visible.
+    visible_at_ms: int | None
+    #: How often consumers gave it back.
+    reconsume_times: int
+    #: Null if it was never a half message.
+    transaction_id: str | None
+
+
+class MessageFoundShape(MessageShape, frozen=True, kw_only=True):
+    """A message that was found by an id of it."""
+
+    #: `visible` or `not_visible`; of a half message `prepared`, `parked`, `committed` or
+    #: `rolled_back`; `waiting` for its time.
+    state: str
+
+
+class MessageSentShape(Shape, frozen=True, kw_only=True):
+    """A message that was sent."""
+
+    topic: str
+    #: Null in a dry run.
+    queue_id: int | None
+    #: Null in a dry run.
+    queue_offset: int | None
+    unique_key: str
+    body_bytes: int
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class DeadLettersShape(Shape, frozen=True, kw_only=True):
+    """A consumer group that gave messages up."""
+
+    group: str
+    #: How many dead letters it has.
+    letters: int
+    #: The topic that holds them.
+    topic: str
+
+
+class DeadLetterShape(Shape, frozen=True, kw_only=True):
+    """A message that a consumer group gave up."""
+
+    message_id: str
+    #: The topic that it was first sent to.
+    topic: str
+    given_up_at_ms: int
+    #: How often consumers tried.
+    tries: int
+    #: Whether `dlq redrive` has sent it again.
+    was_sent_again: bool
+    keys: list[str]
+    #: Its beginning, with control characters escaped; hexadecimal digits if it is not UTF-8.
+    body_preview: str
+
+
+class RedrivenShape(Shape, frozen=True, kw_only=True):
+    """A dead letter, and whether it was sent again."""
+
+    message_id: str
+    #: Where it goes.
+    topic: str
+    #: `sent`, `sent_before`, `would_be_sent` in a dry run, or the code of a refusal.
+    outcome: str
+    #: More about a refusal.
+    detail: str
+
+
+class ClockShape(Shape, frozen=True, kw_only=True):
+    """A broker's clocks."""
+
+    #: Store time, since 1970.
+    now_ms: int
+    #: The wall clock of the broker's machine, since 1970.
+    wall_ms: int
+    #: How far the wall clock is ahead of store time; below 0, behind.
+    clock_gap_ms: int
+    #: `none`, `ahead`, `behind`, or empty from an older broker.
+    clock_gap: str
+    #: Whether a person should look at it.
+    is_clock_doubtful: bool
+    #: Whether the kernel says that the wall clock is synchronized.
+    is_clock_synchronized: bool
+    #: Why nothing is deleted for its age; empty if it is.
+    deletion_waits: str
+    #: For how much longer, as far as that is known.
+    deletion_waits_ms: int
+
+
+class ClockConfirmedShape(Shape, frozen=True, kw_only=True):
+    """A wall clock that a person confirmed."""
+
+    #: The wall clock that was confirmed, since 1970.
+    wall_ms: int
+    #: Store time before, since 1970.
+    from_ms: int
+    #: Store time now, since 1970; null in a dry run.
+    to_ms: int | None
+    #: For how long nothing is deleted for its age; null in a dry run.
+    deletion_waits_ms: int | None
+    #: True: nothing was done, this is what would be.
+    is_dry_run: bool
+
+
+class FindingShape(Shape, frozen=True, kw_only=True):
+    """What the doctor found at one place."""
+
+    #: `ok`, `information`, `warning` or `problem`.
+    level: str
+    #: The place.
+    check: str
+    #: How it is.
+    found: str
+    #: What to do; empty if there is nothing to do.
+    advice: str

@@ -1,0 +1,90 @@
+"""Which transactions ``txn commit|rollback --filter`` takes, with the message that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from escrowmq.cli.txn_messages import Previews, previews_of
+
+if TYPE_CHECKING:
+    from escrowmq.cli.txn_filter import TransactionFilter
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_previews import PreviewRow
+    from escrowmq.protocol.own_rows import TransactionRow
+
+#: Rows that the broker is asked for at a time: their ids are read from its log.
+PAGE_ROWS = 1_000
+#: Messages of each transaction that are looked at together with those of others.
+MESSAGES_AT_FIRST = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Chosen:
+    """A transaction that the filter takes, and what became of it."""
+
+    row: TransactionRow
+    now_ms: int
+    outcome: str
+    #: The message that the filter means, or else the first one; None if it is not known.
+    message: PreviewRow | None = None
+    detail: str = ""
+
+
+class Choosing:
+    """Lists undecided transactions and compares them with a filter."""
+
+    def __init__(self, calls: OwnCalls, wanted: TransactionFilter, outcome: str) -> None:
+        self._calls = calls
+        self._wanted = wanted
+        self._outcome = outcome
+        #: Transactions that were left out, though only a part of their messages could be read.
+        self.partly_read = 0
+
+    def all(self) -> Iterator[Chosen]:
+        """Transactions that the filter takes, the oldest first, a page at a time."""
+        from escrowmq.protocol.own import OwnCode
+        from escrowmq.protocol.own_headers import ListTransactionsHeader
+
+        wanted = self._wanted
+        asked = ListTransactionsHeader(
+            states=wanted.states, with_ids=True, limit=PAGE_ROWS, producer_group=wanted.group
+        )
+        for page in self._calls.pages(OwnCode.LIST_TRANSACTIONS, asked):
+            now_ms = page.header.now_ms
+            yield from self._of_page([r for r in page.rows if wanted.takes_row(r, now_ms)], now_ms)
+
+    def _of_page(self, rows: Sequence[TransactionRow], now_ms: int) -> Iterator[Chosen]:
+        held = self._previews(rows)
+        for row in rows:
+            found = held.get(row.half_offset, [])
+            meant = self._meant(found)
+            if meant is None and self._wanted.needs_content:
+                found = self._rest(row.half_offset, found)
+                meant = self._meant(found)
+                if meant is None:
+                    self.partly_read += bool(found) and len(found) < found[0].message_count
+                    continue
+            yield Chosen(row=row, now_ms=now_ms, message=meant, outcome=self._outcome)
+
+    def _previews(self, rows: Sequence[TransactionRow]) -> Previews:
+        is_required = self._wanted.needs_content
+        return previews_of(
+            self._calls,
+            [row.half_offset for row in rows],
+            messages_max=MESSAGES_AT_FIRST if is_required else 1,
+            is_required=is_required,
+        )
+
+    def _rest(self, half_offset: int, found: list[PreviewRow]) -> list[PreviewRow]:
+        """All messages of a transaction, as far as one answer has them."""
+        from escrowmq.protocol.own_previews import PREVIEWS_MAX
+
+        if not found or len(found) == found[0].message_count:
+            return found
+        held = previews_of(self._calls, [half_offset], messages_max=PREVIEWS_MAX, is_required=True)
+        return held.get(half_offset, [])
+
+    def _meant(self, found: Sequence[PreviewRow]) -> PreviewRow | None:
+        return next((one for one in found if self._wanted.takes_message(one)), None)

@@ -1,0 +1,118 @@
+"""Which messages a transaction holds: topic, key, tags and the start of the body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.cli.output import human_bytes
+from escrowmq.cli.preview import clipped, preview
+from escrowmq.cli.txn_shapes import HeldMessageShape
+from escrowmq.model.errors import RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from escrowmq.client.own_calls import OwnCalls
+    from escrowmq.protocol.own_previews import PreviewRow
+
+Previews = dict[int, list["PreviewRow"]]
+"""By a transaction's first half message what it holds, as far as the broker has it."""
+
+MESSAGES_SHOWN = 20
+"""Messages of one transaction that `txn show` lists."""
+
+NAME_WIDTH = 60
+#: Bytes of a body that the broker is asked for: enough for a preview of compressed ones.
+BODY_BYTES = 256
+
+UNKNOWN = "its messages: deleted by retention, or the broker's release cannot show them"
+MESSAGE_COLUMNS = ("topic", "queue", "keys", "tags", "body", "size", "id")
+
+
+def previews_of(
+    calls: OwnCalls,
+    half_offsets: Sequence[int],
+    *,
+    messages_max: int = 1,
+    is_required: bool = False,
+) -> Previews:
+    """Ask the broker; unless required, a release that does not know the request finds nothing."""
+    from escrowmq.protocol.own import OwnCode
+    from escrowmq.protocol.own_previews import (
+        TRANSACTIONS_MAX,
+        PreviewHalvesHeader,
+        SoughtHalfRow,
+    )
+
+    header = PreviewHalvesHeader(messages_max=messages_max, body_bytes=BODY_BYTES)
+    found: Previews = {}
+    left = [SoughtHalfRow(half_offset=half_offset) for half_offset in half_offsets]
+    while left:
+        try:
+            answer = calls.call(OwnCode.PREVIEW_HALVES, header, left[:TRANSACTIONS_MAX])
+        except RequestRefused as refused:
+            if refused.code == "request_unsupported" and not is_required:
+                return {}
+            raise
+        for row in answer.rows:
+            found.setdefault(row.half_offset, []).append(row)
+        left = left[max(answer.header.covered, 1) :]
+    return found
+
+
+def cells(held: Sequence[PreviewRow]) -> tuple[str | None, ...]:
+    """Topic, keys, tags and body of a transaction's first message, for a line of a table."""
+    if not held:
+        return (None, None, None, None)
+    first = held[0]
+    more = first.message_count - 1
+    topic = f"{first.topic} +{more}" if more else first.topic
+    return (topic, clipped(first.keys, NAME_WIDTH), clipped(first.tags, NAME_WIDTH), body_of(first))
+
+
+def body_of(row: PreviewRow) -> str:
+    """The start of a body, on one line."""
+    return preview(row.body, row.body_bytes, sys_flag=row.sys_flag)
+
+
+def shape_of(row: PreviewRow) -> HeldMessageShape:
+    """One message, for programs."""
+    return HeldMessageShape(
+        topic=row.topic,
+        queue_id=row.queue_id,
+        keys=row.keys.split(),
+        tags=row.tags,
+        body_preview=body_of(row),
+        body_bytes=row.body_bytes,
+        message_id=row.message_id,
+        unique_key=row.unique_key,
+    )
+
+
+def message_line(row: PreviewRow) -> tuple[Any, ...]:
+    """One message, for a table."""
+    names = (clipped(row.keys, NAME_WIDTH), clipped(row.tags, NAME_WIDTH))
+    place = (row.topic, row.queue_id)
+    size = human_bytes(row.body_bytes)
+    return (*place, *names, body_of(row), size, row.unique_key or row.message_id)
+
+
+def left_out(held: Sequence[PreviewRow]) -> int:
+    """How many messages of a transaction its previews leave out."""
+    return held[0].message_count - len(held) if held else 0
+
+
+def sentence(held: Sequence[PreviewRow]) -> list[str]:
+    """What a transaction holds, in words."""
+    if not held:
+        return []
+    first = held[0]
+    named = [
+        f"{what} {clipped(text, NAME_WIDTH)}"
+        for what, text in (("key", first.keys), ("tag", first.tags))
+        if text
+    ]
+    said = ", ".join([f"Its message is for topic {first.topic}", *named])
+    if first.message_count > 1:
+        said = said.replace("Its message is", f"The first of its {first.message_count} messages is")
+    return [f"{said}, {first.body_bytes} bytes: {body_of(first)}"]

@@ -1,0 +1,203 @@
+"""Bodies that are objects: a codec makes bytes of them, and objects of bytes.
+
+``JsonCodec`` is used unless a producer or consumer is given another one.  Bytes and text never pass
+through a codec: they are sent and received as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+DECODERS_MAX = 256
+"""Types whose decoder is kept; when there are more, they are made again."""
+
+JSON_TYPE = "application/json"
+_TEXT = str | bytes | bytearray | memoryview
+
+
+class Codec(Protocol):
+    """One encoding.  Threads share it, so it keeps no state between calls.
+
+    A codec may also have ``check_type(body_type)``: it is called when a handler subscribes, and
+    raises TypeError for an annotation that no body can be decoded into.
+    """
+
+    @property
+    def content_type(self) -> str:
+        """The media type; each message that this codec encoded carries it as ``content-type``."""
+        ...
+
+    def encode(self, body: Any, /) -> bytes:  # noqa: ANN401 - any object that a user sends
+        """Make bytes; any exception means that this object cannot be sent."""
+        ...
+
+    def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - an object of that type
+        """Make an object of the type; any exception means that these bytes are not one."""
+        ...
+
+
+class JsonCodec:
+    """JSON for msgspec structs, dataclasses, pydantic models, mappings and sequences.
+
+    ``enc_hook`` and ``dec_hook`` are msgspec's: they encode and decode types of your own.  NaN and
+    infinity are refused, because JSON has no such numbers.
+    """
+
+    content_type = JSON_TYPE
+
+    def __init__(
+        self,
+        *,
+        enc_hook: Callable[[Any], Any] | None = None,
+        dec_hook: Callable[[type, Any], Any] | None = None,
+    ) -> None:
+        self._enc_hook = enc_hook
+        self._dec_hook = dec_hook
+        self._encoder = msgspec.json.Encoder(enc_hook=self._encode_other)
+        self._decoders: dict[object, msgspec.json.Decoder[Any]] = {}
+
+    def encode(self, body: Any, /) -> bytes:  # noqa: ANN401 - as the protocol says
+        """Make JSON."""
+        if is_pydantic(type(body)):
+            return bytes(body.model_dump_json(by_alias=True), "utf-8")
+        data = self._encoder.encode(body)
+        # msgspec writes null for NaN: the receiver would see another value than was sent.
+        if b"null" in data and _has_non_finite(body):
+            raise ValueError("JSON has neither NaN nor infinity")
+        return data
+
+    def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - as the protocol says
+        """Read JSON, and check it against the type."""
+        if is_pydantic(body_type):
+            return body_type.model_validate_json(data)
+        return self._decoder(body_type).decode(data)
+
+    def check_type(self, body_type: Any, /) -> None:  # noqa: ANN401 - any annotation
+        """Refuse a type that no JSON can become."""
+        if is_pydantic(body_type):
+            return
+        self._decoder(body_type)
+        known = msgspec.inspect.type_info(body_type)
+        if isinstance(known, msgspec.inspect.CustomType) and self._dec_hook is None:
+            raise TypeError("JSON is decoded into structs, dataclasses, models, dicts and lists")
+
+    def _decoder(self, body_type: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any annotation
+        known = self._decoders.get(body_type)
+        if known is None:
+            if len(self._decoders) >= DECODERS_MAX:
+                self._decoders.clear()
+            known = msgspec.json.Decoder(body_type, dec_hook=self._decode_other)
+            self._decoders[body_type] = known
+        return known
+
+    def _encode_other(self, part: Any) -> Any:  # noqa: ANN401 - what msgspec does not know
+        if is_pydantic(type(part)):
+            return part.model_dump(mode="json", by_alias=True)
+        if isinstance(part, Mapping):
+            return dict(part)
+        if self._enc_hook is not None:
+            return self._enc_hook(part)
+        if isinstance(part, tuple | frozenset):
+            # As values they are arrays; only a dict's keys come here.
+            raise TypeError(f"JSON has text and numbers as keys, not a {type(part).__name__}")
+        raise TypeError(f"JSON cannot hold an object of type {type(part).__name__}")
+
+    def _decode_other(self, kind: Any, part: Any) -> Any:  # noqa: ANN401 - as above
+        if is_pydantic(kind):
+            return kind.model_validate(part)
+        if self._dec_hook is not None:
+            return self._dec_hook(kind, part)
+        # msgspec expects this of a hook that does not know a type, and names the type itself.
+        raise NotImplementedError
+
+
+JSON = JsonCodec()
+
+
+def codec_for(content_type: str, codecs: Sequence[Codec]) -> Codec:
+    """The codec of a message's content type; the first one for a message without it."""
+    if not content_type:
+        return codecs[0]
+    wanted = _media_type(content_type)
+    for codec in codecs:
+        if _media_type(codec.content_type) == wanted:
+            return codec
+    known = ", ".join(codec.content_type for codec in codecs)
+    raise TypeError(f"the content type is {content_type}, and the codec is for {known}")
+
+
+def failing_path(body: object, codec: Codec) -> str:
+    """Where in an object the part is that a codec cannot encode: ``$.lines[2].price``."""
+    path, part = "$", body
+    for _ in range(DEPTH_MAX):
+        for name, inner in _parts(part):
+            if not _can_encode(inner, codec):
+                path, part = f"{path}{name}", inner
+                break
+        else:
+            break
+    return path
+
+
+DEPTH_MAX = 32
+"""Steps of a path that an error names."""
+
+
+def is_pydantic(kind: Any) -> bool:  # noqa: ANN401 - any type or annotation
+    """Whether it is a pydantic model's class, without importing pydantic."""
+    return isinstance(kind, type) and hasattr(kind, "model_validate_json")
+
+
+def _media_type(content_type: str) -> str:
+    kind = content_type.partition(";")[0].strip().lower()
+    is_json = kind == "text/json" or kind.endswith("+json")
+    return JSON_TYPE if is_json else kind
+
+
+def _can_encode(part: object, codec: Codec) -> bool:
+    try:
+        codec.encode(part)
+    except Exception:  # noqa: BLE001 - whatever a codec raises
+        return False
+    return True
+
+
+def _has_non_finite(body: object) -> bool:
+    parts = [body]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, float):
+            if not math.isfinite(part):
+                return True
+        elif part is not None and not isinstance(part, int | _TEXT):
+            parts += [inner for _, inner in _parts(part)]
+    return False
+
+
+def _parts(part: object) -> Iterator[tuple[str, object]]:
+    """What an object holds, each with its step of the path."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            is_name = isinstance(key, str) and key.isidentifier()
+            yield (f".{key}" if is_name else f"[{key!r}]"), value
+    elif isinstance(part, Sequence | AbstractSet) and not isinstance(part, _TEXT):
+        yield from ((f"[{index}]", value) for index, value in enumerate(part))
+    else:
+        for name in _field_names(part):
+            yield f".{name}", getattr(part, name, None)
+
+
+def _field_names(part: object) -> list[str]:
+    kind = type(part)
+    if isinstance(part, msgspec.Struct):
+        return list(part.__struct_fields__)
+    if is_dataclass(kind):
+        return [field.name for field in dataclass_fields(kind)]
+    return list(getattr(kind, "model_fields", ())) if is_pydantic(kind) else []

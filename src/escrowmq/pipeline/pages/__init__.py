@@ -1,0 +1,1 @@
+"""HTML reports: one style sheet, one page frame, tables and charts.  No Spark in here."""

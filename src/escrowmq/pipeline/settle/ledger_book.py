@@ -1,0 +1,104 @@
+"""What a pipeline knows about its ledgers over all rounds: last success, last error, reachable now.
+
+The driver's probe and the tasks' look-ups both write here; brokers get it after each round.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from escrowmq.protocol.limits import NAME_CHARS_MAX, SHOWN_CHARS_MAX
+from escrowmq.protocol.own_ledgers import REPORTED_MAX, LedgerReportRow
+
+LOOK_UP_COUNTS_S = 120.0
+"""A failed look-up outweighs the driver's probes this long: tasks may run on other machines."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One configured ledger; times are the monotonic clock's."""
+
+    uuid: str = ""
+    uuid_before: str = ""
+    is_probed: bool = False
+    error: str = ""
+    error_text: str = ""
+    succeeded_at_s: float | None = None
+    failed_at_s: float | None = None
+    look_up_failed_at_s: float | None = None
+
+    @property
+    def is_reachable(self) -> bool:
+        return self.is_probed and not self._has_failed_look_up()
+
+    def succeed(self) -> None:
+        if not self._has_failed_look_up():
+            self.succeeded_at_s = time.monotonic()
+
+    def _has_failed_look_up(self) -> bool:
+        failed_at_s = self.look_up_failed_at_s
+        return failed_at_s is not None and time.monotonic() < failed_at_s + LOOK_UP_COUNTS_S
+
+    def fail(self, error: str, text: str) -> None:
+        self.failed_at_s = time.monotonic()
+        self.error = error[:NAME_CHARS_MAX]
+        self.error_text = " ".join(text.split())[:SHOWN_CHARS_MAX]
+
+
+class LedgerBook:
+    """Entries by configured name.  Any thread may write and read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+
+    def note_probe(self, name: str, uuid: str, error: str, text: str) -> None:
+        """Note what the driver found; an empty error means that it reached the ledger."""
+        with self._lock:
+            entry = self._entries.setdefault(name, _Entry())
+            if uuid != entry.uuid and entry.uuid:
+                entry.uuid_before = entry.uuid
+            entry.uuid = uuid
+            entry.is_probed = not error
+            if error:
+                entry.fail(error, text)
+            else:
+                entry.succeed()
+
+    def note_look_up(self, uuid: str, error: str, text: str) -> None:
+        """Note how the look-ups of one round ended; an empty error means that all were answered."""
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.uuid == uuid:
+                    entry.look_up_failed_at_s = time.monotonic() if error else None
+                    if error:
+                        entry.fail(error, text)
+                    else:
+                        entry.succeed()
+
+    def rows(self) -> list[LedgerReportRow]:
+        """Make the rows of a report: unreachable ledgers first, since their number is limited."""
+        with self._lock:
+            found = sorted(
+                self._entries.items(), key=lambda named: (named[1].is_reachable, named[0])
+            )
+            return [_row(name, entry) for name, entry in found[:REPORTED_MAX]]
+
+
+def _row(name: str, entry: _Entry) -> LedgerReportRow:
+    return LedgerReportRow(
+        name=name[:NAME_CHARS_MAX],
+        uuid=entry.uuid[:NAME_CHARS_MAX],
+        is_reachable=entry.is_reachable,
+        error=entry.error,
+        error_text=entry.error_text,
+        succeeded_ago_ms=_ago_ms(entry.succeeded_at_s),
+        failed_ago_ms=_ago_ms(entry.failed_at_s),
+        uuid_before=entry.uuid_before[:NAME_CHARS_MAX],
+    )
+
+
+def _ago_ms(at_s: float | None) -> int | None:
+    return None if at_s is None else max(int((time.monotonic() - at_s) * 1_000), 0)

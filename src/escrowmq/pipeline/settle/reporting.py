@@ -1,0 +1,63 @@
+"""Tells brokers after each round which ledgers the pipeline reaches, and why not the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.model.errors import EscrowError
+from escrowmq.model.event_log import event_log
+from escrowmq.pipeline.settle.ledger_book import LedgerBook
+from escrowmq.protocol.limits import NAME_CHARS_MAX
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_ledgers import LedgerReportRow, ReportLedgersHeader
+
+log = event_log(__name__)
+
+ANSWER_S = 3.0
+"""A broker that does not take a report in this time gets the next one."""
+
+VALID_MS = 120_000
+"""How long a report counts: four times the wait between two of them."""
+
+_THREADS_MAX = 8
+
+
+class LedgerReporter:
+    """Reports for one pipeline.  A report that does not arrive is no failure of the round."""
+
+    def __init__(self, book: LedgerBook) -> None:
+        self._book = book
+        self._pipeline = f"{socket.gethostname()}/{os.getpid()}"[:NAME_CHARS_MAX]
+        #: By broker when the last good round ended that read it, on the monotonic clock.
+        self._rounds_ended_s: dict[str, float] = {}
+
+    def round_ended(self, brokers: Iterable[str]) -> None:
+        """Note that a round has read these brokers and ended well."""
+        self._rounds_ended_s |= dict.fromkeys(brokers, time.monotonic())
+
+    def send(self, brokers: Sequence[str]) -> None:
+        """Tell all of them at once."""
+        rows = self._book.rows()
+        with ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="report") as threads:
+            sent = [threads.submit(self._send, broker, rows) for broker in brokers]
+        for broker, one in zip(brokers, sent, strict=True):
+            if (error := one.exception()) is not None:
+                log.error("report_failed", extra={"broker": broker}, exc_info=error)
+
+    def _send(self, broker: str, rows: list[LedgerReportRow]) -> None:
+        ended_s = self._rounds_ended_s.get(broker)
+        ago_ms = None if ended_s is None else int((time.monotonic() - ended_s) * 1_000)
+        header = ReportLedgersHeader(
+            pipeline=self._pipeline, valid_for_ms=VALID_MS, round_ended_ago_ms=ago_ms
+        )
+        try:
+            with OwnCalls(broker, connect_s=ANSWER_S, answer_s=ANSWER_S) as calls:
+                calls.call(OwnCode.REPORT_LEDGERS, header, rows)
+        except EscrowError as error:
+            # An older broker does not know the request, and shows nothing about ledgers.
+            log.debug("report_not_taken", extra={"broker": broker, "why": str(error)})

@@ -1,0 +1,80 @@
+"""Types of the columns that the source reads: their SQL names, and times as Spark has them.
+
+Brokers tell times as whole milliseconds since 1970 in UTC.  A Spark TIMESTAMP is the same instant
+in microseconds: it has no time zone of its own, and each session shows it in
+``spark.sql.session.timeZone``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+TIMESTAMP = "timestamp"
+
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1_000_000
+"""The last instant that pandas can hold, in the year 2262: it counts nanoseconds.
+
+Python's own datetime ends in the year 9999.  A producer may send any number as its time.  Instants
+outside of this range become NULL, so that one message cannot break ``toPandas`` or ``collect``.
+"""
+
+_ARROW = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def spark_type(name: str) -> DataType:
+    """The Spark type with this SQL name."""
+    from pyspark.sql import types as T  # noqa: N812 -- the name that every Spark reader knows
+
+    return {
+        "string": T.StringType(),
+        "binary": T.BinaryType(),
+        "boolean": T.BooleanType(),
+        "int": T.IntegerType(),
+        "bigint": T.LongType(),
+        TIMESTAMP: T.TimestampType(),
+        "map<string,string>": T.MapType(T.StringType(), T.StringType()),
+    }[name]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of the batches that a reader with this Spark schema yields."""
+    return pa.schema(
+        [
+            pa.field(field.name, _ARROW[field.dataType.simpleString()], field.nullable)
+            for field in schema
+        ]
+    )
+
+
+def timestamps(instants_ms: pa.Array) -> pa.Array:
+    """Milliseconds since 1970 as timestamps; NULL where no timestamp can hold the instant."""
+    bounds = pc.min_max(instants_ms)
+    if not _is_held(bounds["min"].as_py() or 0, bounds["max"].as_py() or 0):
+        low, high = (pa.scalar(sign * TIMESTAMP_MS_MAX, pa.int64()) for sign in (-1, 1))
+        is_held = pc.and_(pc.greater_equal(instants_ms, low), pc.less_equal(instants_ms, high))
+        instants_ms = pc.if_else(is_held, instants_ms, pa.scalar(None, pa.int64()))
+    return pc.multiply(instants_ms, 1_000).cast(_ARROW[TIMESTAMP])
+
+
+def _is_held(low_ms: int, high_ms: int) -> bool:
+    return low_ms >= -TIMESTAMP_MS_MAX and high_ms <= TIMESTAMP_MS_MAX
+
+
+def listed(columns: Iterable[tuple[str, str]]) -> str:
+    """Columns with their types, for an error."""
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

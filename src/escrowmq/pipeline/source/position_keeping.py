@@ -1,0 +1,147 @@
+"""Stream readers for Spark 4.0 and 4.1, which tell a reader neither its start nor its limit.
+
+These versions call ``latestOffset()`` without arguments.  On both of them (tests/spark/test_old_
+stream_api.py holds this) the calls come in one of two orders:
+
+* a new query: ``latestOffset``, ``initialOffset``, ``partitions(initial, end)``;
+* a query with a checkpoint: ``partitions(at, at)``, then ``latestOffset``.
+
+So a reader that keeps the last offset it planned or returned knows where each batch starts, and can
+limit it.  It cannot know the trigger: with ``availableNow`` these versions run exactly one batch,
+whatever it holds.  A limit would then end the query early and silently, so the user must say which
+trigger the query has (option ``availableNow``) before a limit is applied.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.spark_api import HAS_READ_LIMITS, ReadAllAvailable, ReadLimit
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+
+Offsets = dict[str, Any]
+WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+
+
+class LimitedReader(Protocol):
+    """A reader as Spark 4.2 wants it."""
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        """Where a new query begins."""
+        ...
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """The limit that the options give."""
+        ...
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
+        """Where the batch from `start` ends."""
+        ...
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The tasks of a batch."""
+        ...
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        ...
+
+
+def for_this_spark(
+    reader: DataSourceStreamReader,
+    *,
+    available_now: bool | None,
+    limit_option: str,
+    is_limit_given: bool,
+) -> DataSourceStreamReader:
+    """Return `reader`, or on Spark 4.0 and 4.1 one around it that keeps its position.
+
+    Raises:
+        RequestRefused: ``bad_option``; a limit on these versions without the option availableNow.
+    """
+    if HAS_READ_LIMITS:
+        return reader
+    return keeping(
+        reader,
+        available_now=available_now,
+        limit_option=limit_option,
+        is_limit_given=is_limit_given,
+    )
+
+
+def keeping(
+    reader: LimitedReader, *, available_now: bool | None, limit_option: str, is_limit_given: bool
+) -> PositionKeepingReader:
+    """The reader for Spark 4.0 and 4.1."""
+    if is_limit_given and available_now is None:
+        raise bad_option(
+            "availableNow",
+            f"true or false beside {limit_option} on Spark 4.0 and 4.1, which do not tell a source "
+            "its trigger: false keeps the limit; true reads all that is there in one batch",
+        )
+    limit = reader.getDefaultReadLimit() if available_now is False else ReadAllAvailable()
+    return PositionKeepingReader(reader, limit)
+
+
+class PositionKeepingReader(DataSourceStreamReader):
+    """Gives a reader the start and the limit that Spark does not pass on."""
+
+    def __init__(self, reader: LimitedReader, limit: ReadLimit) -> None:
+        self._reader = reader
+        self._limit = limit
+        self._initial: Offsets | None = None
+        #: The end of the last batch that was planned; None before the first.
+        self._position: Offsets | None = None
+        #: Whether the position was guessed: the query counts as new until Spark says otherwise.
+        self._is_guess = False
+
+    # On the driver, all in one process while the query runs.
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
+        """Where a new query begins; the same at each call, since ends were counted from it."""
+        if self._initial is None:
+            # As Spark gives it back: its JSON knows no tuples and no numbers as keys.
+            self._initial = json.loads(json.dumps(self._reader.initialOffset()))
+        assert self._initial is not None
+        return self._initial
+
+    def latestOffset(self) -> Offsets:  # type: ignore[override]  # noqa: N802 - Spark 4.0's
+        """Where the next batch ends."""
+        if self._position is None:
+            self._position = self.initialOffset()
+            self._is_guess = True
+        # Kept even if Spark plans no task for it, as for a query that needs no row.
+        self._position = self._reader.latestOffset(self._position, self._limit)
+        return self._position
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """The tasks of a batch; with two equal offsets, Spark tells where a query stands."""
+        if self._is_guess and start != self._initial:
+            self._check_guess(start)
+        for broker in start.keys() - end.keys():
+            raise bad_option("broker", f"with the address of {broker}: the query has begun it")
+        self._is_guess = False
+        self._position = end
+        return self._reader.partitions(start, end)
+
+    def _check_guess(self, start: Offsets) -> None:
+        """Spark asked for the end first and has a checkpoint after all: look for losses now."""
+        if not isinstance(self._limit, ReadAllAvailable):
+            raise bad_option("availableNow", f"true for this query, or {WRAPPER} false", "false")
+        self._reader.latestOffset(start, self._limit)
+
+    def commit(self, end: Offsets) -> None:
+        """Nothing is held for a batch."""
+
+    # On an executor.
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return self._reader.read(partition)

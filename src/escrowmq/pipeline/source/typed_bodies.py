@@ -1,0 +1,57 @@
+"""Bodies as typed columns, where Spark itself has no function for their format.
+
+JSON needs nothing of ours: ``from_json(col("body").cast("string"), schema)``.  Spark's own
+``from_avro`` needs a JAR that ``pip install pyspark`` does not bring; ``from_avro`` here does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from escrowmq.pipeline.options import bad_option
+from escrowmq.pipeline.source.avro_types import read_schema
+from escrowmq.pipeline.source.avro_values import Decoder, whole_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+PERMISSIVE = "PERMISSIVE"
+FAILFAST = "FAILFAST"
+
+
+def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Column:
+    """Decode Avro values of this schema, given as JSON; a column of the schema's type.
+
+    ``PERMISSIVE`` gives NULL for bytes that are not a value of the schema, ``FAILFAST`` fails the
+    task.  Each body is one value in Avro's binary form, without the header of Avro files.
+
+    Raises:
+        RequestRefused: ``bad_option``: the schema, or the mode.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
+
+    if mode.upper() not in (PERMISSIVE, FAILFAST):
+        raise bad_option("mode", f"{PERMISSIVE} or {FAILFAST}", mode)
+    read = read_schema(schema)
+    decode = _Decoding(read.decode, is_permissive=mode.upper() == PERMISSIVE)
+    return F.udf(decode, read.spark, useArrow=False)(column)
+
+
+class _Decoding:
+    """Decodes one body; in a task."""
+
+    __name__ = "from_avro"
+
+    def __init__(self, decode: Decoder, *, is_permissive: bool) -> None:
+        self._decode = decode
+        self._is_permissive = is_permissive
+
+    def __call__(self, body: bytes | None) -> Any:  # noqa: ANN401 -- as the schema says
+        if body is None:
+            return None
+        try:
+            return whole_value(self._decode, bytes(body))
+        except ValueError:
+            if self._is_permissive:
+                return None
+            raise

@@ -1,0 +1,93 @@
+"""The parts of PySpark's API that differ between Spark 4.0 and 4.3, under one name each.
+
+Every other module of the source, the views and the sink imports these names from here, so that it
+loads on each of these versions.  A name that Spark lacks is replaced by a class of our own with the
+same fields; ``HAS_READ_LIMITS`` and ``HAS_ARROW_STREAM_WRITER`` tell whether Spark knows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyspark.sql.datasource as _datasource
+from pyspark.sql.datasource import DataSourceStreamWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+    from pyspark.sql.types import StructType
+
+    HAS_READ_LIMITS: bool
+    HAS_ARROW_STREAM_WRITER: bool
+else:
+    try:
+        from pyspark.sql.streaming.datasource import (
+            ReadAllAvailable,
+            ReadLimit,
+            ReadMaxBytes,
+            ReadMaxRows,
+            SupportsTriggerAvailableNow,
+        )
+
+        #: Since Spark 4.2: Spark tells a stream reader its start, its limit and ``availableNow``.
+        HAS_READ_LIMITS = True
+    except ImportError:
+        HAS_READ_LIMITS = False
+
+        class ReadLimit:
+            """How much one batch of a stream reads."""
+
+        @dataclass
+        class ReadAllAvailable(ReadLimit):
+            """Everything that is there."""
+
+        @dataclass
+        class ReadMaxRows(ReadLimit):
+            """At most this many rows."""
+
+            max_rows: int
+
+        @dataclass
+        class ReadMaxBytes(ReadLimit):
+            """At most this many bytes."""
+
+            max_bytes: int
+
+        class SupportsTriggerAvailableNow:
+            """Marks a reader that can note its end when a query begins."""
+
+    #: Since Spark 4.1: a stream writer gets Arrow batches; before, it gets rows.
+    HAS_ARROW_STREAM_WRITER = hasattr(_datasource, "DataSourceStreamArrowWriter")
+    DataSourceStreamArrowWriter = getattr(
+        _datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter
+    )
+
+__all__ = [
+    "HAS_ARROW_STREAM_WRITER",
+    "HAS_READ_LIMITS",
+    "DataSourceStreamArrowWriter",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "arrow_schema",
+]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow form of a Spark schema; instants are in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4.0 and 4.1 have no such parameter, and always take UTC.
+    has_timezone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, timezone="UTC") if has_timezone else to_arrow_schema(schema)

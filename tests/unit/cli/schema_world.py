@@ -1,0 +1,200 @@
+"""A broker, directories and databases for running every command, and how each is run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from escrowmq.cli.main import main
+from escrowmq.client.ledger_table import SqlLedger
+from escrowmq.client.own_calls import OwnCalls
+from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.tables import MESSAGES
+from escrowmq.protocol.own import OwnCode
+from escrowmq.protocol.own_headers import HoldManyHeader
+from escrowmq.protocol.own_rows import SentInRow, SentRow
+from escrowmq.testing import InProcessBroker
+from tests.unit.cli.test_dlq import GROUP, TOPIC, give_up
+from tests.unit.pipeline.lake_rows import MIDNIGHT_MS, message, rows_of
+
+ASKED = "--broker {broker} "
+BINARY = b"\xff\xfe"
+
+#: By the words of a command: the arguments of each run.  The first run asks the broker, if any.
+RUNS: Mapping[str, tuple[str, ...]] = {
+    "backup": (
+        ASKED + "{folder}/backup-1",
+        ASKED + "{folder}/backup-2 --dry-run",
+        "{folder}/backup-3 --data-dir {stopped}",
+    ),
+    "bench": ("",),
+    "clock confirm": ("--broker {doubted} --yes", ASKED + "--dry-run"),
+    "clock show": (ASKED,),
+    "config show": ("--set store.durability=os",),
+    "dlq list": (ASKED,),
+    "dlq redrive": (ASKED + "{letters_of} --limit 1", ASKED + "{letters_of} --dry-run"),
+    "dlq show": (ASKED + "{letters_of}",),
+    "doctor": (ASKED + "--data-dir {stopped}",),
+    "group list": (ASKED,),
+    "group pause": (
+        ASKED + "{letters_of} --dry-run",
+        ASKED + "{letters_of} --reason upgrade",
+    ),
+    "group reset-offset": (
+        ASKED + "readers --topic orders --to earliest",
+        ASKED + "readers --topic orders --to 2026-01-31T12:00 --dry-run",
+    ),
+    "group resume": (ASKED + "{letters_of} --dry-run", ASKED + "{letters_of}"),
+    "group show": (ASKED + "{letters_of}",),
+    "lake compact": ("--lake {lake}", "--lake {lake} --dry-run"),
+    "lake tables": ("--lake {lake}",),
+    "lake vacuum": ("--lake {lake} --keep-days 3000",),
+    "ledger migrate": ("{ledger}", "sqlite:///{folder}/new.db --create"),
+    "ledger show": ("{ledger}",),
+    "ledger sql": ("sqlite",),
+    "message get": (ASKED + "{message_id}", ASKED + "{binary_id}", ASKED + "kept-1"),
+    "message query": (ASKED + "--topic orders --key k1",),
+    "message send": (ASKED + "x --topic sent", ASKED + "x --topic sent --dry-run"),
+    "message tail": (ASKED + "--topic orders",),
+    "restore": (
+        "{backup} --data-dir {folder}/restored",
+        "{backup} --data-dir {folder}/planned --dry-run",
+    ),
+    "status": (ASKED,),
+    "store check": ("{stopped}", "{damaged}"),
+    "store repair": ("{damaged} --dry-run", "{damaged} --yes", "{stopped}"),
+    "topic create": (ASKED + "made --queues 2", ASKED + "made --dry-run"),
+    "topic delete": (ASKED + "gone --yes", ASKED + "gone-too --dry-run"),
+    "topic list": (ASKED + "--all",),
+    "topic show": (ASKED + "orders",),
+    "txn commit": (ASKED + "end-1 --reason why", ASKED + "kept-1 --reason why --dry-run"),
+    "txn commit --filter": (
+        "id=end-3 " + ASKED + "--reason why --yes",
+        "group=pay " + ASKED + "--reason why --dry-run --limit 1",
+    ),
+    "txn explain": (ASKED + "kept-1",),
+    "txn list": (ASKED, ASKED + "--limit 1", ASKED + "--no-messages"),
+    "txn resume": (ASKED + "kept-1 --dry-run",),
+    "txn rollback": (ASKED + "end-2 --reason why", ASKED + "kept-2 --reason why --dry-run"),
+    "txn rollback --filter": (
+        "id=end-4,topic=orders " + ASKED + "--reason why --yes",
+        "group=pay " + ASKED + "--reason why --dry-run",
+    ),
+    "txn show": (ASKED + "kept-1",),
+}
+
+
+@dataclass
+class World:
+    """Everything that a command can be pointed at."""
+
+    broker: InProcessBroker
+    facts: dict[str, object]
+
+    @classmethod
+    @contextmanager
+    def made(cls, folder: Path) -> Iterator[Self]:
+        """A world in this folder."""
+        stopped, damaged, backup = folder / "stopped", folder / "damaged", folder / "backup"
+        with InProcessBroker(data=stopped) as short:
+            call("message", "send", "kept", "--topic", "orders", "-b", short.address)
+        shutil.copytree(stopped, damaged)
+        damage(damaged)
+        call("backup", backup, "--data-dir", stopped)
+        lake = Lake(folder / "lake")
+        lake.append(MESSAGES, rows_of(MESSAGES, message("T", 1, MIDNIGHT_MS)), lambda _: ())
+        ledger = f"sqlite:///{folder / 'shop.db'}"
+        SqlLedger(ledger).create()
+        with (
+            doubted_broker() as doubted,
+            InProcessBroker(data=folder / "data") as broker,
+            OwnCalls(broker.address) as calls,
+        ):
+            binary_id, message_id = sent(calls)
+            hold(calls, "kept-1", "kept-2", "end-1", "end-2", "end-3", "end-4")
+            for topic in (TOPIC, "gone", "gone-too"):
+                call("topic", "create", topic, "--queues", "1", "-b", broker.address)
+            give_up(broker, calls, "a", "b")
+            facts = {
+                "backup": backup,
+                "binary_id": binary_id,
+                "broker": broker.address,
+                "damaged": damaged,
+                "doubted": doubted.address,
+                "folder": folder,
+                "lake": lake.uri,
+                "ledger": ledger,
+                "letters_of": GROUP,
+                "message_id": message_id,
+                "stopped": stopped,
+            }
+            yield cls(broker, facts)
+
+    def filled(self, words: str, arguments: str, **other: object) -> list[str]:
+        """A run's words, with the places of this world in it."""
+        return [*words.split(), *arguments.format(**{**self.facts, **other}).split()]
+
+
+def call(*arguments: str | Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*map(str, arguments)])
+    assert left.value.code == 0
+
+
+@contextmanager
+def doubted_broker() -> Iterator[InProcessBroker]:
+    """A broker whose clock is a day ahead of its store time."""
+    with InProcessBroker() as broker:
+        broker.clock.synchronized = False
+        broker.clock.jump(seconds=86_400)
+        broker.advance()
+        yield broker
+
+
+def damage(data: Path) -> None:
+    """Change a byte in the middle of the log."""
+    (segment,) = (data / "store" / "commitlog").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[40] ^= 0xFF
+    segment.write_bytes(content)
+
+
+def sent(calls: OwnCalls) -> tuple[str, str]:
+    """The unique keys of two messages: one that is not text, and one that is."""
+    rows = [
+        SentRow(
+            topic="orders",
+            queue_id=-1,
+            body=body,
+            properties=f"UNIQ_KEY\x01{key}\x02KEYS\x01k1 k2\x02",
+            flag=0,
+            sys_flag=0,
+            born_at_ms=1,
+        )
+        for key, body in (("BINARY", BINARY), ("PLAIN", b"plain"))
+    ]
+    calls.call(OwnCode.SEND_MANY, rows=rows)
+    return "BINARY", "PLAIN"
+
+
+def hold(calls: OwnCalls, *transaction_ids: str) -> None:
+    rows = [
+        SentInRow(
+            transaction_id=one,
+            topic="orders",
+            queue_id=-1,
+            body=b"one",
+            properties="",
+            flag=0,
+            sys_flag=0,
+            born_at_ms=0,
+        )
+        for one in transaction_ids
+    ]
+    calls.call(OwnCode.HOLD_MANY, HoldManyHeader(producer_group="pay"), rows)

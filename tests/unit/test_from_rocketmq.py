@@ -1,0 +1,139 @@
+"""The tables for people who come from RocketMQ: every request, command and setting exists."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from escrowmq.cli.config import load
+from escrowmq.cli.main import COMMANDS
+from escrowmq.protocol.codes import RequestCode
+from tests.unit.broker.wire import serving
+from tests.unit.repository import ROOT
+
+TABLE: dict[str, list[dict[str, Any]]] = tomllib.loads(
+    (ROOT / "docs/reference/from-rocketmq.toml").read_text(encoding="utf-8")
+)
+PAGE = ROOT / "docs/guide/from-rocketmq.md"
+
+
+def commands() -> set[str]:
+    """Every command of ours, as it is typed."""
+    found = set()
+    for name, entry in COMMANDS.items():
+        loaded = entry.load()
+        if isinstance(loaded, typer.Typer):
+            for one in loaded.registered_commands:
+                assert one.callback is not None
+                found.add(f"{name} {one.name or one.callback.__name__.replace('_', '-')}")
+        else:
+            found.add(name)
+    return found
+
+
+def settings() -> set[str]:
+    return {setting.name for setting in load(environ={}).settings}
+
+
+def rendered() -> str:
+    """The two tables of the page."""
+    lines = ["| `mqadmin` | Works | Ours | Note |", "|---|---|---|---|"]
+    for one in TABLE["command"]:
+        ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
+        works = "yes" if one["works"] else "no"
+        names = ", ".join(f"`{name}`" for name in one["mqadmin"].split(", "))
+        lines.append(f"| {names} | {works} | {ours} | {one.get('note', '')} |")
+    lines += ["", "| `broker.conf` | Ours | Note |", "|---|---|---|"]
+    for one in TABLE["setting"]:
+        ours = f"`{one['ours']}`" if "ours" in one else "-"
+        names = ", ".join(f"`{name}`" for name in one["theirs"].split(", "))
+        lines.append(f"| {names} | {ours} | {one.get('note', '')} |")
+    return re.sub(r" +\|$", " |", "\n".join(lines), flags=re.MULTILINE)
+
+
+async def test_the_broker_answers_every_request_of_a_command_that_works(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        answered = set(server.broker._handlers)
+    for one in TABLE["command"]:
+        codes = {RequestCode[name] for name in one["requests"]}
+        assert codes or not one["works"], one
+        assert codes <= answered, one
+    # And nothing is left out: a request for tools that the broker answers has a command.
+    named = {RequestCode[name] for one in TABLE["command"] for name in one["requests"]}
+    assert {
+        code.name for code in RequestCode if code in answered and code not in named
+    } <= NOT_OF_TOOLS
+
+
+#: Requests of clients, and of tools that no common command stands for.
+NOT_OF_TOOLS = {
+    "SEND_MESSAGE",
+    "SEND_BATCH_MESSAGE",
+    "END_TRANSACTION",
+    "LITE_PULL_MESSAGE",
+    "QUERY_CONSUMER_OFFSET",
+    "UPDATE_CONSUMER_OFFSET",
+    "GET_MAX_OFFSET",
+    "GET_MIN_OFFSET",
+    "GET_EARLIEST_MSG_STORETIME",
+    "CONSUMER_SEND_MSG_BACK",
+    "GET_CONSUMER_LIST_BY_GROUP",
+    "LOCK_BATCH_MQ",
+    "UNLOCK_BATCH_MQ",
+    "HEART_BEAT",
+    "UNREGISTER_CLIENT",
+    "CHECK_CLIENT_CONFIG",
+    "CHECK_TRANSACTION_STATE",
+    "CONSUME_MESSAGE_DIRECTLY",
+    "GET_ALL_TOPIC_CONFIG",
+    "GET_TOPIC_CONFIG",
+    "GET_TOPICS_BY_CLUSTER",
+    "GET_SYSTEM_TOPIC_LIST_FROM_NS",
+    "GET_SYSTEM_TOPIC_LIST_FROM_BROKER",
+    "GET_ALL_SUBSCRIPTIONGROUP_CONFIG",
+    "GET_SUBSCRIPTIONGROUP_CONFIG",
+    "QUERY_TOPIC_CONSUME_BY_WHO",
+    "QUERY_CONSUME_TIME_SPAN",
+    "QUERY_TOPICS_BY_CONSUMER",
+    "QUERY_SUBSCRIPTION_BY_CONSUMER",
+    "GET_KV_CONFIG",
+}
+
+
+def test_every_command_and_setting_of_ours_exists() -> None:
+    known, keys = commands(), settings()
+    for one in TABLE["command"]:
+        assert one.get("ours", "status") in known, one
+        assert "ours" in one or "note" in one or one["works"], one
+    for one in TABLE["setting"]:
+        assert one.get("ours", "broker.name") in keys, one
+        assert "ours" in one or "note" in one, one
+
+
+def test_commands_and_settings_in_notes_exist() -> None:
+    known, keys = commands(), settings()
+    for one in (*TABLE["command"], *TABLE["setting"]):
+        for quoted in re.findall(r"`([^`]+)`", one.get("note", "")):
+            if re.fullmatch(r"[a-z]+\.[a-z_]+", quoted):
+                assert quoted in keys, quoted
+            elif quoted.split()[0] in {"escrowmq", *COMMANDS}:
+                words = quoted.removeprefix("escrowmq ").split(" --")[0]
+                assert words in known, quoted
+
+
+def test_each_name_is_there_once() -> None:
+    for table, key in (("command", "mqadmin"), ("setting", "theirs")):
+        names = [name for one in TABLE[table] for name in one[key].split(", ")]
+        assert len(names) == len(set(names))
+
+
+def test_the_page_shows_the_tables() -> None:
+    assert rendered() in PAGE.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(rendered())  # noqa: T201 - for the page
