@@ -1,0 +1,22 @@
+"""What every test starts from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def default_log_level() -> Iterator[None]:
+    """Start each test with the level that a program has before it sets one.
+
+    A command that runs in the tests' process sets the level for good, also from a fixture that
+    outlives its test.
+    """
+    log = logging.getLogger("escrowmq")
+    level = log.level
+    log.setLevel(logging.NOTSET)
+    yield
+    log.setLevel(level)
