@@ -34,7 +34,6 @@ from escrowmq.model.errors import EscrowError, StoreCorrupt, StoreUnusable, Unav
 
 APPLICATION_ID = 0x454D514D
 FORMAT_VERSION = 2
-READABLE = (1, 2)
 COPIED_PAGES = 64
 """Pages of 4 KiB that a copy takes at a time: less than 1 ms of work."""
 
@@ -49,8 +48,14 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
 )
 
+#: Where SQLite's header says who may write the file: 1 is a rollback journal, 2 a WAL.
+_WRITE_VERSION_AT = 18
+_WRITE_VERSION_MAX = 2
+
 #: What version 2 added.
 _STANDING = "CREATE TABLE standing (log_offset INTEGER NOT NULL, checksum INTEGER NOT NULL)"
+#: The tables of each version that can be read.
+_TABLES: Mapping[object, set[str]] = {1: {*_SCHEMA}, 2: {*_SCHEMA, _STANDING}}
 
 _DAMAGED = (StoreCorrupt, "meta_damaged", "restore the file from a backup")
 _ERRORS: Mapping[int, tuple[type[EscrowError], str, str]] = {
@@ -75,6 +80,8 @@ class MetaFile:
 
     def __init__(self, path: str, pages_max: int) -> None:
         self.path = path
+        # Before SQLite opens it: to close a file gives up all locks that a process has on it.
+        _refuse_write_version(path)
         with self._errors():
             # Other threads write and copy the file; SQLite itself lets one thread in at a time.
             self._connection = sqlite3.connect(
@@ -140,17 +147,23 @@ class MetaFile:
         """Its version, 0 if it is new; nothing is written before it is known to be ours."""
         application_id = self._ask("PRAGMA application_id")
         version = self._ask("PRAGMA user_version")
-        tables = self._ask("SELECT count(*) FROM sqlite_master")
-        if (application_id, version, tables) == (0, 0, 0):
+        query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+        tables = {sql for (sql,) in self._connection.execute(query)}
+        if (application_id, version) == (0, 0) and not tables:
             return 0
-        if application_id != APPLICATION_ID:
+        # Every version has tables of its own, so they say whose file it is, and the header can be
+        # seen to be damaged.
+        if tables in _TABLES.values():
+            if application_id != APPLICATION_ID or tables != _TABLES.get(version):
+                raise StoreCorrupt("meta_damaged", "its header does not match", path=self.path)
+        elif application_id != APPLICATION_ID:
             raise StoreUnusable(
                 "meta_foreign",
                 "this SQLite file belongs to another application",
                 path=self.path,
                 application_id=application_id,
             )
-        if version not in READABLE:
+        elif version not in _TABLES:
             raise StoreUnusable(
                 "meta_version_unknown",
                 "use the release that wrote it, or a later one",
@@ -201,6 +214,17 @@ class MetaFile:
             # SQLite's own words quote the file, and Python cannot read them.
             kind, name, message = _DAMAGED
             raise kind(name, message, path=self.path, cause=str(error)) from error
+
+
+def _refuse_write_version(path: str) -> None:
+    """Tell a damaged write version, which SQLite takes for a file that must not be written."""
+    try:
+        with Path(path).open("rb") as file:
+            header = file.read(_WRITE_VERSION_AT + 1)
+    except OSError:
+        return  # SQLite finds that, too.
+    if len(header) > _WRITE_VERSION_AT and header[_WRITE_VERSION_AT] > _WRITE_VERSION_MAX:
+        raise StoreCorrupt("meta_damaged", "its header does not match", path=path)
 
 
 def row_checksum(row: Iterable[object]) -> int:

@@ -47,6 +47,7 @@ from escrowmq.transaction.records import (
 )
 
 NOBODY = 65_534
+SQLITE_HEADER_BYTES = 100
 
 ORDERS = Topic(
     name="orders",
@@ -447,10 +448,26 @@ def test_an_empty_file_is_a_new_one(path: Path) -> None:
     Meta(path).close()
 
 
+@pytest.mark.parametrize("damage", [0x01, 0x80, 0xFF])
+def test_no_damaged_byte_of_the_header_refuses_the_start(path: Path, damage: int) -> None:
+    Meta(path).close()
+    intact = path.read_bytes()
+    for at in range(SQLITE_HEADER_BYTES):
+        header = bytearray(intact)
+        header[at] ^= damage
+        path.write_bytes(header)
+        meta, found = open_meta(path)
+        meta.close()
+        if found.aside:
+            assert Path(found.aside).read_bytes()[:at] == intact[:at]
+            Path(found.aside).unlink()
+
+
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_version_that_we_do_not_know_is_not_opened(path: Path, version: int) -> None:
     Meta(path).close()
     with sqlite(path) as connection:
+        connection.execute("CREATE TABLE of_another_release (x)")
         connection.execute(f"PRAGMA user_version = {version}")
     error = refusal(path)
     assert isinstance(error, StoreUnusable)
