@@ -19,8 +19,8 @@ from escrowmq.store.parkings import SavedParkings
 from escrowmq.store.state_files import ChunkFile, survivors_name
 from escrowmq.transaction.batches import AppBatches, SavedExpiredQueries
 from escrowmq.transaction.catalog import SavedCatalog
-from escrowmq.transaction.core import Parts
 from escrowmq.transaction.origins import SavedOrigins
+from escrowmq.transaction.parts import Parts
 from escrowmq.transaction.records import NamedOrigin, NamedQueue, TimeMoved
 from escrowmq.transaction.uses import SavedUses
 

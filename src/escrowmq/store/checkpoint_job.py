@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from escrowmq.store.checkpoint import Checkpoint, save
 from escrowmq.store.consume_queue import write_tails
 from escrowmq.store.key_index import remove_runs
-from escrowmq.transaction.core import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,10 +66,7 @@ class CheckpointJob:
             origins=list(core.names.origins.named.values()),
             origin_uses=core.names.origins.saved(),
             uses=core.uses.saved(),
-            parts={
-                head: Parts(list(parts.ranges), parts.messages, parts.bytes)
-                for head, parts in core.parts.items()
-            },
+            parts=core.parts.frozen(),
             delays=dict(core.delays),
             resumed_at_ms=dict(core.resumed_at_ms),
             batches=core.batches.saved(),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from escrowmq.store.chunk import Chunk
     from escrowmq.store.state_table import StateTable
 
-CHUNKS_SLICE = 65_536
+CHUNKS_SLICE = 32_768
 """Rows of chunks that one slice looks at, by the column; it looks at whole chunks."""
 
 SURVIVORS_SLICE = 2_048

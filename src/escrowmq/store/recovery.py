@@ -32,6 +32,7 @@ from escrowmq.store.tail import cut_tail, judge, open_segments, refuse_gaps, rew
 from escrowmq.transaction.commands import Begin
 from escrowmq.transaction.core import Where
 from escrowmq.transaction.origins import SavedOrigins
+from escrowmq.transaction.parts import PartsByHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,7 +241,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
     store.garbage.update(dict.fromkeys(checkpoint.garbage))
     store.meta_at = checkpoint.meta_at
     core.batches.load(checkpoint.batches, checkpoint.expired_queries, checkpoint.at_ms)
-    core.parts = dict(checkpoint.parts)
+    core.parts = PartsByHead(checkpoint.parts)
     core.heads = {
         first: head for head, parts in core.parts.items() for first, _ in parts.ranges[1:]
     }

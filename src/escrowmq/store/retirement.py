@@ -13,25 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from escrowmq.store.carrying import bytes_of, in_order, slices
 from escrowmq.store.commit_log import remove_segments
 from escrowmq.store.needed import SURVIVORS_SLICE, needed_below
-from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW
+from escrowmq.store.rows import QUEUE_ENTRY, STATE_ROW, SURVIVOR_ROW, Rows
 from escrowmq.transaction.commands import Carry, Decision
 
 if TYPE_CHECKING:
     from escrowmq.store.commit_log import Segment
     from escrowmq.store.consume_queue import ConsumeQueue
     from escrowmq.store.disk import Disk, File
-    from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
 
-SORTED_HERE_MAX = 16_384
-"""Rows that are sorted on the loop; more are sorted aside."""
+COMPUTED_HERE_MAX = 16_384
+"""Rows that the loop sorts and adds up itself; another thread does it for more."""
 
 NAMED_BYTES = 256
 """What a queue takes in two checkpoints."""
@@ -83,8 +82,40 @@ class Pause(msgspec.Struct, frozen=True):
 
 Step = Carrying | Aside | Checkpointing | Pause
 Steps = Generator[Step, Sequence[Decision] | None, None]
-Surveying = Generator[Step, Sequence[Decision] | None, "Rows"]
+Surveying = Generator[Step, Sequence[Decision] | None, Rows]
 _PAUSE = Pause()
+T = TypeVar("T")
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What must be carried out of the oldest segment."""
+
+    rows: Rows
+    #: The bytes that carrying them writes, and the bytes of those that were carried before.
+    bytes: int
+    moved_bytes: int
+    #: The lowest log offset of needed rows in later segments; None if there are none.
+    later_at: int | None
+
+
+def _plan(needed: Rows, segment_end: int) -> Plan:
+    is_here = needed["location"] < segment_end
+    rows, later = needed[is_here], needed["location"][~is_here]
+    return Plan(
+        rows=rows,
+        bytes=bytes_of(rows),
+        moved_bytes=int(rows["size"][rows["was_moved"]].sum()),
+        later_at=int(later.min()) if len(later) else None,
+    )
+
+
+def _computed(work: Callable[[], T], rows: int) -> Generator[Step, Sequence[Decision] | None, T]:
+    """The result of work on this many rows, which are the caller's own; many are done aside."""
+    if rows <= COMPUTED_HERE_MAX:
+        return work()
+    results: list[T] = []
+    yield Aside(lambda: results.append(work()))
+    return results[0]
 
 
 class Retirement:
@@ -108,16 +139,15 @@ class Retirement:
         store = self._store
         oldest = store.log.segments[0]
         needed = yield from self._survey(self._below)
-        is_first = needed["location"] < oldest.end
-        later = needed["location"][~is_first]
-        if len(later):
+        plan = yield from _computed(lambda: _plan(needed, oldest.end), len(needed))
+        needed = plan.rows
+        if plan.later_at is not None:
             # Segment by segment: what the next one holds is carried when its turn comes.
-            self._below = self._segment_of(int(later.min())).start
-        needed = needed[is_first]
-        if not self._is_expired and self._would_copy_again(needed, oldest):
+            self._below = self._segment_of(plan.later_at).start
+        if not self._is_expired and self._would_copy_again(plan.moved_bytes, oldest):
             self._removed.waits = Waits.FOR_DECISIONS
             return
-        yield from self._make_room(needed)
+        yield from self._make_room(plan.bytes)
         while len(needed) and not self._removed.waits:
             yield from self._carry(needed)
             needed = yield from self._survey(self._below)
@@ -144,27 +174,23 @@ class Retirement:
                 yield _PAUSE
             self._needed_from = min(self._needed_from, one.lowest)
             found.append(one.rows)
-        in_their_order: list[Rows] = []
-        if sum(map(len, found)) > SORTED_HERE_MAX:
-            yield Aside(lambda: in_their_order.append(in_order(found)))
-        else:
-            in_their_order.append(in_order(found))
-        return in_their_order[0]
+        return (yield from _computed(lambda: in_order(found), sum(map(len, found))))
 
-    def _would_copy_again(self, needed: Rows, oldest: Segment) -> bool:
+    def _would_copy_again(self, moved_bytes: int, oldest: Segment) -> bool:
         """Whether size alone would have the same half messages copied again and again.
 
         That is fine for a few that free much more: a parked one must not pin the log.
         """
-        again = int(needed["size"][needed["was_moved"]].sum())
+        if not moved_bytes:
+            return False
         limit = self._store.config.retention_bytes
-        return again > 0 and (self._store.table.needed_bytes > limit or 2 * again > oldest.size)
+        return self._store.table.needed_bytes > limit or 2 * moved_bytes > oldest.size
 
-    def _make_room(self, needed: Rows) -> Steps:
+    def _make_room(self, carried_bytes: int) -> Steps:
         """Begin only what there is room to end; the last room is what the reserve holds."""
         space = self._store.space
         self._files_bytes = _files_bytes(self._store)
-        size = bytes_of(needed) + self._files_bytes
+        size = carried_bytes + self._files_bytes
         if not space.missing_bytes(size):
             return
         missing = space.missing_bytes(size, from_reserve=True)

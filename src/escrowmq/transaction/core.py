@@ -19,6 +19,7 @@ from escrowmq.transaction.batches import Batches
 from escrowmq.transaction.catalog import Catalog
 from escrowmq.transaction.decide import DECIDERS
 from escrowmq.transaction.names import Names
+from escrowmq.transaction.parts import Parts, PartsByHead
 from escrowmq.transaction.records import (
     AGREES,
     BEHIND,
@@ -75,14 +76,6 @@ class Where(msgspec.Struct, frozen=True, gc=False):
     at_ms: int
 
 
-class Parts(msgspec.Struct):
-    """A transaction that came in more than one request: its rows, in order of the numbers."""
-
-    ranges: list[tuple[int, int]]
-    messages: int
-    bytes: int
-
-
 class Transactions:
     """Every transaction the broker knows, and the next offset of every queue."""
 
@@ -108,7 +101,7 @@ class Transactions:
         #: By queue number: the next queue offset to give, in queues that were not deleted.
         self.queue_ends: dict[int, int] = {}
         #: By head: transactions of several requests, while they are undecided.
-        self.parts: dict[int, Parts] = {}
+        self.parts = PartsByHead()
         #: First row of a later request -> head of its transaction.
         self.heads: dict[int, int] = {}
         #: Undecided half messages with a delivery delay.
@@ -248,7 +241,7 @@ class Transactions:
                     self.delays[row] = delay_ms
 
     def _join(self, record: Prepared, count: int) -> None:
-        parts = self.parts.get(record.head)
+        parts = self.parts.to_grow(record.head)
         if parts is None:
             ranges = self.ranges_of(record.head)
             parts = Parts(
@@ -256,7 +249,7 @@ class Transactions:
                 messages=sum(size for _, size in ranges),
                 bytes=sum(self.table.sizes(first, size) for first, size in ranges),
             )
-            self.parts[record.head] = parts
+            self.parts.add(record.head, parts)
         if record.number == len(parts.ranges):
             parts.ranges.append((record.first, count))
             parts.messages += count

@@ -191,6 +191,7 @@ def meanwhile(driver: Driver) -> None:
     driver.do(CheckSent(half_offset=14, client="c"))
     driver.do(Park(half_offset=15, reason="by hand"))
     driver.hold("t14", message("more"), number=1)
+    driver.hold("t11", message("third"), number=2)
     held = driver.hold("born meanwhile", message("z"), message("later", deliver_after_ms=5))
     driver.commit(held.half_offset, by="meanwhile")
     driver.clock.advance(ms=SECOND)
@@ -201,12 +202,16 @@ def meanwhile(driver: Driver) -> None:
 
 @pytest.fixture
 def frozen() -> Driver:
-    """Sixteen rows: of the first chunk all but one are decided, so it is about to leave."""
+    """Seventeen rows, of which t11 has two.
+
+    Of the first chunk all but one are decided, so it is about to leave.
+    """
     driver = Driver()
     for row in range(16):
         driver.hold(f"t{row}", message(f"m{row}", keys=f"k{row}"), number=0)
     for row in (0, 1, 2, 4, 5, 6, 7):
         (driver.commit if row % 2 else driver.roll_back)(row, by=f"by {row}")
+    driver.hold("t11", message("second"), number=1)
     driver.clock.advance(ms=2 * MINUTE)
     driver.append(message("time passes"))
     return driver

@@ -9,7 +9,7 @@ import pytest
 
 from escrowmq.testing import MemoryEngine, message
 from escrowmq.testing.invariants import Witness
-from escrowmq.transaction.core import Parts
+from escrowmq.transaction.parts import Parts
 from escrowmq.transaction.records import Decided, Record, Released, Span
 from escrowmq.transaction.states import State
 
