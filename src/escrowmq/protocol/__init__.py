@@ -1,1 +1,1 @@
-"""Bytes to requests and back, without a socket.  The only place that knows RocketMQ's names."""
+"""Convert bytes to requests and back, without sockets. Only this package uses RocketMQ's names."""

@@ -1,4 +1,4 @@
-"""What tools send, to look at topics, groups and messages and to change them."""
+"""Headers of the requests with which tools inspect and change topics, groups and messages."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.headers import Header, Int32, Int64
 from escrowmq.protocol.limits import Name, Searched, Value
 
-#: Topic attribute that says which kind of messages a topic is for.
+#: Topic attribute that names the kind of messages the topic accepts.
 MESSAGE_TYPE = "message.type"
 ATTRIBUTES_MAX = 64
 
 
 class TopicHeader(Header, frozen=True, kw_only=True):
-    """Requests about one topic that say nothing else.
+    """Requests whose only field is a topic.
 
     GET_TOPIC_STATS_INFO, GET_TOPIC_CONFIG, QUERY_TOPIC_CONSUME_BY_WHO, DELETE_TOPIC_IN_BROKER.
     """
@@ -23,7 +23,7 @@ class TopicHeader(Header, frozen=True, kw_only=True):
 
 
 class RouteHeader(Header, frozen=True, kw_only=True):
-    """GET_ROUTEINFO_BY_TOPIC.  We always answer in standard JSON."""
+    """GET_ROUTEINFO_BY_TOPIC. The broker always answers in standard JSON."""
 
     topic: Name
     accept_standard_json_only: bool = False
@@ -59,7 +59,7 @@ class ClusterHeader(Header, frozen=True, kw_only=True):
 
 
 class QueryMessageHeader(Header, frozen=True, kw_only=True):
-    """QUERY_MESSAGE: by key, or by unique key."""
+    """QUERY_MESSAGE: search by key or by unique key."""
 
     topic: Name
     key: Searched
@@ -70,14 +70,14 @@ class QueryMessageHeader(Header, frozen=True, kw_only=True):
 
 
 class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
-    """How far the key index goes."""
+    """Store time and log offset up to which the key index is complete."""
 
     indexed_at_ms: Int64 = field(name="indexLastUpdateTimestamp")
     indexed_log_offset: Int64 = field(name="indexLastUpdatePhyoffset")
 
 
 class ViewMessageHeader(Header, frozen=True, kw_only=True):
-    """VIEW_MESSAGE_BY_ID; the log offset is from an offset message id."""
+    """VIEW_MESSAGE_BY_ID. The log offset comes from an offset message id."""
 
     topic: Name = ""
     log_offset: Int64 = field(name="offset")
@@ -107,24 +107,24 @@ class DeleteGroupHeader(Header, frozen=True, kw_only=True):
 
     consumer_group: Name = field(name="groupName")
     clean_offset: bool = False
-    #: The same, as 4.x tools name it.
+    #: The name that 4.x tools use for ``clean_offset``.
     remove_offset: bool = False
 
     @property
     def is_offset_deleted(self) -> bool:
-        """What the group has consumed is to be forgotten too."""
+        """Whether to delete the group's consumer offsets too."""
         return self.clean_offset or self.remove_offset
 
 
 class ConsumeStatsHeader(Header, frozen=True, kw_only=True):
-    """GET_CONSUME_STATS, of all topics or one."""
+    """GET_CONSUME_STATS, for one topic or for all of them."""
 
     consumer_group: Name
     topic: Name = ""
 
 
 class RunningInfoHeader(Header, frozen=True, kw_only=True):
-    """GET_CONSUMER_RUNNING_INFO, which the broker passes on to the client."""
+    """GET_CONSUMER_RUNNING_INFO, which the broker forwards to the client."""
 
     consumer_group: Name
     client_id: Name
@@ -132,7 +132,7 @@ class RunningInfoHeader(Header, frozen=True, kw_only=True):
 
 
 class ConsumeDirectlyHeader(Header, frozen=True, kw_only=True):
-    """CONSUME_MESSAGE_DIRECTLY, which the broker passes on to the client with the message."""
+    """CONSUME_MESSAGE_DIRECTLY, which the broker forwards to the client with the message."""
 
     consumer_group: Name
     client_id: Name = ""
@@ -142,11 +142,11 @@ class ConsumeDirectlyHeader(Header, frozen=True, kw_only=True):
 
 
 class ResetOffsetHeader(Header, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET and, on to the clients, RESET_CONSUMER_CLIENT_OFFSET."""
+    """INVOKE_BROKER_TO_RESET_OFFSET, and RESET_CONSUMER_CLIENT_OFFSET from broker to clients."""
 
     consumer_group: Name = field(name="group")
     topic: Name
-    #: Below 0: all queues.
+    #: A negative number means all queues.
     queue_id: Int32 = -1
     offset: Int64 | None = None
     stored_at_ms: Int64 = field(name="timestamp")
@@ -161,7 +161,7 @@ class BrokerStatsHeader(Header, frozen=True, kw_only=True):
 
 
 class KeyValueHeader(Header, frozen=True, kw_only=True):
-    """PUT_KV_CONFIG, GET_KV_CONFIG, DELETE_KV_CONFIG: tools keep the order of topics there."""
+    """PUT_KV_CONFIG, GET_KV_CONFIG, DELETE_KV_CONFIG. Tools keep the order of topics there."""
 
     namespace: Name
     key: Name
@@ -175,13 +175,13 @@ class KeyValueResponseHeader(Header, frozen=True, kw_only=True):
 
 
 class BrokerConfigResponseHeader(Header, frozen=True, kw_only=True):
-    """The version of the settings that are the body."""
+    """The version of the settings in the body."""
 
     version: str
 
 
 def parse_attributes(text: str) -> dict[str, str | None]:
-    """Read changes like ``+message.type=TRANSACTION,-queue.type``: None takes one away."""
+    """Parse changes like ``+message.type=TRANSACTION,-queue.type``; None removes an attribute."""
     changes: dict[str, str | None] = {}
     for change in text.split(",") if text else ():
         name, equals, value = change.strip().partition("=")
@@ -196,5 +196,5 @@ def parse_attributes(text: str) -> dict[str, str | None]:
 
 
 def format_attributes(attributes: dict[str, str]) -> str:
-    """Write attributes as they are set: what ``parse_attributes`` reads."""
+    """Format attributes as changes that set them, for ``parse_attributes``."""
     return ",".join(f"+{name}={value}" for name, value in attributes.items())

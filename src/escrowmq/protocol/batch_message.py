@@ -1,12 +1,12 @@
-"""The body of SEND_BATCH_MESSAGE: messages of one topic, one after the other.
+"""The body of SEND_BATCH_MESSAGE: consecutive messages of one topic.
 
-Each has, big-endian::
+Layout of a message, in big-endian order::
 
-    size, of all of it      4
-    magic and CRC           8     always 0, not looked at
-    flag                    4
-    body size, body         4 + n
-    properties size, same   2 + n
+    size of the message               4
+    magic and CRC                     8     written as 0, ignored on read
+    flag                              4
+    body size, body                   4 + n
+    properties size, properties       2 + n
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from struct import error as StructError  # noqa: N812 - a class, whatever its ca
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large
 
-#: More than any transaction may hold; a client's batch is limited by its bytes long before.
+#: More than any transaction may hold. The byte limit of a client's batch applies long before.
 BATCH_MESSAGES_MAX = 65_536
 
 _HEAD = Struct(">I8xiI")
@@ -30,7 +30,7 @@ BatchedMessage = tuple[int, bytes, bytes]
 
 
 def decode_batch(data: bytes) -> list[BatchedMessage]:
-    """Read all messages of a batch."""
+    """Decode all messages of a batch."""
     messages: list[BatchedMessage] = []
     at, end = 0, len(data)
     while at < end:
@@ -59,7 +59,7 @@ def decode_batch(data: bytes) -> list[BatchedMessage]:
 
 
 def encode_batch(messages: Iterable[BatchedMessage]) -> bytes:
-    """Write messages so that ``decode_batch`` and RocketMQ read them."""
+    """Encode messages for ``decode_batch`` and for RocketMQ."""
     pieces: list[bytes] = []
     for flag, body, properties in messages:
         if len(properties) > PROPERTIES_BYTES_MAX:

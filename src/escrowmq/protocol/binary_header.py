@@ -1,4 +1,4 @@
-"""A frame's header in RocketMQ's binary form, for clients that are set to it.
+"""A frame's header in RocketMQ's binary form, for clients that are configured to use it.
 
 All integers are big-endian and signed::
 
@@ -6,8 +6,8 @@ All integers are big-endian and signed::
     remark size 4, remark,
     fields size 4, fields: (name size 2, name, value size 4, value), repeated
 
-An empty remark is none, and a pair with an empty name or value does not count.  Codes beyond 16
-bits, such as those for pop, cannot be said in it.
+An empty remark counts as absent, and so does a field with an empty name or value. The code has 16
+bits, so this form cannot carry larger codes such as those for pop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BinaryHeader = tuple[int, int, int, int, int, str, dict[str, str]]
 
 
 def decode_binary_header(header: bytes) -> BinaryHeader:
-    """Read all of it."""
+    """Decode a whole header."""
     try:
         code, language, version, opaque, flag, remark_bytes = _HEAD.unpack_from(header)
         remark_end = _HEAD.size + remark_bytes
@@ -54,7 +54,7 @@ def decode_binary_header(header: bytes) -> BinaryHeader:
 def encode_binary_header(
     code: int, opaque: int, flag: int, remark: str, fields: Mapping[str, str]
 ) -> bytes:
-    """Write it, as sent by us."""
+    """Encode a header with our language and version."""
     if code > CODE_MAX:
         raise RequestRefused(
             "code_too_large", "not with a binary header", code=code, code_max=CODE_MAX
@@ -98,7 +98,7 @@ def _decode_fields(data: bytes) -> dict[str, str]:
         raise _malformed("fields are truncated", end) from None
     except UnicodeDecodeError:
         raise _malformed("a field is not UTF-8", at) from None
-    # Sizes are read without a sign, so a negative one ends beyond the fields like a large one.
+    # Sizes are read as unsigned, so a negative size ends beyond the fields, as a large one does.
     if at != end:
         raise _malformed("fields are truncated", end)
     return fields

@@ -1,9 +1,9 @@
-"""JSON bodies: how they are read and written, and those that are about queues.
+"""JSON bodies: reading and writing them, and the bodies about queues.
 
-We write standard JSON.  The one exception are maps whose keys are queues: RocketMQ's JSON library
-writes such a key as an object, ``{{"topic":...}:5}``.  Its tools up to 5.3 also read a key that is
-that object as text, which would be JSON; those of 5.4 do not.  So we write what all of them read.
-The same library writes numbers as keys, ``{0:"10.0.0.1:10911"}``; that we read.
+We write standard JSON, except for maps whose keys are queues. RocketMQ's JSON library writes such
+a key as an object, ``{{"topic":...}:5}``. RocketMQ's tools up to 5.3 also accept that object as a
+string key, which is valid JSON, but those of 5.4 do not. We write the object, which all of them
+accept. The library also writes numbers as keys, ``{0:"10.0.0.1:10911"}``, which we accept.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of every JSON body."""
+    """Base class of all JSON bodies."""
 
 
 BodyT = TypeVar("BodyT", bound=Body)
 
 
 def read_body(kind: type[BodyT], data: bytes) -> BodyT:
-    """Read a body; what we do not know in it is passed over, and null counts as absent."""
+    """Decode a body. Unknown fields are ignored, and null counts as absent."""
     try:
         try:
             body: BodyT = _decoder(kind).decode(data)
@@ -53,7 +53,7 @@ def _read_leniently(kind: type[BodyT], data: bytes) -> BodyT:
         raise
 
 
-#: A text, which is left alone, or a number in the place of a key.
+#: Matches a string, which stays unchanged, or a number in the position of a key.
 _NUMBER_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?<=[{,])(-?[0-9]+)(?=:)')
 
 
@@ -62,12 +62,12 @@ def _quoted(found: re.Match[bytes]) -> bytes:
 
 
 def encode_body(body: Body) -> bytes:
-    """Write a body."""
+    """Encode a body."""
     return _encode(body)
 
 
 class Queue(Body, frozen=True, kw_only=True):
-    """A queue's full name."""
+    """The full name of a queue."""
 
     broker_name: Name
     queue_id: Int32
@@ -75,7 +75,7 @@ class Queue(Body, frozen=True, kw_only=True):
 
 
 class LockRequest(Body, frozen=True, kw_only=True):
-    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that an ordered consumer wants for itself."""
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that an ordered consumer locks or unlocks."""
 
     consumer_group: Name
     client_id: Name
@@ -83,7 +83,7 @@ class LockRequest(Body, frozen=True, kw_only=True):
 
 
 class LockResponse(Body, frozen=True, kw_only=True):
-    """The queues that the client has locked now."""
+    """The requested queues that the client holds the lock of now."""
 
     queues: tuple[Queue, ...] = field(name="lockOKMQSet")
 
@@ -95,7 +95,7 @@ class ConsumerListResponse(Body, frozen=True, kw_only=True):
 
 
 class AssignmentRequest(Body, frozen=True, kw_only=True):
-    """QUERY_ASSIGNMENT: a consumer lets the broker share out the queues."""
+    """QUERY_ASSIGNMENT: a consumer lets the broker assign the queues."""
 
     topic: Name
     consumer_group: Name
@@ -105,7 +105,7 @@ class AssignmentRequest(Body, frozen=True, kw_only=True):
 
 
 class Assignment(Body, frozen=True, kw_only=True):
-    """One queue for the client that asked."""
+    """One queue assigned to the client that asked."""
 
     queue: Queue = field(name="messageQueue")
     mode: str = "PULL"
@@ -113,13 +113,13 @@ class Assignment(Body, frozen=True, kw_only=True):
 
 
 class AssignmentResponse(Body, frozen=True, kw_only=True):
-    """No queues means none for this client."""
+    """The client's queues. An empty list means that the client gets none."""
 
     assignments: tuple[Assignment, ...] = field(name="messageQueueAssignments")
 
 
 class TopicQueueStats(Body, frozen=True, kw_only=True):
-    """One queue of a topic."""
+    """Offsets and last store time of one queue of a topic."""
 
     last_stored_at_ms: Int64 = field(name="lastUpdateTimestamp")
     max_offset: Int64
@@ -127,7 +127,7 @@ class TopicQueueStats(Body, frozen=True, kw_only=True):
 
 
 class ConsumeQueueStats(Body, frozen=True, kw_only=True):
-    """How far a group is in one queue."""
+    """Progress of a consumer group in one queue."""
 
     broker_offset: Int64
     consumer_offset: Int64
@@ -136,7 +136,7 @@ class ConsumeQueueStats(Body, frozen=True, kw_only=True):
 
 
 class TimeSpan(Body, frozen=True, kw_only=True):
-    """From when the messages of one queue are, and how far behind a group is."""
+    """The time span of one queue's messages, and how far a group lags behind."""
 
     queue: Queue = field(name="messageQueue")
     first_at_ms: Int64 = field(name="minTimeStamp", default=-1)
@@ -152,19 +152,19 @@ class TimeSpans(Body, frozen=True, kw_only=True):
 
 
 def encode_topic_stats(queues: Mapping[Queue, TopicQueueStats]) -> bytes:
-    """The answer to GET_TOPIC_STATS_INFO."""
+    """Encode the answer to GET_TOPIC_STATS_INFO."""
     return _encode({"offsetTable": _table(queues), "topicPutTps": 0.0})
 
 
 def encode_consume_stats(
     queues: Mapping[Queue, ConsumeQueueStats], consumed_per_second: float
 ) -> bytes:
-    """The answer to GET_CONSUME_STATS."""
+    """Encode the answer to GET_CONSUME_STATS."""
     return _encode({"consumeTps": consumed_per_second, "offsetTable": _table(queues)})
 
 
 def encode_offsets(offsets: Mapping[Queue, int]) -> bytes:
-    """The answer to INVOKE_BROKER_TO_RESET_OFFSET, and what clients are told of it."""
+    """Encode the offsets for the answer to INVOKE_BROKER_TO_RESET_OFFSET and for the clients."""
     return _encode({"offsetTable": _table(offsets)})
 
 

@@ -1,6 +1,7 @@
-"""JSON bodies about clients: what a heartbeat says, and what tools see of it.
+"""JSON bodies about clients: heartbeats, and the lists of connected clients for tools.
 
-A heartbeat registers a client with its groups; without one for two minutes it is forgotten.
+A heartbeat registers a client with its groups. The broker forgets a client after two minutes
+without a heartbeat.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MODEL_BROADCASTING = "BROADCASTING"
 
 
 class Subscription(Body, frozen=True, kw_only=True):
-    """What a consumer group wants of one topic; a newer version replaces an older one."""
+    """A consumer group's subscription to one topic. A newer version replaces an older one."""
 
     topic: Name
     expression: Expression = field(name="subString", default="*")
@@ -38,12 +39,12 @@ class SubscriptionOfGroup(Body, frozen=True, kw_only=True):
 
 
 class ProducerMembership(Body, frozen=True, kw_only=True):
-    """The client has a producer of this group."""
+    """A client's producer in a group."""
 
     group: Name = field(name="groupName")
 
 
-#: In the order of Java's constants: the C++ client sends a constant's place, not its name.
+#: In the order of Java's constants: the C++ client sends a constant's position, not its name.
 _CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 _MODELS = (MODEL_BROADCASTING, MODEL_CLUSTERING)
 _FROM_WHERE = (
@@ -57,7 +58,7 @@ _FROM_WHERE = (
 
 
 class ConsumerMembership(Body, frozen=True, kw_only=True):
-    """The client has a consumer of this group."""
+    """A client's consumer in a group."""
 
     group: Name = field(name="groupName")
     said_type: Name | int = field(name="consumeType", default="CONSUME_PASSIVELY")
@@ -68,17 +69,17 @@ class ConsumerMembership(Body, frozen=True, kw_only=True):
 
     @property
     def consume_type(self) -> str:
-        """Whether it pulls by itself, is pushed to, or pops."""
+        """Whether the consumer pulls, receives pushes, or pops."""
         return _constant(self.said_type, _CONSUME_TYPES)
 
     @property
     def message_model(self) -> str:
-        """Whether its group shares the messages, or each member gets all."""
+        """Whether the group's members share the messages, or each member gets all of them."""
         return _constant(self.said_model, _MODELS)
 
     @property
     def consume_from(self) -> str:
-        """Where a group starts that has no offset yet."""
+        """Where a group without stored offsets starts."""
         return _constant(self.said_from, _FROM_WHERE)
 
 
@@ -96,14 +97,14 @@ class Heartbeat(Body, frozen=True, kw_only=True):
     client_id: Name = field(name="clientID")
     producers: tuple[ProducerMembership, ...] = field(name="producerDataSet", default=())
     consumers: tuple[ConsumerMembership, ...] = field(name="consumerDataSet", default=())
-    #: Tells whether the subscriptions are those of the heartbeat before; 0 if unused.
+    #: Equal in two heartbeats if their subscriptions are equal; 0 if unused.
     fingerprint: Int32 = field(name="heartbeatFingerprint", default=0)
-    #: The fingerprint stands for the subscriptions, which are left out.
+    #: The heartbeat omits the subscriptions, and the fingerprint stands for them.
     is_without_subscriptions: bool = field(name="withoutSub", default=False)
 
 
 class CheckClientRequest(Body, frozen=True, kw_only=True):
-    """CHECK_CLIENT_CONFIG: a subscription that the broker should understand."""
+    """CHECK_CLIENT_CONFIG: asks whether the broker can parse a subscription."""
 
     client_id: Name
     group: Name
@@ -111,11 +112,11 @@ class CheckClientRequest(Body, frozen=True, kw_only=True):
 
 
 class Connection(Body, frozen=True, kw_only=True):
-    """A client that is connected now."""
+    """A connected client."""
 
     client_id: str
     address: str = field(name="clientAddr")
-    #: One of ``codes.LANGUAGES``; tools show any other as null.
+    #: One of ``codes.LANGUAGES``; tools show any other value as null.
     language: str
     version: Int32
 

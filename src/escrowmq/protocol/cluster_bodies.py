@@ -10,15 +10,15 @@ from escrowmq.protocol.limits import Name, Value
 
 PERMISSION_READ = 0x4
 PERMISSION_WRITE = 0x2
-#: New topics may be made after the one that has it.
+#: New topics may inherit the settings of a topic with this permission.
 PERMISSION_INHERIT = 0x1
 
-#: The broker that takes messages; the others of its name are its copies.
+#: Id of the broker that accepts messages. Brokers with the same name and another id are replicas.
 MASTER_ID = "0"
 
 
 class BrokerRoute(Body, frozen=True, kw_only=True):
-    """A broker and its addresses, ``host:port``, by broker id."""
+    """A broker's addresses, ``host:port``, by broker id."""
 
     addresses: dict[str, str] = field(name="brokerAddrs")
     broker_name: str
@@ -27,7 +27,7 @@ class BrokerRoute(Body, frozen=True, kw_only=True):
 
 
 class QueueRoute(Body, frozen=True, kw_only=True):
-    """How many queues of a topic a broker has; they are numbered from 0."""
+    """The number of queues that a broker has of a topic. Queue ids start at 0."""
 
     broker_name: str
     permissions: Int32 = field(name="perm")
@@ -40,9 +40,9 @@ class TopicRoute(Body, frozen=True, kw_only=True):
     """The answer to GET_ROUTEINFO_BY_TOPIC."""
 
     brokers: tuple[BrokerRoute, ...] = field(name="brokerDatas")
-    #: Clients expect it; it stays empty.
+    #: Always empty, but clients expect it.
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
-    #: Brokers and how many queues each, ``broker-a:4;broker-b:4``, if they are to be in this order.
+    #: For an ordered topic: the brokers and their queue counts, ``broker-a:4;broker-b:4``.
     order: str | UnsetType = field(name="orderTopicConf", default=UNSET)
     queues: tuple[QueueRoute, ...] = field(name="queueDatas")
 
@@ -55,7 +55,7 @@ class ClusterInfo(Body, frozen=True, kw_only=True):
 
 
 class DataVersion(Body, frozen=True, kw_only=True):
-    """When a table was last changed, and how often."""
+    """When a table last changed, and how many times it has changed."""
 
     counter: Int64 = 0
     state_version: Int64 = 0
@@ -83,7 +83,7 @@ class TopicConfigs(Body, frozen=True, kw_only=True):
 
 
 class TopicList(Body, frozen=True, kw_only=True):
-    """The answer to every request for names of topics."""
+    """The answer to all requests for topic names."""
 
     topics: tuple[str, ...] = field(name="topicList")
 
@@ -126,7 +126,7 @@ class KeyValues(Body, frozen=True, kw_only=True):
 
 
 class StatsItem(Body, frozen=True, kw_only=True):
-    """How many there were in a time, per second, and on average per call."""
+    """Statistics of one period: the count, the rate per second, and the average per call."""
 
     average: float = field(name="avgpt")
     count: Int64 = field(name="sum")

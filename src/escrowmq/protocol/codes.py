@@ -1,7 +1,7 @@
-"""The numbers of RocketMQ's remoting protocol: what is asked, and how it went.
+"""Request and response codes of RocketMQ's remoting protocol.
 
-Names and numbers are RocketMQ's, because its clients and tools send them.  A request code that is
-not here is still read; the broker answers it with ``REQUEST_CODE_NOT_SUPPORTED``.
+Names and numbers are RocketMQ's, because its clients and tools send them. The broker answers a
+request code that is not listed here with ``REQUEST_CODE_NOT_SUPPORTED``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What stock clients and tools ask of a broker or name server, and brokers of clients."""
+    """Requests from stock clients and tools to the broker, and from the broker to clients."""
 
     # Producers.
     SEND_MESSAGE = 10
@@ -92,7 +92,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went."""
+    """Result of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -135,7 +135,7 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1_500
 
 
-#: What a client says it is written in; the place is the number that a binary header holds.
+#: Languages of clients. A language's position is its number in a binary header.
 LANGUAGES = (
     "JAVA",
     "CPP",
@@ -154,12 +154,12 @@ LANGUAGES = (
 )
 OUR_LANGUAGE = "PYTHON"
 UNKNOWN_LANGUAGE = "OTHER"
-#: RocketMQ 5.3.3's number: a client asks it whether the broker knows filters by expression.
+#: RocketMQ 5.3.3's number. Clients derive from it whether the broker supports expression filters.
 OUR_VERSION = 479
 
 
 def language_name(number: int) -> str:
-    """The language with this number; OTHER for one that is not in the list."""
+    """Return the language with this number, or OTHER for an unknown number."""
     return LANGUAGES[number] if 0 <= number < len(LANGUAGES) else UNKNOWN_LANGUAGE
 
 
@@ -167,11 +167,11 @@ _V4_2_0_SNAPSHOT = 252
 
 
 def version_name(number: int) -> str:
-    """RocketMQ's name of the version that a client says it is; its number, before 4.2."""
+    """Return RocketMQ's name of a client's version, or the number for versions before 4.2."""
     place = number - _V4_2_0_SNAPSHOT
     if place < 0:
         return str(number)
-    # Ten patches to a minor version and ten of those to a major one, each with its snapshot.
+    # A major version has ten minor versions of ten patches each, and each patch has a snapshot.
     minors = 4 * 10 + 2 + place // 20
     snapshot = "" if place % 2 else "_SNAPSHOT"
     return f"V{minors // 10}_{minors % 10}_{place % 20 // 2}{snapshot}"

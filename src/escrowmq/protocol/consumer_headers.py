@@ -1,4 +1,4 @@
-"""What consumers send: pulls, offsets, messages that they give back."""
+"""Headers of consumers' requests: pulls, offsets, and messages that they send back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec import field
 from escrowmq.protocol.headers import Header, Int32, Int64
 from escrowmq.protocol.limits import Expression, Name
 
-#: The only kind of subscription expression that is filtered here; none given means this one.
+#: The only type of subscription expression that the broker can filter by, and the default.
 EXPRESSION_TAG = "TAG"
 
 _COMMITS_OFFSET = 0x1
@@ -34,27 +34,27 @@ class PullHeader(Header, frozen=True, kw_only=True):
 
     @property
     def commits_offset(self) -> bool:
-        """``commit_offset`` is to be stored on the way."""
+        """Whether the broker should store ``commit_offset``."""
         return self.sys_flag & _COMMITS_OFFSET != 0
 
     @property
     def may_wait(self) -> bool:
-        """The answer may wait for a message, up to ``wait_ms``."""
+        """Whether the broker may hold the answer for up to ``wait_ms`` until there is a message."""
         return self.sys_flag & _MAY_WAIT != 0
 
     @property
     def has_subscription(self) -> bool:
-        """``subscription`` counts, and not the one of the group's heartbeats."""
+        """Whether ``subscription`` replaces the subscription from the group's heartbeats."""
         return self.sys_flag & _HAS_SUBSCRIPTION != 0
 
     @property
     def is_lite(self) -> bool:
-        """Sent by a consumer that assigns its queues itself."""
+        """Whether the sender is a consumer that assigns its queues itself."""
         return self.sys_flag & _IS_LITE != 0
 
 
 class PullResponseHeader(Header, frozen=True, kw_only=True):
-    """Where to go on, and which offsets there are; the messages are the body."""
+    """The next offset to pull, and the queue's offsets. The messages are in the body."""
 
     suggested_broker_id: Int64 = field(name="suggestWhichBrokerId", default=0)
     next_offset: Int64 = field(name="nextBeginOffset")
@@ -85,7 +85,7 @@ class QueueHeader(Header, frozen=True, kw_only=True):
 
     topic: Name
     queue_id: Int32
-    #: Only what consumers can see already.
+    #: Count only messages that consumers can see.
     is_committed: bool = field(name="committed", default=True)
 
 
@@ -99,12 +99,12 @@ class SearchOffsetHeader(Header, frozen=True, kw_only=True):
 
     @property
     def is_upper(self) -> bool:
-        """The last of the messages with this time is wanted, not the first."""
+        """Whether to find the last message with this time instead of the first."""
         return self.boundary.lower() == "upper"
 
 
 class OffsetResponseHeader(Header, frozen=True, kw_only=True):
-    """The answer to all of the requests above that ask for an offset."""
+    """The answer to the requests above that ask for an offset."""
 
     offset: Int64
 
@@ -116,11 +116,11 @@ class StoreTimeResponseHeader(Header, frozen=True, kw_only=True):
 
 
 class SendBackHeader(Header, frozen=True, kw_only=True):
-    """CONSUMER_SEND_MSG_BACK: a message that could not be consumed is to come again later."""
+    """CONSUMER_SEND_MSG_BACK: asks the broker to redeliver a message that could not be consumed."""
 
     log_offset: Int64 = field(name="offset")
     consumer_group: Name = field(name="group")
-    #: 0 leaves it to the broker, below 0 gives up.
+    #: 0 lets the broker choose; a negative number gives up the message.
     delay_level: Int32
     origin_message_id: Name = field(name="originMsgId", default="")
     origin_topic: Name = ""
@@ -135,7 +135,7 @@ class ConsumerGroupHeader(Header, frozen=True, kw_only=True):
 
 
 class UnregisterHeader(Header, frozen=True, kw_only=True):
-    """UNREGISTER_CLIENT: one group of a client ends, or a group of each kind."""
+    """UNREGISTER_CLIENT: a client leaves a producer group, a consumer group, or one of each."""
 
     client_id: Name = field(name="clientID")
     producer_group: Name = ""
@@ -145,7 +145,7 @@ class UnregisterHeader(Header, frozen=True, kw_only=True):
 class HeartbeatResponseHeader(Header, frozen=True, kw_only=True):
     """The answer to HEART_BEAT."""
 
-    #: Heartbeats without subscriptions are understood.
+    #: The broker accepts heartbeats without subscriptions.
     is_v2_supported: bool = field(name="IS_SUPPORT_HEART_BEAT_V2", default=True)
-    #: False only if a fingerprint showed that nothing is new.
+    #: False only if the fingerprint shows that no subscription changed.
     is_subscription_changed: bool = field(name="IS_SUB_CHANGE", default=True)

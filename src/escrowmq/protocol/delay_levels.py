@@ -1,4 +1,4 @@
-"""The delays that 4.x clients choose from, and when a message that was given back comes again."""
+"""The delay levels of 4.x clients, and the level at which a sent-back message is retried."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import msgspec
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 
-#: RocketMQ's own, and its way to write them.
+#: RocketMQ's default levels, in its notation.
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVELS_MAX = 64
 LEVEL_MS_MAX = 365 * _UNITS_MS["d"]
 
-#: The level of the first retry, ten seconds unless somebody sets it otherwise.
+#: The level of the first retry: 10 seconds with the default levels.
 _FIRST_RETRY_LEVEL = 3
 
 
 class DelayLevels(msgspec.Struct, frozen=True):
-    """Level 1 is the first."""
+    """Delay levels, numbered from 1."""
 
     waits_ms: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> DelayLevels:
-        """From a text such as ``1s 5s 2h``; ``ValueError`` says what would be right."""
+        """Parse a text such as ``1s 5s 2h``; ``ValueError`` says what is valid."""
         words = text.split()
         if not 1 <= len(words) <= LEVELS_MAX:
             raise ValueError(f"must be 1 to {LEVELS_MAX} delays")
@@ -33,18 +33,18 @@ class DelayLevels(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many there are, which is the highest one."""
+        """The number of levels, which is also the highest level."""
         return len(self.waits_ms)
 
     def delay_ms(self, level: int) -> int:
-        """How long a level waits: not at all below 1, and as the last beyond it."""
+        """Return the delay of a level: 0 below level 1, the last delay above the highest level."""
         return self.waits_ms[min(level, self.count) - 1] if level > 0 else 0
 
     def retry_level(self, reconsume_times: int, asked_level: int = 0) -> int:
-        """The level for the next try of a message that was given back so often before.
+        """Return the level for the next retry after ``reconsume_times`` earlier ones.
 
-        A consumer may ask for a level itself.  Below 0 it gives the message up, which is not for
-        here.
+        A consumer may ask for a level. A negative level gives up the message; the caller must
+        handle that case.
         """
         level = asked_level or _FIRST_RETRY_LEVEL + reconsume_times
         return min(level, self.count)

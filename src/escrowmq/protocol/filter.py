@@ -1,7 +1,7 @@
 """Tag subscriptions: ``*``, or tags with ``||`` between them.
 
-A queue's entries hold a number for the message's tag, by which the broker filters.  Two tags may
-share a number: the client looks at the tag itself again.
+The broker filters by a code of the message's tag, which each queue entry holds. Two tags may share
+a code, so the client compares the tag itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _OR = "||"
 
 
 class TagFilter(msgspec.Struct, frozen=True):
-    """Which messages of a topic are wanted; None means all of them, with a tag or without."""
+    """Tags codes that a subscription selects; None selects all messages, tagged or not."""
 
     codes: frozenset[int] | None
 
     def matches(self, code: int) -> bool:
-        """Whether a message with this tags code may be wanted."""
+        """Return whether a message with this tags code may match the subscription."""
         return self.codes is None or code in self.codes
 
 
@@ -31,7 +31,7 @@ EVERYTHING = TagFilter(None)
 
 
 def parse_filter(expression: str | None) -> TagFilter:
-    """Read a subscription expression; none at all wants everything."""
+    """Parse a subscription expression; an empty one or None selects everything."""
     if not expression or expression == ALL:
         return EVERYTHING
     parts = expression.split(_OR, TAGS_MAX)

@@ -1,12 +1,12 @@
 """The fields of a request or response, typed and under our names.
 
-On the wire they are ``extFields``: a map from RocketMQ's names to text, numbers and truth values
-included.  A JSON header has the map as a JSON object, read here straight into its type; a binary
-header has it already read, as a dict.  What is wanted is declared once for each header, as a
-``Header`` whose fields say their wire name where it is not our own in camel case.
+On the wire they are ``extFields``: a map from RocketMQ's names to text. Numbers and booleans are
+text, too. A JSON header has the map as a JSON object, which this module decodes directly into its
+type; a binary header is already decoded into a dict. Each header is declared once, as a ``Header``
+whose fields state their wire name where it is not our name in camel case.
 
-Clients differ, so reading is generous: fields we do not know are passed over, numbers may come as
-numbers, null counts as absent.
+Clients differ, so reading is lenient: unknown fields are ignored, numbers may be JSON numbers, and
+null counts as absent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 ExtFields: TypeAlias = msgspec.Raw | dict[str, str]
-"""The map as it came: JSON that was not looked into yet, or a binary header's pairs."""
+"""The map as received: JSON that is not parsed yet, or the pairs of a binary header."""
 
-#: A field's place or name in what msgspec says of it.
+#: The field's path or name in an error text of msgspec.
 _NAMED = re.compile(r"`\$\.?([^`]*)`$|field `([^`]*)`")
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """The base of every header."""
+    """Base class of all headers."""
 
 
 HeaderT = TypeVar("HeaderT", bound=Header)
@@ -42,7 +42,7 @@ _decode_scalars = msgspec.json.Decoder(_Scalars).decode
 
 
 def read_header(kind: type[HeaderT], ext: ExtFields) -> HeaderT:
-    """Read the fields that this kind of header has."""
+    """Decode the fields of this kind of header."""
     try:
         if isinstance(ext, dict):
             return msgspec.convert(ext, kind, strict=False)
@@ -53,7 +53,7 @@ def read_header(kind: type[HeaderT], ext: ExtFields) -> HeaderT:
 
 
 def read_fields(ext: ExtFields) -> dict[str, str]:
-    """All fields as text, under their wire names: what a signature is made over."""
+    """Return all fields as text, by wire name: the input of a signature."""
     if isinstance(ext, dict):
         return ext
     try:
@@ -64,7 +64,7 @@ def read_fields(ext: ExtFields) -> dict[str, str]:
 
 
 def write_fields(header: Header) -> dict[str, str]:
-    """Make the map of a header: every field that has a value."""
+    """Return the map of all fields that have a value."""
     fields = {}
     for name, wire_name in _names(type(header)):
         value = getattr(header, name)
@@ -79,14 +79,14 @@ def write_fields(header: Header) -> dict[str, str]:
 
 
 def header_malformed(kind: str, error: Exception) -> ProtocolViolation:
-    """Say which field of which header is missing or of the wrong type."""
+    """Return the error that names the header and its missing or mistyped field."""
     named = _NAMED.search(str(error))
     field = (named[1] or named[2] or "") if named else ""
     return ProtocolViolation("header_malformed", str(error), header=kind, field=field)
 
 
 def _read_generously(kind: type[HeaderT], ext: ExtFields) -> HeaderT:
-    """Read what the fast way refused: there a null is not absent, and a number is not text."""
+    """Decode what the fast path refuses, such as null for absent or a number for text."""
     fields = read_fields(ext)
     try:
         return msgspec.convert(fields, kind, strict=False)

@@ -1,7 +1,7 @@
-"""Hosts as RocketMQ packs them, and the message ids that are made of one and a log offset.
+"""Hosts in RocketMQ's packed form, and message ids that consist of a host and a log offset.
 
-A host is its address, 4 or 16 bytes, and its port, 4 bytes.  An offset message id is the store's
-host and the log offset, 8 bytes, in hexadecimal.  All integers are big-endian.
+A host is its address, 4 or 16 bytes, and its port, 4 bytes. An offset message id is the store's
+host and the log offset, 8 bytes, in hexadecimal. All integers are big-endian.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _LOG_OFFSET_MAX = 2**63 - 1
 
 
 def pack_host(address: str, port: int) -> bytes:
-    """Make 8 bytes of an IPv4 address and 20 of an IPv6 address."""
+    """Pack a host into 8 bytes for an IPv4 address, or 20 bytes for an IPv6 address."""
     try:
         ip = ip_address(address)
     except ValueError:
         raise RequestRefused("host_illegal", "not an IP address", address=address) from None
     if not 0 <= port <= PORT_MAX:
         raise RequestRefused("host_illegal", "no such port", port=port, port_max=PORT_MAX)
-    # A dual-stack socket shows an IPv4 peer like this.  Java takes it for IPv4, whatever the
-    # flag says, so it must be packed as IPv4 here.
+    # A dual-stack socket reports an IPv4 peer like this. Java treats it as IPv4 regardless of
+    # the sys flag, so it must be packed as IPv4 here.
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped:
         ip = ip.ipv4_mapped
     return ip.packed + port.to_bytes(_PORT_BYTES, "big")
 
 
 def format_address(host: str, port: int) -> str:
-    """As clients and people write it."""
+    """Format as ``host:port``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def unpack_host(host: bytes) -> tuple[str, int]:
-    """Address and port."""
+    """Return address and port."""
     port = int.from_bytes(host[-_PORT_BYTES:], "big")
     if len(host) not in HOST_BYTES or port > PORT_MAX:
         raise RequestRefused(
@@ -51,18 +51,18 @@ def unpack_host(host: bytes) -> tuple[str, int]:
 
 
 def offset_message_id(store_host: bytes, log_offset: int) -> str:
-    """Name a message by where it is stored: 32 characters, or 56 for IPv6."""
+    """Return a message id that says where the message is stored: 32 characters, or 56 for IPv6."""
     return (store_host + log_offset.to_bytes(_OFFSET_BYTES, "big")).hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[bytes, int]:
-    """Store host and log offset."""
+    """Return store host and log offset."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
     host, log_offset = raw[:-_OFFSET_BYTES], int.from_bytes(raw[-_OFFSET_BYTES:], "big")
-    # fromhex skips blanks, so the text is measured too.
+    # fromhex skips whitespace, so check the length of the text too.
     if len(host) not in HOST_BYTES or len(text) != 2 * len(raw) or log_offset > _LOG_OFFSET_MAX:
         raise RequestRefused(
             "message_id_illegal", "not 32 or 56 hexadecimal digits", message_id=text[:64]

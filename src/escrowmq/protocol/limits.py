@@ -1,7 +1,8 @@
-"""What a message, and any text that a request brings, may be.
+"""Limits of messages and of the text fields of requests.
 
-Messages are held to these limits before anything of them is written.  Each text field of a request
-has one of the types below; ``refuse_long`` names the field that is longer than its type allows.
+The broker checks a message against these limits before it writes any of it. Each text field of a
+request has one of the types below; ``refuse_long`` names the field that is longer than its type
+allows.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_la
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 TOPIC_CHARS_MAX = 127
-#: For the topics that the broker names after a consumer group.
+#: Limit for the topics that the broker names after a consumer group.
 GROUP_TOPIC_CHARS_MAX = 255
 GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 QUEUE_ID_MAX = 2**31 - 1
-#: Topics kept by each cache of topics: a full one is emptied, and fills again with those in use.
+#: Topics in each cache of topics. A full cache is cleared and refills with the topics in use.
 CACHED_TOPICS_MAX = 16_384
 
-#: RocketMQ's longest name.  A topic that a message makes has fewer characters, see above.
+#: RocketMQ's longest name. A message's topic has a lower limit, see above.
 NAME_CHARS_MAX = 255
 EXPRESSION_CHARS_MAX = 8_192
 VALUE_CHARS_MAX = 65_536
 LIST_CHARS_MAX = 1024 * 1024
-#: Of a text that is only shown, such as a remark or a reason; what is longer is cut.
+#: A text that is only displayed, such as a reason or an error, is cut to this length.
 SHOWN_CHARS_MAX = 1_024
 
 Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
 """A topic, group, client, transaction, ledger, app, query, batch, epoch, broker or setting."""
 Expression: TypeAlias = Annotated[str, msgspec.Meta(max_length=EXPRESSION_CHARS_MAX)]
-"""What a consumer group wants of a topic."""
+"""A subscription expression of a consumer group."""
 Searched: TypeAlias = Annotated[str, msgspec.Meta(max_length=PROPERTIES_BYTES_MAX)]
-"""A key or a tag; those of a message fit into its properties."""
+"""A key or a tag. Those of a message must fit into its properties."""
 Value: TypeAlias = Annotated[str, msgspec.Meta(max_length=VALUE_CHARS_MAX)]
-"""What tools keep under a name."""
+"""A value that tools store under a name."""
 NameList: TypeAlias = Annotated[str, msgspec.Meta(max_length=LIST_CHARS_MAX)]
-"""Several names, or a cursor, which holds some."""
+"""A list of names, or a cursor, which contains names."""
 
 _LEGAL_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")
 _INT32 = (-(2**31), 2**31 - 1)
@@ -55,7 +56,7 @@ _RANGES = (
     ("sys_flag", *_INT32),
     ("reconsume_times", *_INT32),
     ("born_at_ms", *_INT64),
-    # Not in this layout, but stored beside it, and a negative one means nothing.
+    # Not in the stored layout, but stored beside it. A negative value has no meaning.
     ("deliver_after_ms", 0, 2**63 - 1),
     ("deliver_at_ms", 0, 2**63 - 1),
 )
@@ -64,13 +65,14 @@ _legal_topics: set[str] = set()
 
 
 def validate(message: Message) -> None:
-    """Refuse what cannot be stored, with the limit and the value that broke it."""
+    """Refuse a message that cannot be stored, and name the limit and the value."""
     if (
         message.topic not in _legal_topics
         or len(message.body) > BODY_BYTES_MAX
         or len(message.properties) > PROPERTIES_BYTES_MAX
         or len(message.born_host) not in HOST_BYTES
-        # What is in range and not negative leaves nothing; the rest is looked at one by one.
+        # Fast path: the shift leaves 0 if all values are in range and none is negative. Some
+        # negative values are legal; _validate_each checks each field.
         or (message.queue_id | message.flag | message.sys_flag | message.reconsume_times) >> 31
         or (message.born_at_ms | message.deliver_after_ms | message.deliver_at_ms) >> 63
     ):
@@ -78,7 +80,7 @@ def validate(message: Message) -> None:
 
 
 def validate_queue(topic: str, queue_id: int) -> None:
-    """Refuse a queue that cannot be named."""
+    """Refuse a queue with an illegal topic name or queue id."""
     validate_topic(topic)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise RequestRefused("queue_id_illegal", queue_id=queue_id, max=QUEUE_ID_MAX)
@@ -101,10 +103,10 @@ def _validate_each(message: Message) -> None:
 
 
 def validate_topic(topic: str) -> None:
-    """Refuse a name that no topic can have."""
+    """Refuse an illegal topic name."""
     chars_max = GROUP_TOPIC_CHARS_MAX if topic.startswith(GROUP_TOPIC_PREFIXES) else TOPIC_CHARS_MAX
     if not 1 <= len(topic) <= chars_max:
-        # A name may be as long as a frame: the start tells which one it is.
+        # The name may be as long as a frame, so the error quotes only its start.
         raise RequestRefused(
             "topic_illegal", topic=topic[:chars_max], chars=len(topic), chars_max=chars_max
         )
@@ -116,13 +118,13 @@ def validate_topic(topic: str) -> None:
 
 
 def check_name(field: str, name: str) -> None:
-    """Refuse a name that is longer than any name may be."""
+    """Refuse a name with more than ``NAME_CHARS_MAX`` characters."""
     if len(name) > NAME_CHARS_MAX:
         raise too_long(field, name, NAME_CHARS_MAX)
 
 
 def too_long(field: str, text: str, chars_max: int) -> RequestRefused:
-    """Say which field is too long, and how it starts."""
+    """Return the error that names the field and quotes the start of its text."""
     return RequestRefused(
         "name_too_long",
         f"the field has at most {chars_max} characters",
@@ -134,12 +136,12 @@ def too_long(field: str, text: str, chars_max: int) -> RequestRefused:
 
 
 def refuse_long(kind: type[msgspec.Struct], fields: object) -> None:
-    """Refuse the first text that is too long for this kind of header, body or row."""
+    """Refuse the first text that is too long for its field in this kind of header, body or row."""
     _refuse_long(_described(kind), fields, "")
 
 
 _Part: TypeAlias = tuple[inspect.Type, object, str]
-"""A type, a value that should be of it, and the field that holds it."""
+"""A type, a value that should have this type, and the name of its field."""
 
 
 def _refuse_long(kind: inspect.Type, value: object, field: str) -> None:

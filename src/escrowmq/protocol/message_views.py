@@ -1,6 +1,6 @@
-"""A stored message as others see it: consumers once it is visible, administrators before.
+"""Views of a stored message: for consumers once it is visible, for administrators before.
 
-The bytes in the log stay as they are; what differs is patched in a copy.
+The bytes in the log do not change; these functions patch a copy.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 PARKED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 OP_TAG = "d"
 
-#: A record up to the prepared offset; "8x" is where a commit shows, and the sys flag.
+#: A record up to its prepared offset. A commit changes the fields marked "8x" and the sys flag.
 _KEPT = tuple(Struct(f">20s8x8si{8 + born}s8x{store + 4}s8x") for born, store in HOSTS)
 _COMMITTED = tuple(Struct(f">20sq8si{8 + born}sq{store + 4}sq") for born, store in HOSTS)
-#: Queue offset, log offset and sys flag, at 20.
+#: Queue offset, log offset and sys flag, at byte 20.
 _PLACE = Struct(">qqi")
 _TIME = Struct(">q")
 _SIZE = Struct(">I")
@@ -53,7 +53,7 @@ _BORN_HOST_AT = 48
 def patch_committed(
     record: bytes, queue_offset: int, visible_at_ms: int, prepared_offset: int
 ) -> bytes:
-    """Show a half message as consumers see it once it is committed."""
+    """Return a half message as consumers see it once it is committed."""
     try:
         start, log_offset, sys_flag, born, stored = _KEPT[0].unpack_from(record)
         hosts = sys_flag >> 4 & 3
@@ -69,10 +69,10 @@ def patch_committed(
 
 
 def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
-    """Show a stored message as consumers see it at this place of its queue.
+    """Return a stored message as consumers see it at this offset of its queue.
 
-    A half message shows its commit; one that was scheduled shows when it became visible; any
-    other is shown as it was written.
+    A half message is shown as committed, and a scheduled message with the time it became visible.
+    Any other message is shown as written.
     """
     stated, log_offset, sys_flag = _PLACE.unpack_from(record, 20)
     if sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED:
@@ -92,12 +92,12 @@ def visible_view(record: bytes, queue_offset: int, visible_at_ms: int) -> bytes:
 
 
 def stored_at_place(sys_flag: int) -> int:
-    """Where in a record its store time stands."""
+    """Return the position of the store time in a record."""
     return 68 if sys_flag & SYS_BORN_IPV6 else 56
 
 
 def stored_at_ms(record: bytes) -> int:
-    """The store time of a record."""
+    """Return the store time of a record."""
     _, _, sys_flag = _PLACE.unpack_from(record, 20)
     stored: int = _TIME.unpack_from(record, stored_at_place(sys_flag))[0]
     return stored
@@ -111,11 +111,11 @@ def half_topic_view(
     checks_sent: int = 0,
     stored_at_ms: int | None = None,
 ) -> bytes:
-    """Show a half message as RocketMQ keeps it: on the half topic, or the one of the parked."""
+    """Return a half message as RocketMQ stores it: on the half topic or the parked topic."""
     half = decode(record)
     properties = half.properties
     if checks_sent:
-        # Of pairs with one name the last one holds.
+        # If a name occurs twice, readers use the last value.
         counted = join_properties(
             properties, format_properties({TRANSACTION_CHECK_TIMES: str(checks_sent)})
         )
@@ -144,7 +144,7 @@ def half_topic_view(
 def op_message(
     rows: Iterable[int], queue_offset: int, log_offset: int, at_ms: int, store_host: bytes
 ) -> bytes:
-    """Tell which half messages a decision settles, as RocketMQ 5 does."""
+    """Return the op message that names the half messages of a decision, as RocketMQ 5 writes it."""
     message = Message(
         topic=OP_TOPIC,
         queue_id=0,
@@ -157,16 +157,16 @@ def op_message(
 
 
 def born_host(record: bytes) -> bytes:
-    """Where a message was sent from."""
+    """Return the packed host that sent the message."""
     (sys_flag,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
     size = IPV6_HOST_BYTES if sys_flag & SYS_BORN_IPV6 else IPV4_HOST_BYTES
     return record[_BORN_HOST_AT : _BORN_HOST_AT + size]
 
 
 def back_check_view(record: bytes, group: str, number: int) -> bytes:
-    """Show a half message as its producer is asked about it for the ``number``-th time.
+    """Return a half message as the body of its producer's ``number``-th back-check.
 
-    Listeners read the number; stock clients drop a check that does not name their group.
+    Listeners read the number. Stock clients drop a check that does not name their group.
     """
     _, _, _, sys_flag, _, properties = skim(record)
     added = {TRANSACTION_CHECK_TIMES: str(number)}

@@ -1,8 +1,8 @@
-"""Our own requests: what RocketMQ's protocol has no words for, in one table.
+"""Table of our own requests, for which RocketMQ's protocol has no codes.
 
-They go over the same port in the same frames.  A request's fields are in its header, its rows in
-its body, in the form that the header names (``own_forms``); the answer's rows have that form too.
-The reference page is written from this table.
+They use the same port and the same frames. A request has its fields in the header and its rows in
+the body, in the form that the header names (``own_forms``). The answer's rows have the same form.
+The reference page is generated from this table.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ __all__ = [
 ]
 
 PAGE_ROWS_MAX = 10_000
-"""Rows that one page has, at most."""
+"""Most rows in one page."""
 
 
 class OwnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table."""
+    """One row of the table."""
 
     code: OwnCode
     about: str
     header: type[headers.OwnHeader] = headers.OwnHeader
     rows: type[Row] | None = None
-    #: Rows that a request brings, at most.
+    #: Most rows in a request.
     rows_max: int = 0
     answer: type[headers.OwnAnswer] = headers.OwnAnswer
     answer_rows: type[Row] | None = None
-    #: Rows that an answer brings, at most.
+    #: Most rows in an answer.
     answer_rows_max: int = 0
-    #: The answer's rows are blocks of numbers, and bytes follow them (``own_blocks``): what these
-    #: bytes are.
+    #: Set if the answer's rows are blocks of numbers followed by bytes (``own_blocks``): describes
+    #: these bytes.
     answer_bytes: str = ""
-    #: Of the columns, both ways.
+    #: Version of the columns of request and answer.
     version: int = 1
-    #: Whether anything is different afterwards: then a lost answer leaves a doubt.
+    #: Whether the request changes anything. If so, a lost answer leaves its outcome unknown.
     changes: bool = False
 
     @property

@@ -1,7 +1,7 @@
-"""Columns of many rows, without an object for each value.
+"""Columns for answers with thousands of rows, without a Python object per value.
 
-Whoever answers with thousands of rows gives one of these in place of a list.  Both forms of rows
-know them: Arrow takes them as they are, and ``tolist`` is for MessagePack.
+The broker passes them in place of lists. Both forms of rows accept them: Arrow uses them directly,
+and MessagePack calls ``tolist``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Numbers = npt.NDArray[Any]
 
 
 class Named:
-    """Texts of which there are few: a number for each row, and what it stands for."""
+    """Text column with few distinct values: a number per row, and the name of each number."""
 
     __slots__ = ("names", "numbers")
 
@@ -25,7 +25,7 @@ class Named:
         self.names = names
 
     def tolist(self) -> list[str | None]:
-        """The values."""
+        """Return the values as a list."""
         names = self.names
         return [names[number] for number in self.numbers.tolist()]
 
@@ -34,7 +34,7 @@ class Named:
 
 
 class Texts:
-    """Texts as UTF-8; None for none."""
+    """Text column of UTF-8 bytes, with None for a missing value."""
 
     __slots__ = ("encoded",)
 
@@ -42,7 +42,7 @@ class Texts:
         self.encoded = encoded
 
     def tolist(self) -> list[str | None]:
-        """The values."""
+        """Return the values as a list."""
         return [None if one is None else one.decode() for one in self.encoded]
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Texts:
 
 
 class Sparse:
-    """Numbers, some of which are not there."""
+    """Number column with missing values."""
 
     __slots__ = ("is_missing", "numbers")
 
@@ -59,7 +59,7 @@ class Sparse:
         self.is_missing = is_missing
 
     def tolist(self) -> list[int | None]:
-        """The values."""
+        """Return the values as a list."""
         pairs = zip(self.numbers.tolist(), self.is_missing.tolist(), strict=True)
         return [None if is_missing else number for number, is_missing in pairs]
 
@@ -68,7 +68,10 @@ class Sparse:
 
 
 def compact(numbers: Numbers) -> tuple[Numbers, list[int]]:
-    """These numbers, none below 0 and none huge, as positions in a list of those that occur."""
+    """Return each number's position in the list of distinct numbers, and that list.
+
+    The numbers must not be negative, and the largest one bounds the memory this needs.
+    """
     seen = np.flatnonzero(np.bincount(numbers, minlength=1))
     positions = np.zeros(int(seen[-1]) + 1 if len(seen) else 1, dtype=np.int32)
     positions[seen] = np.arange(len(seen))

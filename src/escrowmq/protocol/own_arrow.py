@@ -1,9 +1,9 @@
 """Rows as an Arrow IPC stream: one schema, its version in the metadata, then record batches.
 
-Reading trusts nothing.  A batch's head is looked at before its body is: a compressed one could
-become gigabytes, so it is refused, and so are more rows than were allowed.  What is left cannot be
-larger than the frame it came in.  Arrow then checks every offset and every text before a value is
-read.
+The reader does not trust its input. It inspects the head of a batch before the body, and refuses
+compressed batches, which could expand to gigabytes, and batches with too many rows. The remaining
+data cannot be larger than its frame. Arrow then validates every offset and every text before the
+reader uses a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from escrowmq.protocol.own_forms import Column, Columns, Kind, rows_malformed, t
 
 VERSION = b"escrowmq.version"
 BATCHES_MAX = 64
-"""Batches in one body: an empty one costs its reader more than its writer."""
+"""Most batches in one body: an empty batch costs the reader more than the writer."""
 
 _TYPES = {
     Kind.TEXT: pa.utf8(),
@@ -34,11 +34,11 @@ _TYPES = {
     Kind.INT32: pa.int32(),
     Kind.INT64: pa.int64(),
 }
-#: What reading garbage raises.
+#: Exceptions that Arrow raises for malformed input.
 _GARBAGE = (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError)
 
-# In a table of FlatBuffers, these are the places of fields: Message.header, and of RecordBatch
-# its length and compression.
+# Field numbers in FlatBuffers tables: Message.header, RecordBatch.length and
+# RecordBatch.compression.
 _HEADER = 2
 _LENGTH = 0
 _COMPRESSION = 3
@@ -50,7 +50,7 @@ _I64 = Struct("<q").unpack_from
 
 
 def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
-    """One batch of these columns."""
+    """Encode these columns as a stream with one batch."""
     schema = schema_of(columns, version)
     arrays = [
         _array(held, _TYPES[column.kind]) for column, held in zip(columns, values, strict=True)
@@ -61,7 +61,7 @@ def encode(columns: tuple[Column, ...], version: int, values: Columns) -> bytes:
 
 
 def _array(held: Sized, kind: pa.DataType) -> pa.Array:
-    """A column, whichever way it is given."""
+    """Convert any kind of column to an Arrow array."""
     if isinstance(held, Named):
         return pa.array(held.names, type=kind).take(pa.array(held.numbers))
     if isinstance(held, Texts):
@@ -72,7 +72,7 @@ def _array(held: Sized, kind: pa.DataType) -> pa.Array:
 
 
 def encode_batch(columns: tuple[Column, ...], version: int, batch: pa.RecordBatch) -> bytes:
-    """Columns that are Arrow's already, in any order; columns besides are left out."""
+    """Encode a batch whose columns may be in any order; drop columns that are not declared."""
     schema = schema_of(columns, version)
     return _stream(batch.select(schema.names).cast(schema))
 
@@ -85,7 +85,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 
 def schema_of(columns: tuple[Column, ...], version: int) -> pa.Schema:
-    """The schema of a kind of rows."""
+    """Return the Arrow schema of these columns."""
     return pa.schema(
         [
             pa.field(column.name, _TYPES[column.kind], nullable=column.is_nullable)
@@ -98,7 +98,7 @@ def schema_of(columns: tuple[Column, ...], version: int) -> pa.Schema:
 def decode(
     columns: tuple[Column, ...], version: int, body: bytes, *, rows_max: int
 ) -> list[list[Any]]:
-    """The values of each column."""
+    """Return a list of values for each column."""
     held = decode_batch(columns, version, body, rows_max=rows_max)
     return [array.to_pylist() for array in held.columns]
 
@@ -106,7 +106,7 @@ def decode(
 def decode_batch(
     columns: tuple[Column, ...], version: int, body: bytes, *, rows_max: int
 ) -> pa.RecordBatch:
-    """All rows as one batch, which keeps the body's bytes where it can."""
+    """Decode all rows into one batch, without copying the body where possible."""
     try:
         batches = list(_batches(columns, version, body, rows_max))
         held = batches[0] if len(batches) == 1 else _joined(batches, schema_of(columns, version))
@@ -115,7 +115,7 @@ def decode_batch(
     for column, array in zip(columns, held.columns, strict=True):
         if array.null_count and not column.is_nullable:
             raise rows_malformed("no null may be here", column=column.name)
-        # Bytes first: they are two numbers, and nearly always few enough.
+        # The size in bytes is cheap to get, and nearly always within the limit.
         if column.chars_max and array.nbytes > column.chars_max:
             _refuse_long(column, array)
     return held
@@ -131,7 +131,7 @@ def _refuse_long(column: Column, array: pa.Array) -> None:
 
 
 class ArrowColumns:
-    """The columns of a batch: see ``BodyColumns``."""
+    """Columns of an Arrow batch; implements ``BodyColumns``."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -140,28 +140,28 @@ class ArrowColumns:
         return int(self._batch.num_rows)
 
     def numbers(self, name: str) -> Numbers:
-        """A column of numbers."""
+        """Return a column of numbers."""
         numbers: Numbers = self._batch.column(name).to_numpy()
         return numbers
 
     def codes(self, name: str, texts: Sequence[str]) -> Numbers:
-        """Which of these texts each is."""
+        """Return each row's position in ``texts``, or -1."""
         found = pc.index_in(self._batch.column(name), pa.array(texts, pa.utf8()))
         codes: Numbers = found.fill_null(-1).to_numpy()
         return codes
 
     def distinct(self, name: str) -> tuple[list[str], Numbers]:
-        """The different texts of a column, and which of them each is."""
+        """Return the distinct texts of a column, and each row's position among them."""
         encoded = self._batch.column(name).dictionary_encode()
         places: Numbers = encoded.indices.to_numpy()
         return list(encoded.dictionary.to_pylist()), places.astype(np.int64)
 
     def values(self, name: str) -> list[Any]:
-        """Any column."""
+        """Return any column as a list."""
         return list(self._batch.column(name).to_pylist())
 
     def slices(self, name: str) -> Slices:
-        """A column of bytes or texts."""
+        """Return a column of bytes or texts."""
         column = self._batch.column(name)
         _, offsets, data = column.buffers()
         here = np.frombuffer(offsets, dtype=np.int32)[column.offset :][: len(column) + 1]
@@ -226,7 +226,7 @@ def _check_schema(schema: pa.Schema, columns: tuple[Column, ...], version: int) 
 
 
 def head_of(metadata: bytes) -> tuple[int, bool]:
-    """How many rows a batch says it has, and whether they are compressed."""
+    """Return a batch's stated number of rows, and whether it is compressed."""
     try:
         message = _U32(metadata, 0)[0]
         at = _field(metadata, message, _HEADER)
@@ -244,7 +244,7 @@ def head_of(metadata: bytes) -> tuple[int, bool]:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a table of FlatBuffers has this field; 0 if it has not."""
+    """Return the position of a field in a FlatBuffers table, or 0 if it is absent."""
     described = table - _I32(data, table)[0]
     if described < 0:
         raise rows_malformed("the head of a batch points before it")

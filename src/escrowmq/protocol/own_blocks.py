@@ -1,7 +1,7 @@
-"""Rows of numbers as blocks, and bytes after them: for answers in which nothing is made per row.
+"""Rows of numbers as column blocks, with bytes after them, so that no object is made per row.
 
-The columns stand one after the other, in their order, each as the little-endian values of all
-rows; what is left of the body belongs to whoever asked.
+The columns follow one another in their declared order, each as the little-endian values of all
+rows. The caller interprets the rest of the body.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES: dict[Kind, np.dtype[Any]] = {Kind.INT64: np.dtype("<i8"), Kind.INT32: np
 
 
 def encode_blocks(kind: type[Row], columns: Sequence[Block]) -> list[bytes]:
-    """These columns of numbers: bytes to be sent one after the other."""
+    """Encode columns of numbers as blocks to send one after the other."""
     return [
         held.astype(_TYPES[column.kind]).tobytes()
         for column, held in zip(columns_of(kind), columns, strict=True)
@@ -28,7 +28,7 @@ def encode_blocks(kind: type[Row], columns: Sequence[Block]) -> list[bytes]:
 
 
 def decode_blocks(kind: type[Row], body: bytes, row_count: int) -> tuple[dict[str, Block], int]:
-    """The columns by their names, and where the bytes begin that follow them."""
+    """Return the columns by name, and the position of the bytes after them."""
     found: dict[str, Block] = {}
     at = 0
     for column in columns_of(kind):

@@ -1,4 +1,4 @@
-"""The codes of our own requests; ``own.py`` says what each of them asks."""
+"""Codes of our own requests; ``own.py`` describes each request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LAST_CODE = 30_099
 
 
 class OwnCode(IntEnum):
-    """Codes never change their meaning."""
+    """Codes of our own requests. A code never changes its meaning."""
 
     # Facts.
     STATUS = 30_000
@@ -55,5 +55,5 @@ class OwnCode(IntEnum):
 
 
 def is_own(code: int) -> bool:
-    """Whether a request with this code is one of ours."""
+    """Return whether this code belongs to our own requests."""
     return FIRST_CODE <= code <= LAST_CODE

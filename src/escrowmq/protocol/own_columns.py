@@ -1,6 +1,6 @@
-"""Rows of a body by the column, in either form: of rows that came as Arrow none becomes an object.
+"""Access to a body's rows by column, in either form, without an object per row for Arrow.
 
-What was declared holds here as it does for single rows (``own_forms``).
+The declared columns and limits apply as for single rows (``own_forms``).
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from escrowmq.protocol.own_forms import Form, Row, columns_of, decode_rows
 
 
 class BodyColumns(Protocol):
-    """The rows of one body."""
+    """The rows of one body, by column."""
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         ...
 
     def numbers(self, name: str) -> Numbers:
-        """A column of numbers."""
+        """Return a column of numbers."""
         ...
 
     def codes(self, name: str, texts: Sequence[str]) -> Numbers:
-        """A column of texts: which of these each is, by its place, and -1 for none of them."""
+        """Return each row's position in ``texts``, or -1 if its text is not among them."""
         ...
 
     def distinct(self, name: str) -> tuple[list[str], Numbers]:
-        """A column of texts: the different ones, and which of them each is."""
+        """Return the distinct texts of a column, and each row's position among them."""
         ...
 
     def values(self, name: str) -> list[Any]:
-        """Any column, as a list."""
+        """Return any column as a list."""
         ...
 
     def slices(self, name: str) -> Slices:
-        """A column of bytes or texts, without a null in it."""
+        """Return a column of bytes or texts that has no nulls."""
         ...
 
 
 def decode_columns(
     form: Form, kind: type[Row], version: int, body: bytes, *, rows_max: int
 ) -> BodyColumns:
-    """The rows in a body; refused unless they are exactly what was declared."""
+    """Decode the rows of a body; refuse them unless they match the declaration exactly."""
     if form is Form.ARROW:
         from escrowmq.protocol import own_arrow
 
@@ -56,7 +56,7 @@ def decode_columns(
 
 
 class RowColumns:
-    """Rows that came one by one."""
+    """Columns of rows that are objects."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
@@ -65,25 +65,25 @@ class RowColumns:
         return len(self._rows)
 
     def numbers(self, name: str) -> Numbers:
-        """A column of numbers."""
+        """Return a column of numbers."""
         return np.array(self.values(name), dtype=np.int64)
 
     def codes(self, name: str, texts: Sequence[str]) -> Numbers:
-        """Which of these texts each is."""
+        """Return each row's position in ``texts``, or -1."""
         places = {text: at for at, text in enumerate(texts)}
         return np.array([places.get(one, -1) for one in self.values(name)], dtype=np.int64)
 
     def distinct(self, name: str) -> tuple[list[str], Numbers]:
-        """The different texts of a column, and which of them each is."""
+        """Return the distinct texts of a column, and each row's position among them."""
         texts = list(dict.fromkeys(self.values(name)))
         return texts, self.codes(name, texts)
 
     def values(self, name: str) -> list[Any]:
-        """Any column."""
+        """Return any column as a list."""
         return [getattr(row, name) for row in self._rows]
 
     def slices(self, name: str) -> Slices:
-        """A column of bytes or texts."""
+        """Return a column of bytes or texts."""
         held = [one.encode() if isinstance(one, str) else one for one in self.values(name)]
         offsets = np.zeros(len(held) + 1, dtype=np.int64)
         np.cumsum([len(one) for one in held], out=offsets[1:])

@@ -1,12 +1,12 @@
 """Rows in a frame's body, in one of two forms, from one declaration of their columns.
 
-A kind of rows is a ``Row``: its fields are the columns, in order.  As ``msgpack`` rows are a
-MessagePack array of arrays, one for each row: small requests need nothing else.  As ``arrow`` they
-are an Arrow IPC stream, for Spark and for bulk; that form is in ``own_arrow``, which is imported
-when the first such rows come, because whoever only uses the SDK should not pay for it.
+A kind of rows is a ``Row``: its fields are the columns, in order. The form ``msgpack`` is a
+MessagePack array with one array per row, for small requests. The form ``arrow`` is an Arrow IPC
+stream, for Spark and bulk requests. ``own_arrow`` implements it, and is imported with the first
+such rows, because users of the SDK alone should not pay for the import.
 
-What is read is what was declared: these columns in this order, no null where none may be, no more
-rows than were allowed.  Anything else is refused before it is used.
+Rows must match the declaration: the same columns in the same order, no nulls in columns without
+null, and no more rows than allowed. The reader refuses anything else before using it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.limits import refuse_long
 
 Columns: TypeAlias = Sequence[Sized]
-"""Rows turned around: for each column its values, in a list or in what has ``tolist``."""
+"""Rows by column: each column's values as a list, or as an object with ``tolist``."""
 
 _INT32_MAX = 2**31 - 1
 _ARROW = "escrowmq.protocol.own_arrow"
@@ -35,14 +35,14 @@ _ARRAY_BYTES = {0xDC: 2, 0xDD: 4}
 
 
 class Form(StrEnum):
-    """How rows travel."""
+    """Encoding of rows."""
 
     MSGPACK = "msgpack"
     ARROW = "arrow"
 
 
 class Kind(StrEnum):
-    """What a column holds."""
+    """Type of a column."""
 
     TEXT = "text"
     BYTES = "bytes"
@@ -57,14 +57,14 @@ class Column(NamedTuple):
     name: str
     kind: Kind
     is_nullable: bool
-    #: Of a text; 0 where the rows' reader sets no limit.
+    #: Longest text; 0 if the reader of the rows sets no limit.
     chars_max: int = 0
 
 
 class Row(
     msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, kw_only=True
 ):
-    """The base of every kind of rows."""
+    """Base class of all kinds of rows."""
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -72,14 +72,14 @@ RowT = TypeVar("RowT", bound=Row)
 
 @cache
 def columns_of(kind: type[Row]) -> tuple[Column, ...]:
-    """The columns of a kind of rows, in order."""
+    """Return the columns of a kind of rows, in order."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     return tuple(_column(field.name, field.type) for field in described.fields)
 
 
 def chosen_columns(kind: type[Row], names: str) -> tuple[Column, ...]:
-    """Those of the columns that are named, in their own order; all if none is."""
+    """Return the named columns in their declared order, or all columns if ``names`` is empty."""
     columns = columns_of(kind)
     if not names:
         return columns
@@ -112,7 +112,7 @@ def _kind(held: inspect.Type) -> Kind:
 
 
 def encode_rows(form: Form, kind: type[RowT], version: int, rows: Sequence[RowT]) -> bytes:
-    """These rows."""
+    """Encode rows in this form."""
     if form is Form.MSGPACK:
         return _encode(rows)
     names = kind.__struct_fields__
@@ -124,7 +124,7 @@ def encode_rows(form: Form, kind: type[RowT], version: int, rows: Sequence[RowT]
 def encode_columns(
     form: Form, kind: type[Row], version: int, columns: Columns, names: str = ""
 ) -> bytes:
-    """These rows, given by columns: those that are named, or all."""
+    """Encode rows given by column. In Arrow, ``names`` selects the columns; empty means all."""
     if form is Form.ARROW:
         from escrowmq.protocol import own_arrow
 
@@ -136,7 +136,7 @@ def encode_columns(
 def decode_rows(
     form: Form, kind: type[RowT], version: int, body: bytes, *, rows_max: int
 ) -> list[RowT]:
-    """The rows in a body; refused unless they are exactly what was declared."""
+    """Decode the rows of a body; refuse them unless they match the declaration exactly."""
     if form is Form.ARROW:
         from escrowmq.protocol import own_arrow
 
@@ -156,24 +156,24 @@ def decode_rows(
 
 
 def is_loaded(form: Form) -> bool:
-    """Whether rows in this form can be read and written at once."""
+    """Return whether rows in this form can be read and written without an import."""
     return form is Form.MSGPACK or _ARROW in sys.modules
 
 
 def load_arrow() -> None:
-    """Import what the form ``arrow`` needs, which takes a good part of a second."""
+    """Import the modules of the form ``arrow``, which takes a large part of a second."""
     importlib.import_module(_ARROW)
 
 
 def too_many_rows(count: int, rows_max: int) -> RequestRefused:
-    """Say how many there may be."""
+    """Return the error that states the allowed number of rows."""
     return RequestRefused(
         "too_many_rows", "send them in several requests", rows=count, max=rows_max
     )
 
 
 def rows_malformed(why: str, **facts: object) -> ProtocolViolation:
-    """Say what is wrong with the rows of a body."""
+    """Return the error that says what is wrong with the rows of a body."""
     return ProtocolViolation("rows_malformed", why, **facts)
 
 
@@ -181,13 +181,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _plain(values: Any) -> Iterable[Any]:  # noqa: ANN401 - one of many kinds of columns
-    """MessagePack knows lists only."""
+    """Convert a column to a list, because MessagePack can only encode lists."""
     plain: Iterable[Any] = values.tolist() if hasattr(values, "tolist") else values
     return plain
 
 
 def _array_count(body: bytes) -> int:
-    """How many items the array has that this starts with, before any of them is looked at."""
+    """Return the length of the array at the start of the body, without decoding its items."""
     if not body:
         raise rows_malformed("a body with rows is an array")
     first = body[0]

@@ -1,4 +1,4 @@
-"""Our own requests as frames, from the side that asks; what was refused comes back as the error."""
+"""Caller's side of our own requests: encode requests, decode answers, raise refusals as errors."""
 
 from __future__ import annotations
 
@@ -45,38 +45,38 @@ _KINDS: dict[str, type[EscrowError]] = {
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a broker answered."""
+    """A broker's answer."""
 
-    #: Of the class that the table names.
+    #: Has the class that the table names.
     header: Any
-    #: Of the class that the table names.
+    #: Have the class that the table names.
     rows: list[Any]
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """What a broker answered, its rows as Arrow has them."""
+    """A broker's answer with its rows as an Arrow batch."""
 
-    #: Of the class that the table names.
+    #: Has the class that the table names.
     header: Any
     #: A pyarrow RecordBatch with the columns that the table names; None if it names none.
     batch: Any
 
 
 class BlocksAnswer(msgspec.Struct, frozen=True):
-    """What a broker answered: numbers in blocks, and bytes."""
+    """A broker's answer with blocks of numbers and bytes after them."""
 
-    #: Of the class that the table names.
+    #: Has the class that the table names.
     header: Any
-    #: An array of numpy for each column that the table names.
+    #: A numpy array for each column that the table names.
     columns: dict[str, Any]
-    #: What follows them.
+    #: The bytes after the blocks.
     data: memoryview
 
 
 def encode_call(
     code: OwnCode, opaque: int, header: OwnHeader | None = None, rows: Sequence[Row] = ()
 ) -> bytes:
-    """The frame that asks."""
+    """Encode a request as a frame."""
     spec = OWN_REQUESTS[code]
     asked = spec.header() if header is None else header
     assert type(asked) is spec.header
@@ -92,7 +92,7 @@ def encode_arrow_call(
     header: OwnHeader | None = None,
     batch: Any = None,  # noqa: ANN401 - a pyarrow RecordBatch, which has no type without importing it
 ) -> bytes:
-    """The frame that asks, with rows as Arrow has them."""
+    """Encode a request as a frame, with its rows as an Arrow batch."""
     from escrowmq.protocol import own_arrow
 
     spec = OWN_REQUESTS[code]
@@ -105,7 +105,7 @@ def encode_arrow_call(
 
 
 def read_arrow_answer(code: OwnCode, frame: Frame, asked: OwnHeader | None = None) -> ArrowAnswer:
-    """What the frame says that answers ``encode_arrow_call``."""
+    """Decode the answer to a request of ``encode_arrow_call``."""
     from escrowmq.protocol import own_arrow
 
     spec = OWN_REQUESTS[code]
@@ -121,7 +121,7 @@ def read_arrow_answer(code: OwnCode, frame: Frame, asked: OwnHeader | None = Non
 
 
 def read_blocks_answer(code: OwnCode, frame: Frame) -> BlocksAnswer:
-    """What the frame says that answers a request whose answer has bytes after its rows."""
+    """Decode an answer that has bytes after its rows."""
     from escrowmq.protocol.own_blocks import decode_blocks
 
     spec = OWN_REQUESTS[code]
@@ -141,7 +141,7 @@ def _header_of(code: OwnCode, frame: Frame) -> OwnAnswer:
 
 
 def read_answer(code: OwnCode, frame: Frame) -> Answer:
-    """What the frame says that answers; a refusal is raised as the broker raised it."""
+    """Decode an answer; raise a refusal as the same error that the broker raised."""
     spec = OWN_REQUESTS[code]
     header = _header_of(code, frame)
     rows: list[Any] = []
@@ -156,7 +156,7 @@ def _refused(frame: Frame) -> EscrowError:
     try:
         told = read_header(OwnRefusal, frame.ext)
     except ProtocolViolation:
-        # The broker is older than this request, or it is Apache RocketMQ's.
+        # The broker is older than this request, or it is an Apache RocketMQ broker.
         return RequestRefused("request_unsupported", frame.remark, response_code=frame.code)
     kind = _KINDS.get(told.kind, RequestRefused)
     more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}

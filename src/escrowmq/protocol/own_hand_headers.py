@@ -1,6 +1,6 @@
-"""The fields of requests for people: settling by hand, deleting, backups, the clock, pauses.
+"""Fields of operators' requests: settling by hand, deleting, backups, the clock, pauses.
 
-As ``own_headers.py``, which has all the others.
+``own_headers.py`` has the fields of the other requests.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 
 
 class ByHandHeader(OwnHeader, frozen=True, kw_only=True):
-    """RESUME: one transaction, named in one of two ways."""
+    """RESUME: one transaction, identified by half offset or by id."""
 
-    #: Any of its half messages; -1 if the id is given.
+    #: The offset of any of its half messages; -1 if the id is given.
     half_offset: Int64 = -1
-    #: Of several with this id the newest is meant.
+    #: If several transactions have this id, the newest one is used.
     transaction_id: Name = ""
-    #: The person who asks for it; the log records the name.
+    #: The person who makes the request; the log records the name.
     by: Name
 
 
@@ -26,13 +26,14 @@ class SettleHeader(ByHandHeader, frozen=True, kw_only=True):
 
     #: `commit` or `rollback`.
     resolution: Name
-    #: Why, for the record.
+    #: The reason, which the log records.
     reason: str
-    #: The epoch and the end of the log under which the transaction was looked at; another history
-    #: of the store refuses.
+    #: The epoch in which the person looked at the transaction. A store with another history
+    #: refuses the request.
     epoch: Name = ""
+    #: The end of the log at that time.
     log_end: Int64 = -1
-    #: By force, whatever the ledger says: it goes on record, and an audit lists it.
+    #: Decide by force, regardless of the ledger. The log records it, and an audit lists it.
     is_forced: bool = False
 
 
@@ -50,38 +51,39 @@ class DeleteTopicHeader(OwnHeader, frozen=True, kw_only=True):
     """DELETE_TOPIC."""
 
     topic: Name
-    #: The person who asks for it; the log records the name.
+    #: The person who makes the request; the log records the name.
     by: Name
-    #: Even if half messages in it are undecided: from then on they can only be rolled back.
+    #: Delete even if half messages in the topic are undecided. They can then only be rolled back.
     is_forced: bool = False
 
 
 class DeleteTopicAnswer(OwnAnswer, frozen=True, kw_only=True):
     """DELETE_TOPIC."""
 
-    #: False if there was no such topic.
+    #: False if the topic did not exist.
     is_deleted: bool
-    #: Half messages that can only be rolled back now.
+    #: Undecided half messages, which can now only be rolled back.
     undecided: Int64
-    #: Messages that waited for their time, and will never be visible.
+    #: Scheduled messages, which will never become visible.
     waiting: Int64
 
 
 class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):
     """COPY_META."""
 
-    #: The data directory, and the copy in it; a later request replaces it.
+    #: The data directory.
     data_dir: str
+    #: The copy in the data directory, which a later request replaces.
     path: str
-    #: Up to where the log is durable.
+    #: The durable end of the log.
     log_end: Int64
 
 
 class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):
     """CONFIRM_CLOCK."""
 
-    #: How far the wall clock was ahead of store time when the person looked, below 0 behind: if it
-    #: is another gap by now, by a minute or more, the broker refuses.
+    #: How far the wall clock was ahead of store time when the person looked; negative if behind.
+    #: The broker refuses if the gap has changed by a minute or more.
     gap_ms: Int64
     #: The person who confirms the clock; the log records the name.
     by: Name
@@ -90,10 +92,11 @@ class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):
 class ConfirmClockAnswer(OwnAnswer, frozen=True, kw_only=True):
     """CONFIRM_CLOCK."""
 
-    #: Store time before, and what the wall clock said: store time is there now if that is later.
+    #: Store time before the request.
     from_ms: Int64
+    #: The wall clock, which is the new store time if it is later than the old one.
     to_ms: Int64
-    #: For how long nothing is deleted for its age.
+    #: How long the broker deletes nothing for its age.
     deletion_waits_ms: Int64
 
 
@@ -103,7 +106,7 @@ class PauseGroupHeader(OwnHeader, frozen=True, kw_only=True):
     group: Name
     #: False resumes the group.
     is_paused: bool
-    #: The person who asks for it, and why; the log records both.
+    #: The person who makes the request; the log records this name and `reason`.
     by: Name
     reason: Name = ""
 
@@ -111,7 +114,7 @@ class PauseGroupHeader(OwnHeader, frozen=True, kw_only=True):
 class PauseGroupAnswer(OwnAnswer, frozen=True, kw_only=True):
     """PAUSE_GROUP."""
 
-    #: False if the group was so before.
+    #: False if the group was already in this state.
     is_changed: bool
-    #: Members of the group that are online.
+    #: Members of the group that are online now.
     consumers_online: Int64

@@ -10,7 +10,8 @@ class PausedRow(Row, frozen=True):
     """A consumer group that is paused."""
 
     group: str
-    #: Who paused it, when in store time, and why.
+    #: The person who paused it.
     by: str
+    #: Store time of the pause.
     at_ms: Int64
     reason: str

@@ -1,6 +1,6 @@
-"""The fields of our own requests and of their answers, besides the rows in the body.
+"""Fields of our own requests and answers; the rows are in the body.
 
-``own.py`` says which belongs to which.  A field's comment is what the reference page says of it.
+``own.py`` says which fields belong to which request. The reference page shows a field's comment.
 """
 
 from __future__ import annotations
@@ -11,59 +11,59 @@ from escrowmq.protocol.own_forms import Form
 
 
 class OwnHeader(Header, frozen=True, kw_only=True):
-    """Any request."""
+    """Fields of every request."""
 
-    #: How rows travel, in both directions.
+    #: Encoding of the rows of the request and of the answer.
     form: Form = Form.MSGPACK
-    #: The version of the rows' columns, in both directions.
+    #: Version of the columns of the request and of the answer.
     version: Int32 = 1
 
 
 class OwnAnswer(Header, frozen=True, kw_only=True):
-    """Any answer."""
+    """Fields of every answer."""
 
     form: Form = Form.MSGPACK
     version: Int32 = 1
     #: Rows in the body.
     row_count: Int32 = 0
-    #: The broker's clock.
+    #: Store time of the answer.
     now_ms: Int64 = 0
-    #: The epoch under which the broker answers; empty from a release without a lineage.
+    #: The broker's current epoch; empty from a release without a lineage.
     epoch: str = ""
 
 
 class OwnRefusal(Header, frozen=True, kw_only=True):
-    """Why not; the remark says it for people."""
+    """Fields of a refusal. The remark has the error's text."""
 
     #: The error's code.
     error: str
-    #: The error's class: who must act.
+    #: The error's class, which tells who must act.
     kind: str
-    #: When to try again, if that may help.
+    #: When to retry, if a retry may help.
     retry_after_ms: Int64 | None = None
 
 
 class PagedHeader(OwnHeader, frozen=True, kw_only=True):
-    """A request that is answered in pages."""
+    """Fields of a request that is answered in pages."""
 
-    #: Rows to answer at most; 0 means as many as there may be.
+    #: Most rows in the answer; 0 means as many as the broker allows.
     limit: Int32 = 0
-    #: What the last page said; empty for the first.
+    #: The cursor of the previous page; empty for the first page.
     cursor: NameList = ""
 
 
 class PagedAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """A page.  It may have fewer rows than asked for, or none, and yet not be the last."""
+    """A page. It may have fewer rows than the limit, or none, without being the last page."""
 
-    #: Ask for the next page with it; absent after the last.
+    #: Cursor for the next page; absent on the last page.
     cursor: str | None = None
 
 
 class ListHeader(PagedHeader, frozen=True, kw_only=True):
-    """A request for very many rows."""
+    """Fields of a request that may return very many rows."""
 
-    #: Names of the columns that are wanted, with commas between them; empty for all.  Rows that
-    #: are no Arrow's always have all.
+    #: Comma-separated names of the columns to return; empty for all. MessagePack rows always have
+    #: all columns.
     columns: NameList = ""
 
 
@@ -80,98 +80,100 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     started_at_ms: Int64
     #: Transactions that are neither decided nor parked.
     undecided: Int64
-    #: The age of the oldest of them; 0 if there is none.
+    #: Age of the oldest of them; 0 if there is none.
     oldest_undecided_age_ms: Int64
-    #: Those of them that nobody can be asked about: no producer of their group is online, and
-    #: they have no ledger.
+    #: Those of them without a ledger and without an online producer in their group.
     undecided_without_producer: Int64
-    #: Transactions that wait for a person.
+    #: Transactions that wait for a person to decide.
     parked: Int64
-    #: Back-checks that producers were sent since the start.
+    #: Back-checks sent to producers since the start.
     checks_sent: Int64
-    #: Transactions since the start of which somebody said the opposite of what was decided.
+    #: Transactions with a request for the opposite of their decision since the start.
     contradictions: Int64
-    #: When the pipeline last sent verdicts, and since when neither those nor AWAIT_DUE came from
-    #: it: 0 for never.
+    #: When the pipeline last sent verdicts; 0 for never.
     last_verdict_at_ms: Int64
+    #: Since when the pipeline has sent neither verdicts nor AWAIT_DUE; 0 if it is not away.
     pipeline_away_since_ms: Int64
     connections: Int32
-    #: Members of groups, each counted once per group.
+    #: Group members, each counted once per group.
     producers_online: Int32
     consumers_online: Int32
     pulls_waiting: Int32
     topics: Int32
     queues: Int32
-    #: Log offsets that can be read: from, and up to.
+    #: Readable range of log offsets: start, and exclusive end.
     log_start: Int64
     log_end: Int64
-    #: Half offsets that are known: from, and up to.
+    #: Range of known half offsets: start, and exclusive end.
     half_start: Int64
     half_end: Int64
-    #: The policy for back-checks: settings of the section `[transaction]`.
+    #: The back-check policy: settings of the section `[transaction]`.
     check_after_ms: Int64
     check_interval_ms: Int64
     check_backoff: float
     check_interval_max_ms: Int64
     checks_max: Int32
     park_after_ms: Int64
-    #: `fsync` or `os`; empty from a release that does not say, as is all that follows.
+    #: `fsync` or `os`. Older releases omit this field and all fields after it.
     durability: str = ""
-    #: For what there is room on the disk (`all`, `no_messages`, `no_decisions`, `nothing`), and
-    #: how much is free.
+    #: What the free disk space allows: `all`, `no_messages`, `no_decisions` or `nothing`.
     disk: str = ""
     disk_free_bytes: Int64 = 0
-    #: Of the last thousand flushes: what half of them took at most, and 99 of 100.
+    #: Median duration of the last 1000 flushes, and their 99th percentile.
     flush_ms_median: float = 0.0
     flush_ms_p99: float = 0.0
-    #: Files that the process may have open.
+    #: The process's limit of open files.
     open_files_max: Int64 = 0
     #: The store's id and its epochs, each with its log offset, half offset and store time:
     #: `STORE/ID:LOG:HALF:TIME,…`.
     lineage: str = ""
-    #: Why consumer offsets were lost before this start; empty if they were not.  Topics of which
-    #: only queues were left, with commas between them.
+    #: Why consumer offsets were lost before this start; empty if they were not.
     offsets_lost: str = ""
+    #: Comma-separated topics of which only the queues were left at this start.
     topics_found: str = ""
-    #: Kinds of names of which 80 % of the limit is in use, and how many; empty if there is none.
+    #: Kinds of names that use 80 % or more of their limit, with the counts; empty if none does.
     names_near: str = ""
-    #: The machine's wall clock, whether the kernel vouches for it, and how far it is ahead of store
-    #: time, which is `nowMs`; below 0, behind.
+    #: The machine's wall clock.
     wall_ms: Int64 = 0
+    #: Whether the kernel reports the wall clock as synchronized.
     is_clock_synchronized: bool = False
+    #: How far the wall clock is ahead of store time (`nowMs`); negative if behind.
     clock_gap_ms: Int64 = 0
-    #: `none`; `ahead`, and nobody vouches for it; or `behind`.  Whether a person should look at it.
+    #: `none`, `ahead` (without confirmation that the wall clock is right) or `behind`.
     clock_gap: str = ""
+    #: Whether a person should check the clock.
     is_clock_doubtful: bool = False
-    #: Why nothing is deleted for its age (empty: it is), and for how long as far as that is known.
+    #: Why the broker deletes nothing for its age (empty: it deletes), and how long, if known.
     deletion_waits: str = ""
     deletion_waits_ms: Int64 = 0
-    #: What deletes old messages: `idle`, `working`, `waits_for_room`, `waits_for_decisions` or
-    #: `waits_for_permission`; and how much room is missing.
+    #: State of retention: `idle`, `working`, `waits_for_room`, `waits_for_decisions` or
+    #: `waits_for_permission`.
     retention: str = ""
+    #: Disk space that retention lacks.
     retention_missing_bytes: Int64 = 0
-    #: Bytes of messages that are undecided, parked or not yet due, and the setting
-    #: `store.retention_bytes`, against which they do not count.
+    #: Bytes of messages that are undecided, parked or not yet due. They do not count against
+    #: `retentionBytes`, the setting `store.retention_bytes`.
     undecided_bytes: Int64 = 0
     retention_bytes: Int64 = 0
-    #: Of the free bytes, those that the reserve holds.
+    #: Part of the free bytes that the reserve holds.
     disk_reserve_bytes: Int64 = 0
-    #: Pipelines whose reports about ledgers count now; LIST_LEDGERS tells what they say.
+    #: Pipelines whose ledger reports are valid now; LIST_LEDGERS lists the reported ledgers.
     pipelines_reporting: Int32 = 0
-    #: Of the reported ledgers, those that the pipeline does not reach.
+    #: Reported ledgers that the pipeline cannot reach.
     ledgers_unreachable: Int32 = 0
     #: Undecided transactions that name a ledger which no pipeline reaches; 0 without a report.
     undecided_without_ledger: Int64 = 0
-    #: Consumer groups that are paused.
+    #: Paused consumer groups.
     groups_paused: Int64 = 0
-    #: Alerts that hold and were told, with commas; notices since the start; the last failure.
+    #: Comma-separated alerts that are firing and were sent.
     alerts_firing: str = ""
+    #: Notices since the start: sent, failed and dropped.
     alerts_sent: Int64 = 0
     alerts_failed: Int64 = 0
     alerts_dropped: Int64 = 0
     alerts_last_error: str = ""
-    #: Scheduled backups: `off`, `idle` or `running`; the last good one (0: never), the next one;
-    #: failures since then, and the last one; for how long a good one has been missing.
+    #: Scheduled backups: `off`, `idle` or `running`. The other fields describe the last good backup
+    #: (0: never), the next one, the failures since then, and how long a good one is overdue.
     backup: str = ""
     backup_last_good: str = ""
     backup_last_good_at_ms: Int64 = 0
@@ -186,31 +188,32 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
 class PlanHeader(OwnHeader, frozen=True, kw_only=True):
     """PLAN_RANGES."""
 
-    #: `transactions`: ranges of half offsets.  `log`: ranges of log offsets, for LIST_HALVES,
+    #: `transactions`: ranges of half offsets. `log`: ranges of log offsets, for LIST_HALVES,
     #: LIST_OPS, LIST_CHECKS and LIST_EVENTS.
     what: Name = "transactions"
-    #: What a range should have, about: undecided half messages, or bytes; 0 lets the broker say.
+    #: Approximate size of a range: undecided half messages, or bytes. 0 lets the broker choose.
     weight: Int64 = 0
 
 
 class ListTransactionsHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_TRANSACTIONS."""
 
-    #: Half offsets: from, and up to; -1 means to the end.
+    #: Range of half offsets: start, and exclusive end, where -1 means the end of the table.
     start: Int64 = 0
     end: Int64 = -1
-    #: Names of states, with commas between them.
+    #: Comma-separated names of states.
     states: Name = "prepared,parked"
-    #: Whether transaction ids are wanted.  They are read from the log.
+    #: Whether to return transaction ids, which the broker must read from the log.
     with_ids: bool = False
-    #: Only this producer group's; empty for all.
+    #: Only this producer group; empty for all.
     producer_group: Name = ""
 
 
 class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
     """LIST_HALVES, LIST_OPS, LIST_CHECKS and LIST_EVENTS."""
 
-    #: Log offsets: from, and up to; -1 means to the end.  What begins between them is listed.
+    #: Range of log offsets: start, and exclusive end, where -1 means the end of the log. The answer
+    #: lists the records that start in the range.
     start: Int64 = 0
     end: Int64 = -1
 
@@ -218,31 +221,31 @@ class LogRangeHeader(ListHeader, frozen=True, kw_only=True):
 class LogRangeAnswer(PagedAnswer, frozen=True, kw_only=True):
     """A page of the log's records."""
 
-    #: What of the log could be read: from, and up to.
+    #: Readable range of the log: start, and exclusive end.
     log_start: Int64
     log_end: Int64
-    #: Bytes of the log that begin in this page and say nothing: damaged, or lost by repair.
+    #: Bytes of unreadable stretches that start in this page: damaged, or lost in a repair.
     unreadable_bytes: Int64 = 0
 
 
 class ListQueuesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_QUEUES."""
 
-    #: Only this topic's, or these topics', with commas between them; empty for all.
+    #: Comma-separated topics; empty for all.
     topic: NameList = ""
-    #: Only the offsets that became visible at this time or later, and before that one; -1 for
-    #: all.  They are searched for: pages are smaller.
+    #: Only offsets that became visible at `fromMs` or later and before `untilMs`; -1 for all. The
+    #: broker must search for them, so pages are smaller.
     from_ms: Int64 = -1
     until_ms: Int64 = -1
-    #: Only the offsets that were visible where the log ended here: the place of a frame; -1 for
-    #: all.
+    #: Only offsets that were visible when the log ended at this log offset, the start of a frame;
+    #: -1 for all.
     until_log: Int64 = -1
 
 
 class ListQueuesAnswer(PagedAnswer, frozen=True, kw_only=True):
     """A page of queues."""
 
-    #: The log position that all ends belong to.
+    #: The log offset to which the ends of all queues belong.
     log_end: Int64
 
 
@@ -251,8 +254,8 @@ class ReadMessagesHeader(PagedHeader, frozen=True, kw_only=True):
 
     topic: Name
     queue_id: Int32
-    #: Queue offsets: from, and up to; -1 means to the end.  What retention has deleted is
-    #: passed over.
+    #: Range of queue offsets: start, and exclusive end, where -1 means the end of the queue. The
+    #: broker skips messages that retention has deleted.
     start: Int64 = 0
     end: Int64 = -1
 
@@ -260,7 +263,7 @@ class ReadMessagesHeader(PagedHeader, frozen=True, kw_only=True):
 class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
     """A page of messages."""
 
-    #: The queue's offsets: from, and up to.
+    #: The queue's range of offsets: start, and exclusive end.
     queue_start: Int64
     queue_end: Int64
 
@@ -268,33 +271,33 @@ class ReadMessagesAnswer(PagedAnswer, frozen=True, kw_only=True):
 class AwaitDueHeader(OwnHeader, frozen=True, kw_only=True):
     """AWAIT_DUE."""
 
-    #: How long to wait for news, at most 25000; 0 for an answer at once.
+    #: How long to wait for a new due check, at most 25000; 0 for an immediate answer.
     wait_ms: Int32 = 0
-    #: Only checks that came due later than this are news: what the last answer said as `now_ms`.
+    #: Only checks that came due after this time end the wait: `nowMs` of the previous answer.
     since_ms: Int64 = 0
 
 
 class AwaitDueAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """AWAIT_DUE: all of it as of `now_ms`."""
+    """AWAIT_DUE: the state at `nowMs`."""
 
     #: Undecided transactions whose next check is due.
     due: Int64
-    #: When the next one comes due; absent if none does.
+    #: When the next check comes due; absent if none will.
     next_due_at_ms: Int64 | None = None
     #: Transactions that are neither decided nor parked.
     undecided: Int64
     #: Those of them that are attempts of Spark sinks.
     sink_attempts: Int64
-    #: Another number whenever a batch was decided, or an attempt of a new run was held.
+    #: Changes whenever a batch is decided, or an attempt of a new run is held.
     batches_decided: Int64
-    #: Up to where the log can be read.
+    #: The end of the readable log.
     log_end: Int64
 
 
 class ListBatchesHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_BATCHES."""
 
-    #: Only this app's; empty for all.
+    #: Only this app id; empty for all.
     app_id: Name = ""
 
 
@@ -306,24 +309,25 @@ class HoldHeader(OwnHeader, frozen=True, kw_only=True):
 
     producer_group: Name
     transaction_id: Name
-    #: Of the transaction's requests, from 0 on: a repeat is answered as before, a gap refused.
+    #: Number of this request in its transaction, starting at 0. A repeated number gets the same
+    #: answer, and a gap is refused.
     number: Int32
-    #: An attempt of the Spark sink: the transaction has no limit, only each request.
+    #: For an attempt of the Spark sink: only each request has a size limit, not the transaction.
     is_bulk: bool = False
     #: The UUID of the ledger table that knows the outcome; empty if there is none.
     ledger: Name = ""
     #: How long the sender may take to commit its own transaction.
     allowed_ms: Int64 = 0
-    #: Age before the first back-check; absent: the policy's.  A message's own property goes first.
+    #: Age before the first back-check; absent means the policy's. A message property overrides it.
     check_after_ms: Int64 | None = None
 
 
 class HoldAnswer(OwnAnswer, frozen=True, kw_only=True):
     """HOLD_HALVES."""
 
-    #: The first of this request's half messages; any of them can be named to decide.
+    #: Offset of this request's first half message. A decision may name any of them.
     half_offset: Int64
-    #: They were held before this request.
+    #: They were already held before this request.
     is_repeated: bool
 
 
@@ -340,12 +344,12 @@ class HoldManyHeader(OwnHeader, frozen=True, kw_only=True):
 class ByHeader(OwnHeader, frozen=True, kw_only=True):
     """DECIDE_MANY."""
 
-    #: Who decides, for the record; empty means the client's id or address.
+    #: Name of the decider for the log; empty means the client's id or address.
     by: Name = ""
-    #: The epoch that the half messages were held under, or the facts were read under.  What was
-    #: meant for another history of the store is refused as `other_history`.
+    #: The epoch in which the half messages were held or the facts were read. The broker refuses
+    #: rows for another history of the store as `other_history`.
     epoch: Name = ""
-    #: Where the log ended when the facts were read; -1 where each row names a log offset.
+    #: End of the log when the facts were read; -1 if each row has a log offset.
     log_end: Int64 = -1
 
 
@@ -355,28 +359,28 @@ class ByHeader(OwnHeader, frozen=True, kw_only=True):
 class TopicFilterHeader(PagedHeader, frozen=True, kw_only=True):
     """LIST_OFFSETS."""
 
-    #: Only this group's; empty for all.
+    #: Only this group; empty for all.
     group: Name = ""
-    #: Only this topic's; empty for all.
+    #: Only this topic; empty for all.
     topic: Name = ""
 
 
 class TransactionHeader(PagedHeader, frozen=True, kw_only=True):
-    """LIFE_LINE: one transaction, named in one of two ways."""
+    """LIFE_LINE: one transaction, identified by half offset or by id."""
 
-    #: Any of its half messages; -1 if the id is given.
+    #: The offset of any of its half messages; -1 if the id is given.
     half_offset: Int64 = -1
-    #: Of several with this id the newest is meant.
+    #: If several transactions have this id, the newest one is used.
     transaction_id: Name = ""
-    #: The caller leaves a mark when it sweeps a ledger.  Without this, a single event of a
-    #: transaction with a ledger is refused: a caller of version 0.1.0 would sweep without a mark.
+    #: The caller leaves a mark when it sweeps a ledger. If false, the broker refuses `limit` 1 for
+    #: a transaction with a ledger, because a caller of version 0.1.0 would sweep without a mark.
     leaves_marks: bool = False
 
 
 class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):
     """LIFE_LINE."""
 
-    #: Its first half message.
+    #: Offset of its first half message.
     half_offset: Int64
     transaction_id: str
     producer_group: str
@@ -384,9 +388,9 @@ class LifeLineAnswer(PagedAnswer, frozen=True, kw_only=True):
     #: The name of its state.
     state: str
     checks_sent: Int32
-    #: Undecided: when it is checked next, if it is.
+    #: When the next check is due; absent if none is planned.
     next_check_at_ms: Int64 | None = None
-    #: Committed: when its first message became visible, if it has.
+    #: When its first message became visible; absent if it is not visible.
     visible_at_ms: Int64 | None = None
     #: Producers of its group that are online.
     producers_online: Int32

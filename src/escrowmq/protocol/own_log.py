@@ -1,4 +1,4 @@
-"""Fields and rows of our own requests for the log as it was written."""
+"""Fields and rows of our own requests for the raw log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 class ReadLogHeader(OwnHeader, frozen=True, kw_only=True):
     """READ_LOG."""
 
-    #: Log offsets: from, and up to.  As much is answered as is good for the broker's other clients.
+    #: Range of log offsets: start, and exclusive end. The broker returns as much as it can without
+    #: slowing down its other clients.
     start: Int64
     end: Int64
 
@@ -18,10 +19,10 @@ class ReadLogHeader(OwnHeader, frozen=True, kw_only=True):
 class ReadLogAnswer(OwnAnswer, frozen=True, kw_only=True):
     """READ_LOG."""
 
-    #: What of the log could be read: from, and up to.
+    #: Readable range of the log: start, and exclusive end.
     log_start: Int64
     log_end: Int64
-    #: What the checksums of this log's frames begin with.
+    #: Initial value of the checksums of this log's frames.
     seed: Int64
 
 
@@ -29,19 +30,19 @@ class LogBlockRow(Row, frozen=True):
     """A stretch of the log."""
 
     log_offset: Int64
-    #: Bytes of it.
+    #: Size in bytes.
     size: Int32
 
 
 class NameRow(Row, frozen=True):
-    """What a number stands for."""
+    """The name that a number in the log stands for."""
 
-    #: `queue`, or `origin`: where half messages come from.
+    #: `queue`, or `origin`: the producer group and ledger of half messages.
     kind: str
     number: Int32
     #: The topic, or the producer group.
     name: str
-    #: Of a queue.
+    #: Null for an origin.
     queue_id: Int32 | None
-    #: Of an origin.
+    #: Null for a queue.
     ledger: str | None

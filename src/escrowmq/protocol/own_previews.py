@@ -1,4 +1,4 @@
-"""FIND_MESSAGES and PREVIEW_HALVES: where a message is, and which messages transactions hold."""
+"""FIND_MESSAGES and PREVIEW_HALVES: find messages, and preview the messages of transactions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from escrowmq.protocol.own_forms import Row
 from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 
 TRANSACTIONS_MAX = 1_000
-"""Transactions that one request may ask about."""
+"""Most transactions in one request."""
 
 PREVIEWS_MAX = 4_096
-"""Messages that one answer describes."""
+"""Most messages in one answer."""
 
 BODY_BYTES_MAX = 4_096
-"""Bytes of one body that an answer holds."""
+"""Most bytes of one body in an answer."""
 
 
 class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
@@ -23,69 +23,72 @@ class FindMessagesHeader(OwnHeader, frozen=True, kw_only=True):
     topic: Name = ""
     #: One of its keys, or its unique key.
     key: Searched = ""
-    #: Any id of a message: its unique key, its offset message id, its transaction's id, or the
-    #: number of a half message; then topic and key are not looked at.  Release 0.1.0 takes
-    #: the offset message id only.
+    #: Any id of a message: its unique key, its offset message id, its transaction's id, or its half
+    #: offset. If it is given, the broker ignores topic and key. Release 0.1.0 accepts only the
+    #: offset message id.
     message_id: Name = ""
     limit: Int32 = 0
-    #: By key also half messages that are not visible, unless they were rolled back.
+    #: A search by key also finds half messages that are not visible, unless they were rolled back.
     with_undecided: bool = False
 
 
 class FindMessagesAnswer(OwnAnswer, frozen=True, kw_only=True):
-    """FIND_MESSAGES: the fields describe the first row, if the search was by id."""
+    """FIND_MESSAGES: the fields describe the first row of a search by id."""
 
-    #: Which kind of id it was: `unique_key`, `transaction_id`, `message_id` or `half_offset`.
+    #: The kind of id: `unique_key`, `transaction_id`, `message_id` or `half_offset`.
     found_by: str = ""
-    #: `visible`, `prepared`, `parked`, `rolled_back`, or `waiting` for its time.
+    #: `visible`, `prepared`, `parked`, `rolled_back`, or `waiting` until it is due.
     state: str = ""
     #: When a waiting message becomes visible.
     due_at_ms: Int64 | None = None
-    #: The half message; absent for a message without a transaction.
+    #: Its half offset; absent for a message without a transaction.
     half_offset: Int64 | None = None
 
 
 class PreviewHalvesHeader(OwnHeader, frozen=True, kw_only=True):
     """PREVIEW_HALVES."""
 
-    #: Messages to describe of each transaction, at most.
+    #: Most messages to describe per transaction.
     messages_max: Int32 = 1
-    #: Bytes of each body to answer, at most 4096.
+    #: Most bytes to return of each body, up to 4096.
     body_bytes: Int32 = 256
 
 
 class PreviewHalvesAnswer(OwnAnswer, frozen=True, kw_only=True):
     """PREVIEW_HALVES."""
 
-    #: Rows of the request that this answer covers, from the first one on.  Ask again for the rest.
+    #: Number of the request's rows, from the first one, that this answer covers. Request the rest
+    #: again.
     covered: Int32
 
 
 class SoughtHalfRow(Row, frozen=True):
     """A transaction to describe."""
 
-    #: Its first half message.
+    #: Offset of its first half message.
     half_offset: Int64
 
 
 class PreviewRow(Row, frozen=True):
     """One message of a transaction."""
 
-    #: As in the request.
+    #: The half offset from the request.
     half_offset: Int64
-    #: The message's place in its transaction, from 0 on, and the number of messages there.
+    #: The message's position in its transaction, starting at 0.
     place: Int32
+    #: Messages in the transaction.
     message_count: Int64
     topic: str
     queue_id: Int32
     #: The offset message id.
     message_id: str
     unique_key: str
-    #: With blanks between them.
+    #: Separated by spaces.
     keys: str
     tags: str
-    #: The first bytes of the body, and the size of the whole body.
+    #: The first bytes of the body.
     body: bytes
+    #: Size of the whole body.
     body_bytes: Int64
-    #: RocketMQ's bits; the lowest says that the body is compressed.
+    #: RocketMQ's bits. The lowest bit is set if the body is compressed.
     sys_flag: Int32

@@ -1,6 +1,6 @@
-"""The columns of the rows that our own requests and their answers bring.
+"""Columns of the rows of our own requests and answers.
 
-A field's comment is what the reference page says of the column.
+The reference page shows a field's comment as the description of its column.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from escrowmq.protocol.limits import Name
 from escrowmq.protocol.own_forms import Row
 
 NO_CHECK_MS = 10**15
-"""A wait of this length or longer means that no check is planned: it is over 30,000 years."""
+"""A wait of this length (over 30,000 years) or longer means that no check is planned."""
 
 
 class RangeRow(Row, frozen=True):
-    """A range to read on its own."""
+    """A range that one reader can read independently."""
 
-    #: From, and up to.
+    #: Start, and exclusive end.
     start: Int64
     end: Int64
-    #: Undecided half messages in it, or bytes of the log.
+    #: Undecided half messages in the range, or bytes of the log.
     weight: Int64
 
 
 class TransactionRow(Row, frozen=True):
-    """What the rules need to know of a transaction: one row each, under its first half message.
+    """The facts about a transaction that the rules need: one row at its first half message.
 
-    Once it is decided each of its requests is a row, if it came in several.
+    A decided transaction has a row for each request that brought half messages.
     """
 
     half_offset: Int64
-    #: The transaction's first half message: rows with the same one belong together.  Of a decided
-    #: transaction the log knows it: it is null unless ids were asked for.
+    #: Offset of the transaction's first half message, the same in all its rows. For a decided
+    #: transaction it is null unless the request asks for ids, because it must be read from the log.
     head: Int64 | None
-    #: Null unless ids were asked for.
+    #: Null unless the request asks for ids.
     transaction_id: str | None
     producer_group: str
     #: The UUID of the ledger table that knows the outcome; empty if there is none.
@@ -43,103 +43,104 @@ class TransactionRow(Row, frozen=True):
     #: The code of its state: 0 prepared, 1 committed, 2 rolled back, 3 parked.
     state: Int32
     stored_at_ms: Int64
-    #: Since it was stored or, if it was parked, resumed; on the broker's clock.
+    #: Store time since it was stored or, if it was parked, since it was resumed.
     age_ms: Int64
-    #: Until its next check; 0 and below when that is due, very high when there is none.
+    #: Time until its next check: 0 or negative if it is due, very high if none is planned.
     wait_ms: Int64
-    #: Back-checks that a live producer was sent.
+    #: Back-checks that were sent to a live producer.
     checks_sent: Int32
-    #: In the row's request, once it is decided.
+    #: Messages in the transaction or, once it is decided, in the row's request.
     message_count: Int64
     #: Producers of its group that are online.
     producers_online: Int32
 
 
 class HalfRow(Row, frozen=True):
-    """One request that brought half messages, as the log has it."""
+    """One request that brought half messages, from the log."""
 
     log_offset: Int64
     stored_at_ms: Int64
-    #: The request's first half message, and the transaction's.
+    #: Offset of the request's first half message.
     first: Int64
+    #: Offset of the transaction's first half message.
     head: Int64
     message_count: Int32
     transaction_id: str
     producer_group: str
     ledger: str
-    #: Of the transaction's requests; -1 from a stock client.
+    #: Number of the request in its transaction; -1 from a stock client.
     number: Int64
-    #: Retention or a late commit has carried it forward: it may have been listed before.
+    #: Retention carried it forward, or a late commit copied it. It may have been listed before.
     is_copy: bool
 
 
 class OpRow(Row, frozen=True):
-    """Half messages that a decision decided; one row for each run of them."""
+    """One run of consecutive half messages of a decision."""
 
     log_offset: Int64
     decided_at_ms: Int64
-    #: The transaction's first half message.
+    #: Offset of the transaction's first half message.
     head: Int64
-    #: The run: its first half message, and how many.
+    #: The run: offset of its first half message, and its length.
     first: Int64
     message_count: Int32
     #: The code of the state: 1 committed, 2 rolled back.
     state: Int32
     decided_by: str
-    #: Of a batch decision; null for any other.
+    #: Null unless a batch decision decided it.
     app_id: str | None
     batch_id: str | None
-    #: A person decided it by force, whatever its ledger said.
+    #: A person decided it by force, regardless of its ledger.
     is_forced: bool
 
 
 class CheckRow(Row, frozen=True):
-    """Something that happened to an undecided transaction."""
+    """An event of an undecided transaction."""
 
     log_offset: Int64
     at_ms: Int64
-    #: The transaction's first half message.
+    #: Offset of the transaction's first half message.
     head: Int64
-    #: `asked`, `answered` (that it is not known), `parked` or `resumed`.
+    #: `asked`, `answered` (with `UNKNOWN`), `parked` or `resumed`.
     event: str
-    #: Which check; null where none is meant.
+    #: Number of the check; null for `parked` and `resumed`.
     checks_sent: Int32 | None
-    #: The client that was asked or answered, who resumed it, or why it was parked.
+    #: The client that was asked or answered, the person who resumed it, or the reason for parking.
     detail: str
 
 
 class LogEventRow(Row, frozen=True):
-    """Something that happened to transactions; what it does not have is null."""
+    """An event of transactions. Columns that do not apply to the event are null."""
 
     log_offset: Int64
     at_ms: Int64
-    #: `held`, `carried` (forward, by retention or a late commit), `asked`, `answered`, `parked`,
-    #: `resumed`, `committed`, `rolled_back`, `visible`, or `unreadable`: nobody knows what.
+    #: `held`, `carried` (forward by retention, or copied by a late commit), `asked`, `answered`,
+    #: `parked`, `resumed`, `committed`, `rolled_back`, `visible`, or `unreadable` (lost content).
     event: str
-    #: The transaction's first half message.
+    #: Offset of the transaction's first half message.
     head: Int64 | None
-    #: The run of half messages that it is about: its first one, and how many.  A decision has a
-    #: row for each run, `visible` one for each run of queue offsets.
+    #: The run of half messages: offset of the first one, and its length. A decision has a row for
+    #: each run, and `visible` has one for each run of queue offsets.
     first: Int64 | None
     message_count: Int64 | None
-    #: Of `held` and `carried`.
+    #: For `held` and `carried`.
     transaction_id: str | None
     producer_group: str | None
     ledger: str | None
-    #: Which of the transaction's requests; -1 from a stock client.
+    #: Number of the request in its transaction; -1 from a stock client.
     number: Int64 | None
-    #: Which check.
+    #: Number of the check.
     checks_sent: Int32 | None
-    #: Who decided or resumed it, was asked, or answered.
+    #: The decider, the person who resumed it, or the client that was asked or answered.
     by: str | None
-    #: Why it was parked, why a check was answered so, which query decided it, or how many bytes
-    #: cannot be read.
+    #: The reason for parking, the reason for a check's answer, the query that decided it, or the
+    #: number of unreadable bytes.
     detail: str | None
-    #: Where it is visible, and the first of the queue offsets.
+    #: For `visible`: the topic, the queue, and the first queue offset.
     topic: str | None
     queue_id: Int32 | None
     queue_offset: Int64 | None
-    #: Of a batch decision.
+    #: For a batch decision.
     app_id: str | None
     batch_id: str | None
 
@@ -149,10 +150,10 @@ class QueueRow(Row, frozen=True):
 
     topic: str
     queue_id: Int32
-    #: Queue offsets: from, and up to.
+    #: Range of queue offsets: start, and exclusive end.
     start: Int64
     end: Int64
-    #: The log offset at which its topic was made; one that was deleted and made again has another.
+    #: The log offset at which its topic was made. A topic that is made again has another one.
     born: Int64 = 0
 
 
@@ -161,23 +162,23 @@ class MessageRow(Row, frozen=True):
 
     topic: str
     queue_id: Int32
-    #: Null while it is not visible.
+    #: Null until it is visible.
     queue_offset: Int64 | None
     log_offset: Int64
     message_id: str
     unique_key: str
-    #: With blanks between them.
+    #: Separated by spaces.
     keys: str
     tags: str
     body: bytes
     #: RocketMQ's property string: name, 0x01, value, 0x02, and so on.
     properties: str
     flag: Int32
-    #: RocketMQ's bits; the lowest says that the body is compressed.
+    #: RocketMQ's bits. The lowest bit is set if the body is compressed.
     sys_flag: Int32
     born_at_ms: Int64
     stored_at_ms: Int64
-    #: Null while it is not visible.
+    #: Null until it is visible.
     visible_at_ms: Int64 | None
     reconsume_times: Int32
     #: Null for a message that was never a half message.
@@ -185,26 +186,27 @@ class MessageRow(Row, frozen=True):
 
 
 class BatchRow(Row, frozen=True):
-    """A batch of a Spark sink that was decided."""
+    """A decided batch of a Spark sink."""
 
     app_id: str
     query_id: str
-    #: Of a streaming query: the highest that was decided, and all below it were; else null.
+    #: The highest decided number of a streaming query; all lower numbers are decided too. Null for
+    #: a plain write.
     batch_number: Int64 | None
-    #: Of a plain write; it is known as long as its decision is in the log.
+    #: The name of a plain write, which is known as long as its decision is in the log.
     batch_name: str | None
-    #: Where that decision is; null for a number, which outlives it.
+    #: Log offset of that decision; null for a number, which is known longer than its decision.
     log_offset: Int64 | None
 
 
 class StoredEntryRow(Row, frozen=True):
-    """What is known of a stored message besides its record."""
+    """Index entry of a stored message."""
 
     queue_offset: Int64
     visible_at_ms: Int64
-    #: The CRC-32 of all of the record but its body, which has one of its own inside.
+    #: CRC-32 of the record without its body, which has its own CRC-32 in the record.
     crc: Int64
-    #: Bytes of the record.
+    #: Size of the record in bytes.
     size: Int32
 
 
@@ -218,13 +220,13 @@ class SentRow(Row, frozen=True):
     #: RocketMQ's property string, with keys, tags and unique key in it.
     properties: str
     flag: Int32
-    #: RocketMQ's bits; the lowest says that the body is compressed.
+    #: RocketMQ's bits. The lowest bit is set if the body is compressed.
     sys_flag: Int32
     born_at_ms: Int64
 
 
 class SentInRow(Row, frozen=True):
-    """A half message to be held; rows of one transaction stand together."""
+    """A half message to be held. The rows of one transaction must be adjacent."""
 
     transaction_id: Name
     topic: Name
@@ -234,13 +236,13 @@ class SentInRow(Row, frozen=True):
     #: RocketMQ's property string, with keys, tags and unique key in it.
     properties: str
     flag: Int32
-    #: RocketMQ's bits; the lowest says that the body is compressed.
+    #: RocketMQ's bits. The lowest bit is set if the body is compressed.
     sys_flag: Int32
     born_at_ms: Int64
 
 
 class HeldRow(Row, frozen=True):
-    """Where a half message is."""
+    """The location of a half message."""
 
     queue_id: Int32
     half_offset: Int64
@@ -248,24 +250,24 @@ class HeldRow(Row, frozen=True):
 
 
 class HeldInRow(Row, frozen=True):
-    """How holding one transaction went."""
+    """The result of holding one transaction."""
 
     transaction_id: str
-    #: Its first half message, and where that is; null if it was refused.
+    #: Half offset and log offset of its first half message; null if it was refused.
     half_offset: Int64 | None
     log_offset: Int64 | None
-    #: It was held before this request.
+    #: It was already held before this request.
     is_repeated: bool
-    #: The code of the refusal, and what it says.
+    #: Code and text of the refusal.
     refused: str | None
     detail: str | None
 
 
 class StoredRow(Row, frozen=True):
-    """Where a message is."""
+    """The location of a message."""
 
     queue_id: Int32
-    #: -1 while it waits for its time.
+    #: -1 until a scheduled message is due.
     queue_offset: Int64
     log_offset: Int64
 
@@ -273,73 +275,73 @@ class StoredRow(Row, frozen=True):
 class DecisionRow(Row, frozen=True):
     """A decision to be made."""
 
-    #: Any half message of the transaction.
+    #: Offset of any half message of the transaction.
     half_offset: Int64
     #: `commit`, `rollback` or `unknown`.
     resolution: Name
-    #: Checked if it is given.
+    #: The broker checks producer group and log offset if they are given.
     producer_group: Name | None
     log_offset: Int64 | None
 
 
 class DecidedRow(Row, frozen=True):
-    """How it stands with one transaction, in the order of the request."""
+    """The state of one transaction, in the order of the request."""
 
     half_offset: Int64
-    #: `committed` or `rolled_back`, whoever decided it; null if it is not decided.
+    #: `committed` or `rolled_back`, by this or an earlier decision; null if it is undecided.
     decided: str | None
     decided_by: str | None
     decided_at_ms: Int64 | None
-    #: It had been decided before this request.
+    #: It was already decided before this request.
     is_repeated: bool
-    #: The code of the refusal, and what it says.
+    #: Code and text of the refusal.
     refused: str | None
     detail: str | None
 
 
 class AttemptRow(Row, frozen=True):
-    """What the Spark driver knows of one task's attempt."""
+    """The Spark driver's facts about one task's attempt."""
 
     transaction_id: Name
-    #: The number of its last request, and how many messages it has.
+    #: The number of its last request, and the number of its messages.
     last_number: Int32
     messages: Int64
 
 
 class SoughtAttemptRow(Row, frozen=True):
-    """An attempt of a Spark sink that somebody asks about."""
+    """An attempt of a Spark sink to look up."""
 
-    #: Its first half message.
+    #: Offset of its first half message.
     half_offset: Int64
     transaction_id: Name
 
 
 class FoundAttemptRow(Row, frozen=True):
-    """What became of an attempt, in the order of the request."""
+    """The state of an attempt, in the order of the request."""
 
     half_offset: Int64
-    #: The name of its state; null if there is no such attempt, or the log has it no more.
+    #: The name of its state; null if there is no such attempt, or the log no longer has it.
     state: str | None
-    #: While it is undecided: the number of its last request, and how many messages it has.
+    #: The number of its last request, and the number of its messages; null once it is decided.
     last_number: Int32 | None
     messages: Int64 | None
 
 
 class VerdictRow(Row, frozen=True):
-    """The pipeline's word on one transaction."""
+    """The pipeline's verdict on one transaction."""
 
     half_offset: Int64
     #: `commit`, `rollback`, `ask` or `park`.
     verdict: Name
-    #: The version that it was computed from: the code of the state, and the checks sent.
+    #: The version it was computed from: the code of the state, and the number of checks sent.
     state: Int32
     checks_sent: Int32
-    #: Why it is to be parked; null for any other verdict.
+    #: The reason for parking; null for any other verdict.
     reason: str | None
 
 
 class VerdictOutcomeRow(Row, frozen=True):
-    """What became of a verdict, in the order of the request."""
+    """The outcome of a verdict, in the order of the request."""
 
     half_offset: Int64
     #: `committed`, `rolled_back`, `parked`, `asked`, `no_producer`, `busy`, `stale` or `refused`.
@@ -352,7 +354,7 @@ class TopicRow(Row, frozen=True):
     topic: str
     read_queue_count: Int32
     write_queue_count: Int32
-    #: RocketMQ's bits: 4 read, 2 write, 1 lends its settings to new topics.
+    #: RocketMQ's bits: 4 read, 2 write, 1 new topics may inherit its settings.
     perm: Int32
     message_type: str
     is_system: bool
@@ -360,7 +362,7 @@ class TopicRow(Row, frozen=True):
 
 
 class GroupRow(Row, frozen=True):
-    """A member of a group; a consumer group without anybody online is one row without one."""
+    """A group member. A consumer group without online members has one row with nulls."""
 
     group: str
     #: `producer` or `consumer`.
@@ -372,26 +374,26 @@ class GroupRow(Row, frozen=True):
 
 
 class OffsetRow(Row, frozen=True):
-    """How far a group is in a queue."""
+    """Progress of a consumer group in a queue."""
 
     group: str
     topic: str
     queue_id: Int32
-    #: The next message that it will read, and the queue's end.
+    #: The next queue offset that the group will read, and the queue's end.
     offset: Int64
     end: Int64
-    #: Messages between them.
+    #: Messages from the group's offset to the end.
     lag: Int64
 
 
 class EventRow(Row, frozen=True):
-    """Something that happened to a transaction."""
+    """An event of a transaction."""
 
     at_ms: Int64
     #: `held`, `asked`, `answered`, `parked`, `resumed`, `committed`, `rolled_back` or `visible`.
     event: str
     log_offset: Int64
-    #: By whom, or who was asked.
+    #: The actor, or the client that was asked.
     by: str
-    #: Which check, why, or where and how many.
+    #: The check's number, the reason, or the queue and offsets, depending on the event.
     detail: str

@@ -1,6 +1,6 @@
-"""The fields of requests of Spark sinks: what became of attempts and batches, and deciding one.
+"""Fields of Spark sinks' requests: look up attempts and batches, and decide a batch.
 
-As ``own_headers.py``, which has all the others.
+``own_headers.py`` has the fields of the other requests.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from escrowmq.protocol.own_headers import OwnAnswer, OwnHeader
 class FindAttemptsHeader(OwnHeader, frozen=True, kw_only=True):
     """FIND_ATTEMPTS."""
 
-    #: Of all of them.
+    #: The producer group of all these attempts.
     producer_group: Name
-    #: A batch of the group's app id that is asked about, if any: it has a number or a name.
+    #: The query of a batch of the group's app id to look up, if any. The batch has a number or a
+    #: name.
     query_id: Name = ""
     batch_number: Int64 | None = None
     batch_name: Name | None = None
-    #: What the writer says of the rows of a batch with a name.
+    #: The writer's checksum of the rows of a named batch.
     content: Name = ""
 
 
 class FindAttemptsAnswer(OwnAnswer, frozen=True, kw_only=True):
     """FIND_ATTEMPTS."""
 
-    #: Whether this group ever held anything here, or a batch of its app id was decided here.
+    #: Whether this group ever held a message here, or a batch of its app id was decided here.
     is_known: bool
-    #: If no attempt was asked for: names of the other brokers that decide, or ever decided, what
-    #: this app id holds here, with commas between them.
+    #: If the request names no attempt: comma-separated names of the other brokers that decide, or
+    #: ever decided, the messages that this app id holds here.
     homes: str
-    #: Where the log ends: a run of a sink that begins later begins at a higher position.
+    #: The end of the log. A sink run that starts later starts at a higher log offset.
     log_end: Int64 = 0
-    #: How it stands with the batch: `new`, `done` by the same query or with the same content,
-    #: `taken` by another one, or `expired` if its query was forgotten and may have decided it;
-    #: empty if none was asked about.
+    #: State of the batch: `new`, `done` by the same query or with the same content, `taken` by
+    #: another query, or `expired` if the broker forgot its query, which may have decided it. Empty
+    #: if the request names no batch.
     judged: str = ""
 
 
@@ -44,21 +45,22 @@ class DecideBatchHeader(OwnHeader, frozen=True, kw_only=True):
 
     app_id: Name
     query_id: Name
-    #: Of a streaming query; a plain write has a name instead.
+    #: The number of a streaming query's batch; a plain write has a name instead.
     batch_number: Int64 | None = None
     batch_name: Name | None = None
     by: Name
-    #: What the writer says of all rows of a batch with a name: another query that writes the same
-    #: is answered `already_done`, and refused if it differs.
+    #: The writer's checksum of all rows of a named batch. If another query already wrote the
+    #: batch, the broker answers `already_done` for the same content and refuses other content.
     content: Name = ""
-    #: Whether the query decides every number, also of empty batches: then a gap is refused.
+    #: Whether the query decides every number, including empty batches. If so, a gap is refused.
     is_gapless: bool = False
 
 
 class DecideBatchAnswer(OwnAnswer, frozen=True, kw_only=True):
     """DECIDE_BATCH."""
 
-    #: `decided`, or `already_done` by the same query: then these attempts were rolled back.
+    #: `decided`, or `already_done` if the batch was decided before. In that case the broker rolled
+    #: back these attempts.
     outcome: str
     #: Messages that became visible.
     messages: Int64

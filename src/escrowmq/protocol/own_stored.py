@@ -1,6 +1,6 @@
-"""The fields of READ_STORED: messages by the thousand, as they were written.
+"""Fields of READ_STORED, which returns thousands of messages as they were written.
 
-As ``own_headers.py``, which has all the others.
+``own_headers.py`` has the fields of the other requests.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ class ReadStoredHeader(OwnHeader, frozen=True, kw_only=True):
 
     topic: Name
     queue_id: Int32
-    #: Queue offsets: from, and up to.  What retention has deleted is passed over.
+    #: Range of queue offsets: start, and exclusive end. The broker skips messages that retention
+    #: has deleted.
     start: Int64
     end: Int64
-    #: Messages to answer at most; 0 means as many as there may be.
+    #: Most messages in the answer; 0 means as many as the broker allows.
     limit: Int32 = 0
-    #: Bytes of messages to answer at most, but for one that is larger; 0 lets the broker say.
+    #: Most bytes of messages in the answer, except for a single larger message; 0 lets the broker
+    #: choose.
     bytes_max: Int32 = 0
-    #: Only messages whose tag has one of these codes (Java's hash code), with commas between
-    #: them; empty for all.  Tags may share a code.
+    #: Only messages whose tag has one of these comma-separated codes (Java's hash code); empty for
+    #: all. Tags may share a code.
     tag_codes: NameList = ""
-    #: Where the topic began, as LIST_QUEUES tells it: if that is no longer so, the messages are
-    #: gone, and the request is refused; -1 for any.
+    #: `born` of the topic from LIST_QUEUES. If the topic was deleted and made again, the broker
+    #: refuses the request, because the messages are gone. -1 accepts any.
     born: Int64 = -1
 
 
 class ReadStoredAnswer(OwnAnswer, frozen=True, kw_only=True):
     """READ_STORED."""
 
-    #: Where to read on.
+    #: Queue offset for the next request.
     next_start: Int64
-    #: The queue's offsets: from, and up to.
+    #: The queue's range of offsets: start, and exclusive end.
     queue_start: Int64
     queue_end: Int64

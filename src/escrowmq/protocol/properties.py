@@ -1,7 +1,7 @@
 """A message's properties: ``name 0x01 value 0x02``, repeated, in UTF-8.
 
-Read as RocketMQ reads them: the last 0x02 may be missing, the first 0x01 of a pair ends its name,
-a pair with an empty name or value does not count, and of pairs with one name the last one holds.
+The parser follows RocketMQ: the last 0x02 may be missing, the first 0x01 of a pair ends its name,
+a pair with an empty name or value is ignored, and if a name occurs twice the last value counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 POP_CK = "POP_CK"
 
 PROPERTIES_BYTES_MAX = 32_767
-#: Tags whose code is remembered, and how long one may be; a full cache is emptied.
+#: Limits of the cache of tags codes: tags, and characters of a tag. A full cache is cleared.
 CACHED_TAGS_MAX = 16_384
 CACHED_TAG_CHARS_MAX = 128
 
@@ -52,7 +52,7 @@ _tags_codes: dict[str, int] = {}
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """All pairs that count, by name."""
+    """Return all valid pairs by name."""
     properties = {}
     for pair in _text(data).split(_PAIR_END):
         name, _, value = pair.partition(_NAME_END)
@@ -62,9 +62,9 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def format_properties(properties: Mapping[str, str]) -> bytes:
-    """Write pairs so that every reader gets exactly these back."""
+    """Encode pairs; refuse pairs that a reader would not get back unchanged."""
     text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
-    # One look at the whole is faster than one at each pair, and finds the same.
+    # Checking the whole text is faster than checking each pair, and equivalent.
     if (
         text.count(_NAME_END) != len(properties)
         or text.count(_PAIR_END) != len(properties)
@@ -83,9 +83,9 @@ def format_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def half_properties(transaction_id: str, topic: str, queue_id: int) -> bytes:
-    """What a broker notes in a half message: its transaction, and where it really goes.
+    """Encode the broker's properties of a half message: its transaction and its target queue.
 
-    As ``format_properties`` writes it, but the topic is known to be a legal name.
+    Same result as ``format_properties``; the topic must already be validated.
     """
     if not transaction_id or _NAME_END in transaction_id or _PAIR_END in transaction_id:
         raise _first_illegal({TRANSACTION_ID: transaction_id})
@@ -96,19 +96,19 @@ def half_properties(transaction_id: str, topic: str, queue_id: int) -> bytes:
 
 
 def join_properties(properties: bytes, more: bytes) -> bytes:
-    """Add pairs at the end; old clients leave out the last separator."""
+    """Append pairs. Old clients omit the last separator, so add it if it is missing."""
     if properties and not properties.endswith(b"\x02"):
         return b"%b\x02%b" % (properties, more)
     return properties + more
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:
-    """One value, without looking at the other pairs."""
+    """Return one value without parsing the other pairs, or None if there is none."""
     return _last_value(b"\x02%b\x02" % data, b"\x02%b\x01" % name, b"\x02") or None
 
 
 def index_facts(properties: bytes) -> tuple[str, tuple[str, ...], str]:
-    """Find the unique key, the keys and the tags, by which messages are found."""
+    """Return the unique key, the keys and the tags, by which messages are indexed."""
     pairs = f"\x02{_text(properties)}\x02"
     keys = _last_value(pairs, "\x02KEYS\x01", _PAIR_END)
     return (
@@ -119,14 +119,17 @@ def index_facts(properties: bytes) -> tuple[str, tuple[str, ...], str]:
 
 
 def split_keys(keys: str) -> tuple[str, ...]:
-    """The single keys; each finds the message."""
+    """Split the KEYS property into single keys."""
     if keys and _KEY_SEPARATOR not in keys:
         return (keys,)
     return tuple([key for key in keys.split(_KEY_SEPARATOR) if key])
 
 
 def tags_code(tags: str) -> int:
-    """Java's ``String.hashCode``, by which queues are filtered: signed 32 bits, 0 for no tag."""
+    """Return Java's ``String.hashCode`` of the tags, a signed 32-bit number; 0 for no tag.
+
+    Queues are filtered by this code.
+    """
     try:
         return _tags_codes[tags]
     except KeyError:
@@ -134,14 +137,15 @@ def tags_code(tags: str) -> int:
 
 
 def properties_too_large(size: int) -> RequestRefused:
-    """Say by how much."""
+    """Return the error that states the size and the limit."""
     return RequestRefused("properties_too_large", bytes=size, bytes_max=PROPERTIES_BYTES_MAX)
 
 
 def _last_value(pairs: AnyStr, start: AnyStr, pair_end: AnyStr) -> AnyStr:
-    """Look for ``0x02 name 0x01`` in pairs with 0x02 on both ends; empty if there is none.
+    """Search for ``0x02 name 0x01`` in pairs with 0x02 on both ends; return empty if not found.
 
-    No value can hold 0x02, so this matches neither in a value nor in the tail of a longer name.
+    A value cannot contain 0x02, so the search matches neither inside a value nor at the end of a
+    longer name.
     """
     at = pairs.rfind(start)
     while at >= 0:

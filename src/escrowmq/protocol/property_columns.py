@@ -1,9 +1,9 @@
-"""Finding properties in very many messages at once.
+"""Find properties in many messages at once.
 
-All property strings stand one after the other.  Pairs are found by their separators, and a name is
-compared eight bytes at a time, at all pairs together.  What counts is what ``properties.py`` says:
-the first 0x01 ends a name, a pair with an empty name or value does not count, and of pairs with one
-name the last one holds.
+All property strings are in one buffer. The search finds pairs by their separators, and compares a
+name eight bytes at a time, with all pairs in one numpy operation. The rules are those of
+``properties.py``: the first 0x01 ends a name, a pair with an empty name or value is ignored, and if
+a name occurs twice the last value counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_END = 1
 PAIR_END = 2
 
 _WORD = np.dtype("<u8")
-#: So that a name can be compared at the last pair, too.
+#: Lets the search read eight bytes at a time up to the last pair.
 _PADDING = bytes(64)
 
 
@@ -37,9 +37,9 @@ class PropertyColumns:
         first, last = int(offsets[0]), int(offsets[-1])
         begins = np.zeros(last - first + 1, dtype=np.bool_)
         begins[1:] = self.data[first:last] == PAIR_END
-        # Of an empty string this is the next one's start.
+        # For an empty string this marks the start of the next string.
         begins[offsets - first] = True
-        #: Where each pair starts and ends, and which message it is of.
+        #: Start and end of each pair, and the index of its message.
         self.starts: Numbers = np.flatnonzero(begins[:-1]) + first
         nexts = np.concatenate((self.starts[1:], [last]))
         is_ended = self.data[nexts - 1] == PAIR_END if len(self.starts) else False
@@ -48,19 +48,19 @@ class PropertyColumns:
         self.rows: Numbers = np.repeat(np.arange(len(counts)), counts)
 
     def _at(self, places: Numbers) -> npt.NDArray[np.uint64]:
-        """The eight bytes at each of these places."""
+        """Return the eight bytes at each position."""
         words: npt.NDArray[np.uint64] = np.ndarray(
             len(self.data) - _WORD.itemsize + 1, dtype=_WORD, buffer=self.data, strides=(1,)
         )
         return words[places]
 
     def find(self, name: str) -> tuple[Numbers, Numbers, Numbers]:
-        """Which messages have this property, and where its value starts and ends in each."""
+        """Return the messages with this property, and where its value starts and ends in each."""
         wanted = f"{name}\x01".encode()
         hits = np.flatnonzero(_matches(self._words, wanted))
         for at in range(8, len(wanted), 8):
             hits = hits[_matches(self._at(self.starts[hits] + at), wanted[at:])]
-        # A value that is not empty: so the name was the pair's own, and not the next one's.
+        # Require a non-empty value inside the pair. A name that matched across pairs fails this.
         hits = hits[self.starts[hits] + len(wanted) < self.ends[hits]]
         rows = self.rows[hits]
         is_last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
@@ -69,7 +69,7 @@ class PropertyColumns:
 
 
 def _matches(words: npt.NDArray[np.uint64], wanted: bytes) -> npt.NDArray[Any]:
-    """Whether words begin with these bytes, the first eight of them."""
+    """Return whether each word starts with ``wanted``, or with its first eight bytes."""
     part = wanted[:8]
     mask = int.from_bytes(b"\xff" * len(part), "little")
     matches: npt.NDArray[Any] = (words & np.uint64(mask)) == np.uint64(

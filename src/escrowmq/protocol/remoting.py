@@ -1,17 +1,18 @@
-"""Frames of RocketMQ's remoting protocol: bytes as they come in, whole bytes going out.
+"""Frames of RocketMQ's remoting protocol: split received bytes into frames, encode frames to send.
 
-All integers are big-endian.  After the first four bytes comes as much as they say::
+All integers are big-endian. Layout of a frame::
 
     size of the rest                                4
     header type << 24 | size of the header          4     type 0 is JSON, 1 is binary
     header
     body
 
-A JSON header is read in two steps.  The first finds what every frame has and leaves ``extFields``
-as JSON; whoever handles the request reads them straight into the type it needs (``headers.py``).
+A JSON header is decoded in two steps. The first step decodes the fields of every frame and leaves
+``extFields`` as JSON. The handler of the request decodes those into the type it needs
+(``headers.py``).
 
-Both sides may send requests; ``opaque`` tells a response to which of them it belongs.  A response
-has the request's header type.  One-way requests get none.
+Both sides may send requests. A response has the ``opaque`` and the header type of its request. A
+one-way request gets no response.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from escrowmq.protocol.codes import OUR_LANGUAGE, OUR_VERSION, UNKNOWN_LANGUAGE,
 from escrowmq.protocol.headers import ExtFields, Header, Int32, write_fields
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-#: A remark explains; what is longer is cut.
+#: A longer remark is cut.
 REMARK_CHARS_MAX = 4_096
 OPAQUE_MAX = 2**31 - 1
 
@@ -53,7 +54,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    """What every JSON header has; only ``code`` and ``opaque`` cannot be missing."""
+    """Fields of every JSON header. Only ``code`` and ``opaque`` are required."""
 
     code: Int32
     opaque: Int32
@@ -68,7 +69,7 @@ _decode_envelope = msgspec.json.Decoder(_Envelope, strict=False).decode
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One request or response, its fields not looked into yet."""
+    """One request or response, with its ``extFields`` not decoded yet."""
 
     code: int
     opaque: int
@@ -82,37 +83,37 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """It answers the request with the same ``opaque``."""
+        """Whether it answers the request with the same ``opaque``."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_one_way(self) -> bool:
-        """Nobody waits for a response, whatever happens."""
+        """Whether the sender expects no response."""
         return self.flag & FLAG_ONE_WAY != 0
 
 
 class FrameSplitter:
-    """Makes frames of one connection's bytes, however they are cut into chunks.
+    """Splits one connection's bytes into frames, however they are cut into chunks.
 
-    It holds less than a frame between two chunks.  After a violation there is no telling where
-    the next frame starts: each further chunk raises the same again.
+    It buffers less than one frame between two chunks. After a violation the start of the next
+    frame is unknown, so each further chunk raises the same violation again.
     """
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._rest = bytearray()
         self._wanted_bytes = _WORD_BYTES
-        #: What a violation said.  Not the exception itself: its traceback would keep this splitter,
-        #: and all bytes that were being read, until the cycle collector comes.
+        #: Fields of a violation. Not the exception itself: its traceback would keep this splitter
+        #: and the bytes being read alive until the cycle collector runs.
         self._violation: tuple[str, str, dict[str, object]] | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """The start of a frame that is not whole yet."""
+        """Buffered bytes of an incomplete frame."""
         return len(self._rest)
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        """All frames that this chunk makes whole, to be taken to the end before the next chunk.
+        """Yield all frames that this chunk completes. Exhaust the iterator before the next chunk.
 
         A violation is raised after the frames before it.
         """
@@ -149,9 +150,9 @@ class FrameSplitter:
 
 
 def decode_frame(payload: bytes | bytearray, *, is_body_copied: bool = True) -> Frame:
-    """Read one frame without its first four bytes.
+    """Decode one frame without its first four bytes.
 
-    A body that is not copied is a view of them, for who only looks into it as a buffer.
+    Without ``is_body_copied`` the body is a memoryview, for callers that use it as a buffer.
     """
     if len(payload) < _WORD_BYTES:
         raise _malformed("truncated", size=len(payload))
@@ -159,14 +160,14 @@ def decode_frame(payload: bytes | bytearray, *, is_body_copied: bool = True) -> 
     body_at = _WORD_BYTES + (word & _HEADER_BYTES_MAX)
     if body_at > len(payload):
         raise _malformed("header passes the frame's end", size=word & _HEADER_BYTES_MAX)
-    # Each part is copied once, however large it is.
+    # Slicing a memoryview copies each part only once.
     view = memoryview(payload)
     body: bytes = bytes(view[body_at:]) if is_body_copied else view[body_at:]  # type: ignore[assignment]  # a buffer, too
     return _from_parts(word >> 24, bytes(view[_WORD_BYTES:body_at]), body)
 
 
 def frame_size(first: bytes | bytearray) -> int:
-    """How many bytes follow the first four of a frame."""
+    """Return the number of bytes after the first four bytes of a frame."""
     size: int = _SIZE.unpack(first)[0]
     if not _WORD_BYTES <= size <= FRAME_BYTES_MAX:
         raise _illegal_size(size, FRAME_BYTES_MAX)
@@ -181,7 +182,7 @@ def encode_response(
     remark: str = "",
     body: bytes = b"",
 ) -> bytes:
-    """Answer a request in the form in which it came."""
+    """Encode a response with the header type of its request."""
     head = response_head(request, code, header=header, remark=remark, body_bytes=len(body))
     return head + body if body else head
 
@@ -194,7 +195,7 @@ def response_head(
     remark: str = "",
     body_bytes: int = 0,
 ) -> bytes:
-    """All of a response but its body, which the caller sends after it, without joining it."""
+    """Encode a response without its body, which the caller sends separately after it."""
     return _head(
         code,
         request.opaque,
@@ -216,7 +217,7 @@ def encode_request(
     is_one_way: bool = False,
     is_binary: bool = False,
 ) -> bytes:
-    """Ask the other side."""
+    """Encode a request to the other side."""
     flag = FLAG_ONE_WAY if is_one_way else 0
     head = _head(
         code,

@@ -1,7 +1,7 @@
-"""Which header each request brings.
+"""Table of the header type of each request.
 
-Not listed: requests without one, those that bring only a body, and those for which the broker has
-no answer.
+It omits requests without a header, requests with only a body, and requests that the broker does
+not support.
 """
 
 from __future__ import annotations

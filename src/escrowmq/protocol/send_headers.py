@@ -1,4 +1,4 @@
-"""What producers send and are asked: messages, and what became of their transactions."""
+"""Headers of producers' requests and of back-checks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from escrowmq.protocol.limits import Name
 
 
 class SendHeader(Header, frozen=True, kw_only=True):
-    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, whose wire names are letters to save bytes.
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, whose wire names are single letters to save bytes.
 
-    A SEND_MESSAGE of old clients has long names and is made into this.
+    SEND_MESSAGE from old clients has long names and is converted to this class.
     """
 
     producer_group: Name = field(name="a")
     topic: Name = field(name="b")
-    #: The topic whose settings a new one gets, and the queues it should have.
+    #: For a topic that does not exist yet: the topic to take settings from, and its queue count.
     default_topic: Name = field(name="c")
     default_queue_count: Int32 = field(name="d")
     queue_id: Int32 = field(name="e")
@@ -35,7 +35,7 @@ class SendHeader(Header, frozen=True, kw_only=True):
 
 
 class LongSendHeader(Header, frozen=True, kw_only=True):
-    """SEND_MESSAGE, under its long names: fields and order are ``SendHeader``'s."""
+    """SEND_MESSAGE with long wire names. Same fields in the same order as ``SendHeader``."""
 
     producer_group: Name
     topic: Name
@@ -54,9 +54,9 @@ class LongSendHeader(Header, frozen=True, kw_only=True):
 
 
 class SendResponseHeader(Header, frozen=True, kw_only=True):
-    """Where a message was stored; a half message's queue offset is its row in the state table."""
+    """Where a message is stored. A half message's queue offset is its row in the state table."""
 
-    #: Offset message ids, joined by commas for a batch.
+    #: The offset message id; comma-separated ids for a batch.
     offset_message_id: str = field(name="msgId")
     queue_id: Int32
     queue_offset: Int64
@@ -66,7 +66,7 @@ class SendResponseHeader(Header, frozen=True, kw_only=True):
 
 
 class EndTransactionHeader(Header, frozen=True, kw_only=True):
-    """END_TRANSACTION: a producer's answer, asked for or not."""
+    """END_TRANSACTION: a producer's resolution, by itself or as answer to a back-check."""
 
     topic: Name = ""
     producer_group: Name
@@ -81,7 +81,7 @@ class EndTransactionHeader(Header, frozen=True, kw_only=True):
 
 
 class CheckTransactionHeader(Header, frozen=True, kw_only=True):
-    """CHECK_TRANSACTION_STATE: a back-check; the half message goes with it as body."""
+    """CHECK_TRANSACTION_STATE: a back-check. The half message is the body."""
 
     topic: str | None = None
     half_offset: Int64 = field(name="tranStateTableOffset")
@@ -90,23 +90,23 @@ class CheckTransactionHeader(Header, frozen=True, kw_only=True):
     transaction_id: str | None = None
     offset_message_id: str | None = field(name="offsetMsgId", default=None)
     broker_name: str | None = field(name="bname", default=None)
-    #: For half messages with a ledger: the broker's lineage, and how far it has come.
+    #: For half messages with a ledger: the broker's lineage, and the ends of its log and table.
     lineage: str | None = field(name="escrowLineage", default=None)
     log_end: Int64 | None = field(name="escrowLogEnd", default=None)
     half_end: Int64 | None = field(name="escrowHalfEnd", default=None)
-    #: And its store time, in which the half message's time and its deadline are.
+    #: The broker's store time, on which the half message's time and its deadline are based.
     now_ms: Int64 | None = field(name="escrowNow", default=None)
 
 
 class ResumeCheckHeader(Header, frozen=True, kw_only=True):
-    """RESUME_CHECK_HALF_MESSAGE: a parked transaction is to be asked about again."""
+    """RESUME_CHECK_HALF_MESSAGE: restart the back-checks of a parked transaction."""
 
     topic: Name = ""
     offset_message_id: Name = field(name="msgId")
 
 
 def read_send_header(code: int, ext: ExtFields) -> SendHeader:
-    """Read the header of a message or a batch, whichever names it has."""
+    """Decode the header of a message or a batch, with short or long names."""
     if code == RequestCode.SEND_MESSAGE:
         return _from_long(read_header(LongSendHeader, ext))
     try:
@@ -114,7 +114,7 @@ def read_send_header(code: int, ext: ExtFields) -> SendHeader:
     except ProtocolViolation as violation:
         if code != RequestCode.SEND_BATCH_MESSAGE:
             raise
-        # Some clients give a batch the long names.
+        # Some clients send batches with the long names.
         try:
             return _from_long(read_header(LongSendHeader, ext))
         except ProtocolViolation:

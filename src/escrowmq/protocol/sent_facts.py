@@ -1,8 +1,8 @@
-"""What a broker must know of a message's properties when it is sent.
+"""Facts that the broker reads from a sent message's properties, in one pass.
 
-Everything is found in one pass.  The rules are RocketMQ's: a delay level goes before a timer, of
-the timers seconds go before milliseconds and both before an instant, and a time for the first
-back-check that is no number does not count.
+The rules are RocketMQ's. A delay level takes precedence over a timer. Among timers, a delay in
+seconds takes precedence over one in milliseconds, and both over an instant. The broker ignores a
+time for the first back-check that is not a number.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from escrowmq.protocol.properties import (
 
 _SECOND_MS = 1_000
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
-#: Delays are rare, and all their names have one of these in them.
+#: Every property name of a delay contains one of these. Delays are rare.
 _MAY_WAIT = (b"DELAY", b"TIMER_DELIVER_MS")
 
 
 class SentFacts(msgspec.Struct, frozen=True, gc=False):
-    """Empty text, 0 and None mean that the property is not there."""
+    """Facts from a message's properties. Empty text, 0 and None mean that a property is absent."""
 
     is_half: bool
     producer_group: str
     unique_key: str
     keys: tuple[str, ...]
     tags: str
-    #: Age before the first back-check, if the sender chose it.
+    #: Age before the first back-check, if the sender set it.
     check_after_ms: int | None
-    #: The broker knows how long a level waits; with one there is no other delay.
+    #: The broker's settings define the delay of a level. With a level, both other delays are 0.
     delay_level: int
-    #: Counted from now, or from the commit of a half message.
+    #: Counted from now or, for a half message, from its commit.
     deliver_after_ms: int
     deliver_at_ms: int
 
 
 def read_sent_facts(properties: bytes) -> SentFacts:
-    """Read them from a message's property string."""
+    """Read the facts from a message's property string."""
     pairs = parse_properties(properties)
     value_of = pairs.get
     keys = value_of(KEYS)
@@ -72,12 +72,12 @@ def read_sent_facts(properties: bytes) -> SentFacts:
 
 
 def may_wait(properties: bytes) -> bool:
-    """Whether a message may have a delay."""
+    """Return whether a message may have a delay."""
     return _MAY_WAIT[0] in properties or _MAY_WAIT[1] in properties
 
 
 def _waits(pairs: dict[str, str]) -> tuple[int, int, int]:
-    """Delay level, delay and instant; at most one of them is not 0."""
+    """Return delay level, delay and instant, of which at most one is not 0."""
     delay_level = _number(pairs, DELAY)
     if delay_level > 0:
         return delay_level, 0, 0

@@ -1,4 +1,4 @@
-"""A broker's history, as its answers and its back-checks tell it."""
+"""A broker's history (``Sight``), from its status and its back-checks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def sight_of(told: StatusAnswer) -> Sight | None:
-    """The history of a broker that told its status; None from a release without a lineage."""
+    """Return the broker's history from its status, or None from a release without a lineage."""
     lineage = decode_lineage(told.lineage)
     return None if lineage is None else Sight(lineage, told.log_end, told.half_end)
 
 
 def sight_of_check(header: CheckTransactionHeader) -> Sight | None:
-    """The history of a broker that asks; None if the half message has no ledger."""
+    """Return the broker's history from a back-check, or None if the half message has no ledger."""
     lineage = decode_lineage(header.lineage or "")
     if lineage is None or header.log_end is None or header.half_end is None:
         return None

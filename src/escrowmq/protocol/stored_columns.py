@@ -1,6 +1,6 @@
-"""Very many messages laid out at once, from columns: byte for byte as ``stored_message`` does it.
+"""Encode many messages at once from columns, with the same bytes as ``stored_message``.
 
-Only checksums, and the bytes themselves, are looked at message by message.  Both hosts are IPv4.
+Only checksums and slices of bytes are computed per message. Both hosts must be IPv4.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from escrowmq.model.message_columns import MessageColumns, Numbers
 from escrowmq.protocol.stored_message import CRC_MASK, HOSTS, SYS_SENT, topic_field
 
-#: By the two bits that tell which hosts are IPv6: all that comes before the body.
+#: The layout before the body, by the two bits that say which hosts are IPv6.
 HEADS = tuple(
     np.dtype(
         [
@@ -47,7 +47,7 @@ def encode_columns(
     store_host: bytes,
     bits: int,
 ) -> tuple[chain[bytes], Numbers, list[int], Numbers]:
-    """What ``encode_many`` returns: pieces, sizes, checksums and log offsets."""
+    """Encode messages; return pieces, sizes, checksums and log offsets, as ``encode_many`` does."""
     count, queues, queue_of = len(messages), messages.queues, messages.queue_of
     first_offset, stored_at_ms = at
     topics = [topic_field(queue.topic) for queue in queues]

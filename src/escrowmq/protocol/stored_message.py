@@ -1,16 +1,16 @@
-"""A message as RocketMQ lays it out in its log, in pull bodies and in check bodies.
+"""RocketMQ's layout of a stored message, used in the log, in pull bodies and in check bodies.
 
-All integers are big-endian.  A host is 8 bytes (IPv4) or 20 bytes (IPv6), port included, and two
-bits of ``sys_flag`` say which; positions after the first host therefore vary.
+All integers are big-endian. A host is 8 bytes (IPv4) or 20 bytes (IPv6) with its port, and two
+bits of ``sys_flag`` say which. Positions after the first host therefore vary.
 
     ====  ======================================================  ===============
       at  field                                                   bytes
     ====  ======================================================  ===============
-       0  size of all of this                                     4
+       0  size of the whole record                                4
        4  magic: v1, or v2 for a topic longer than 127 bytes      4
-       8  CRC-32 of the body without its highest bit              4
+       8  CRC-32 of the body, highest bit cleared                 4
       12  queue id                                                4
-      16  flag, the user's                                        4
+      16  flag, set by the user                                   4
       20  queue offset                                            8
       28  log offset                                              8
       36  sys flag                                                4
@@ -25,8 +25,8 @@ bits of ``sys_flag`` say which; positions after the first host therefore vary.
       ..  properties size, properties                             2 + n
     ====  ======================================================  ===============
 
-``limits.py`` says what we take to be written; reading accepts whatever fits the layout, because
-another broker may have been set up with other limits.  Nothing here does I/O.
+``limits.py`` limits the messages that we write. Decoding accepts any message that fits the layout,
+because another broker may have other limits. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SYS_BORN_IPV6 = 0x10
 SYS_STORE_IPV6 = 0x20
 
 _SYS_IPV6 = SYS_BORN_IPV6 | SYS_STORE_IPV6
-#: The bits that encode sets itself.
+#: Bits that ``lay_out`` sets, whatever the sender set.
 _SYS_OURS = SYS_TRANSACTION_MASK | _SYS_IPV6
 SYS_SENT = ~_SYS_OURS
 CRC_MASK = 0x7FFF_FFFF
@@ -67,22 +67,22 @@ CRC_MASK = 0x7FFF_FFFF
 _V1_TOPIC_BYTES_MAX = 127
 _V2_TOPIC_BYTES_MAX = 32_767
 
-# The formats of which one is chosen by the two IPv6 bits, ``sys_flag >> 4 & 3``.
+# The two IPv6 bits, ``sys_flag >> 4 & 3``, are the index into these tuples.
 HOSTS = ((8, 8), (20, 8), (8, 20), (20, 20))
 _IPV6_EXTRA_BYTES = (0, 12, 12, 24)
-#: All that comes before the body.
+#: The fields before the body.
 _HEADS = tuple(Struct(f">IIIiiqqiq{born}sq{store}siqI") for born, store in HOSTS)
 _HEAD_BYTES = _HEADS[0].size
-#: A v1 message between IPv4 hosts, without body, topic and properties.
+#: Size of a v1 message with IPv4 hosts, without body, topic and properties.
 _FIXED_BYTES = _HEAD_BYTES + 3
 #: Size, magic, queue id, queue offset, sys flag and, if both hosts are IPv4, the body's size.
 _SKIMMED = Struct(">II4xi4xq8xi44xI")
 _BODY_SIZE = Struct(">I")
-#: All that comes before the body, between IPv4 hosts, with what is alike in all messages of a
-#: request packed before: store time and host, no reconsumption yet, no prepared offset.
+#: The fields before the body with IPv4 hosts. One field of 28 bytes has the values that all
+#: messages of a request share: store time, store host, reconsume times 0, prepared offset 0.
 _FIRST_SENT_HEAD = Struct(">IIIiiqqiq8s28sI")
 _SAME = Struct(">q8siq")
-#: Body CRC, sys flag and, if both hosts are IPv4, the body's size, at 8.
+#: Body CRC, sys flag and, if both hosts are IPv4, the body's size, at byte 8.
 _VOUCHED = Struct(">I24xi44xI")
 _SIZE_OF_TEXT = Struct(">h")
 
@@ -90,14 +90,14 @@ _pack_ipv4_head = _HEADS[0].pack
 _pack_text_size = _SIZE_OF_TEXT.pack
 _unpack_skimmed = _SKIMMED.unpack_from
 
-#: Magic, topic with its size in front, and the size of a message without body and properties.
+#: By topic: magic, size-prefixed topic, and size of a message without body and properties.
 _topic_fields: dict[str, tuple[int, bytes, int]] = {}
-#: By the topic with its size in front.
+#: Topic by size-prefixed topic.
 _topic_names: dict[bytes, str] = {}
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Every field of the layout, in its order."""
+    """The fields of the layout, in order."""
 
     size: int
     magic: int
@@ -122,7 +122,7 @@ _HEAD_FIELDS = StoredMessage.__struct_fields__[:14]
 
 
 def encode(message: Message, *place: Any, **more: Any) -> bytes:  # noqa: ANN401 - see lay_out
-    """Lay out a message that passed ``limits.validate``; the arguments are ``lay_out``'s."""
+    """Encode a message that passed ``limits.validate``; takes the arguments of ``lay_out``."""
     head, rest, _, _ = lay_out(message, *place, **more)
     return b"".join((head, message.body, rest))
 
@@ -136,9 +136,9 @@ def lay_out(  # noqa: PLR0917 - positional, because this is called for each mess
     transaction_bits: int = 0,
     prepared_offset: int = 0,
 ) -> tuple[bytes, bytes, int, int]:
-    """What comes before the body and what after it, the whole size, and ``record_crc``.
+    """Return the bytes before the body, the bytes after it, the record's size, and ``record_crc``.
 
-    The sender's word does not count for the bits that say what the transaction and hosts are.
+    The sender's transaction bits and host bits are ignored.
     """
     body = message.body
     properties = message.properties
@@ -181,11 +181,11 @@ def encode_many(
     store_host: bytes,
     transaction_bits: int = 0,
 ) -> tuple[list[bytes], list[int], list[int], list[int]]:
-    """Lay out messages one after the other, from log offset and time ``at`` on.
+    """Encode consecutive messages, starting at log offset and store time ``at``.
 
-    Returns pieces that joined are the records, and each record's size, checksum (see
-    ``record_crc``) and log offset.  This is ``encode`` in a loop, with what does not change looked
-    up once and joined once: it is what a broker spends most of a batch on.
+    Return pieces that join to the records, and each record's size, checksum (see ``record_crc``)
+    and log offset. This is an optimized loop over ``encode``: a broker spends most of the time
+    for a batch here.
     """
     log_offset, stored_at_ms = first_offset, _ = at
     is_ipv4_store = len(store_host) == IPV4_HOST_BYTES
@@ -194,7 +194,7 @@ def encode_many(
     sizes: list[int] = []
     crcs: list[int] = []
     topic, magic, fixed_bytes = "", 0, 0
-    #: By the size of the properties: what stands between body and properties.
+    #: The bytes between body and properties, by the size of the properties.
     middles: dict[int, bytes] = {}
     pack_head, kept, masked, crc_of = _FIRST_SENT_HEAD.pack, SYS_SENT, CRC_MASK, crc32
     for message, queue_offset in zip(messages, queue_offsets, strict=True):
@@ -239,10 +239,9 @@ def encode_many(
 
 
 def record_crc(record: bytes | bytearray | memoryview) -> int | None:
-    """The CRC-32 of all of a record but its body, which has one of its own inside.
+    """Return the CRC-32 of a record without its body, or None if the body's own CRC-32 is wrong.
 
-    None if the body does not fit that one.  The two together vouch for every byte, and each byte
-    is looked at once.
+    The record contains the CRC-32 of its body. The two checksums cover every byte once.
     """
     try:
         body_crc, sys_flag, body_bytes = _VOUCHED.unpack_from(record, 8)
@@ -259,14 +258,14 @@ def record_crc(record: bytes | bytearray | memoryview) -> int | None:
 
 
 def encoded_size(message: Message, store_host_size: int) -> int:
-    """Bytes that ``encode`` makes of it."""
+    """Return the size of the message after ``encode``."""
     fixed_bytes = topic_field(message.topic)[2]
     ipv6_extra_bytes = len(message.born_host) + store_host_size - 2 * IPV4_HOST_BYTES
     return fixed_bytes + ipv6_extra_bytes + len(message.body) + len(message.properties)
 
 
 def decode(record: bytes | memoryview, *, check_body: bool = True) -> StoredMessage:
-    """Read the one message that ``record`` is."""
+    """Decode a record that contains exactly one message."""
     data = bytes(record)
     message = _decode_at(data, 0, check_body=check_body)
     _refuse_rest(data, message.size)
@@ -274,7 +273,7 @@ def decode(record: bytes | memoryview, *, check_body: bool = True) -> StoredMess
 
 
 def decode_many(data: bytes | memoryview) -> list[StoredMessage]:
-    """Read messages that follow each other without a gap, as in the body of a pull."""
+    """Decode consecutive messages, as in the body of a pull."""
     data = bytes(data)
     messages = []
     at = 0
@@ -286,9 +285,10 @@ def decode_many(data: bytes | memoryview) -> list[StoredMessage]:
 
 
 def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, str, bytes]:
-    """Size, queue id, queue offset, sys flag, topic and properties of the message at ``at``.
+    """Return size, queue id, queue offset, sys flag, topic and properties of the message at ``at``.
 
-    The message is whole and its parts add up to its size; its body is neither copied nor checked.
+    This checks that the message is complete and that its parts add up to its size. It neither
+    copies nor checks the body.
     """
     try:
         size, magic, queue_id, queue_offset, sys_flag, body_bytes = _unpack_skimmed(record, at)
@@ -301,7 +301,7 @@ def skim(record: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, s
     if end > len(record):
         raise malformed("truncated", len(record), size=size)
     rest = record[topic_at:end]
-    # All positions are in this short copy from here on, so they cannot leave the message.
+    # From here on all positions are in this short copy, so they cannot leave the message.
     tail = rest if type(rest) is bytes else bytes(rest)
     try:
         if magic == MAGIC_V1:
@@ -333,7 +333,7 @@ def _ipv6_bits(born_host: bytes, store_host: bytes) -> int:
 
 
 def topic_field(topic: str) -> tuple[int, bytes, int]:
-    """Magic, topic with its size in front, and how large a message is without the rest."""
+    """Return magic, size-prefixed topic, and size of a message without body and properties."""
     try:
         return _topic_fields[topic]
     except KeyError:
@@ -394,5 +394,5 @@ def _refuse_rest(data: bytes, size: int) -> None:
 
 
 def malformed(message: str, at: int, **fields: object) -> ProtocolViolation:
-    """The error for bytes that are no stored message."""
+    """Return the error for bytes that are not a stored message."""
     return ProtocolViolation("stored_message_malformed", message, at=at, **fields)

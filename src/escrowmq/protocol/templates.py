@@ -1,7 +1,7 @@
-"""What a broker says most, said from templates: a message was stored, messages were found.
+"""Templates for the two most frequent responses: a message was stored, messages were found.
 
-It is what ``remoting.encode_response`` makes of the same header, but for the order of the fields,
-in a quarter of the time.
+The result equals that of ``remoting.encode_response`` for the same header, except for the order of
+the fields, and takes a quarter of the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from escrowmq.protocol.send_headers import SendResponseHeader
 if TYPE_CHECKING:
     from escrowmq.protocol.remoting import Frame
 
-#: Code, remark and all fields, of which the last are to be filled in.
+#: The common start of all templates; ``opaque`` is filled in.
 _START = (
     f'{{"code":{int(ResponseCode.SUCCESS)},"flag":{FLAG_RESPONSE},"language":"{OUR_LANGUAGE}",'
     f'"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":{OUR_VERSION},'
@@ -36,7 +36,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class SentAnswers:
-    """Of one broker, whose address is in every message id."""
+    """Encoder of one broker's answers to senders. The broker's host is part of each message id."""
 
     def __init__(self, store_host: bytes, region: str) -> None:
         self._store_host = store_host
@@ -56,7 +56,7 @@ class SentAnswers:
         queue_offset: int,
         transaction_id: str | None = None,
     ) -> bytes:
-        """Say where a message is; a half message also names its transaction."""
+        """Encode the location of a stored message and, for a half message, its transaction id."""
         if request.is_binary:
             return self._in_binary(request, log_offset, queue_id, queue_offset, transaction_id)
         if transaction_id is None:
@@ -88,7 +88,7 @@ class SentAnswers:
 def encode_found(
     request: Frame, next_offset: int, start: int, end: int, messages: list[bytes]
 ) -> bytes:
-    """Hand out messages of a queue; say where to read on, and which offsets it has."""
+    """Encode a pull response: messages, the next offset, and the queue's range of offsets."""
     if request.is_binary:
         header = PullResponseHeader(next_offset=next_offset, min_offset=start, max_offset=end)
         body = b"".join(messages)
