@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from struct import error as StructError  # noqa: N812 - struct.error is a class
 
 from escrowmq.model.errors import ProtocolViolation
 from escrowmq.protocol.properties import PROPERTIES_BYTES_MAX, properties_too_large

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from struct import error as StructError  # noqa: N812 - struct.error is a class
 
 from escrowmq.model.errors import ProtocolViolation, RequestRefused
 from escrowmq.protocol.codes import LANGUAGES, OUR_LANGUAGE, OUR_VERSION

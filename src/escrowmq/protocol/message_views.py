@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from struct import error as StructError  # noqa: N812 - struct.error is a class
 
 from escrowmq.model.message import Message
 from escrowmq.protocol.ids import IPV4_HOST_BYTES, IPV6_HOST_BYTES

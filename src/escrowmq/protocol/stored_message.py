@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - a class, whatever its case.
+from struct import error as StructError  # noqa: N812 - struct.error is a class
 from typing import Any
 from zlib import crc32
 

@@ -1,7 +1,7 @@
-"""Doubles for tests, ours and our users': a broker, a clock, a disk, an engine and a settler.
+"""Test doubles for us and our users: a broker, a clock, a disk, an engine and a settler.
 
-Nothing here is a mock: each does the real thing, with time and failure in the test's hands.  The
-names below are imported when they are first used.
+None of them is a mock: each behaves like the real part, and the test controls time and failures.
+Each name below is imported on first use.
 """
 
 from __future__ import annotations

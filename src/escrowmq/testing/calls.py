@@ -1,7 +1,7 @@
-"""What a test says to an engine, in one line each.
+"""One-line calls for the commands that a test sends to an engine.
 
-Whatever can take a command gets these calls: the core on a ``MemoryTable``, the engine on a disk,
-and later a broker over the wire.  A call that is refused raises the refusal; ``submit`` returns it.
+``MemoryEngine`` (the core on a ``MemoryTable``) and ``Engine`` (on a disk) have these calls. A call
+raises a refusal; ``submit`` returns it in the decision.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def message(
     deliver_after_ms: int = 0,
     deliver_at_ms: int = 0,
 ) -> Message:
-    """A message as a producer would send it, its properties written out."""
+    """Return a message as a producer sends it, with encoded properties."""
     pairs = {UNIQ_KEY: unique_key, KEYS: " ".join(keys), TAGS: tags}
     return Message(
         topic=topic,
@@ -65,22 +65,22 @@ def message(
 
 
 class Calls(ABC):
-    """An engine's commands as methods; the engine brings ``submit`` and its core."""
+    """An engine's commands as methods. The engine implements ``submit``, ``due`` and ``core``."""
 
     clock: ManualClock
 
     @property
     @abstractmethod
     def core(self) -> Transactions:
-        """The transactions, to be looked at."""
+        """The transactions, for inspection."""
 
     @abstractmethod
     def submit(self, command: Command) -> Decision:
-        """Do it; durable when this returns.  A refusal is in the decision."""
+        """Execute the command and make it durable. A refusal is in the decision."""
 
     @abstractmethod
     def due(self, until_ms: int, limit: int) -> list[int]:
-        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+        """Return rows that are due by then: undecided heads and scheduled messages."""
 
     def prepare(
         self,
@@ -93,7 +93,7 @@ class Calls(ABC):
         allowed_ms: int = 0,
         check_after_ms: int | None = None,
     ) -> Held:
-        """Hold half messages; without any, one that says ``body``."""
+        """Hold half messages; by default one with the body ``body``."""
         command = Prepare(
             group=group,
             transaction_id=transaction_id,
@@ -131,11 +131,11 @@ class Calls(ABC):
         accepted(self.submit(Park(half_offset=half_offset, reason=reason)))
 
     def resume(self, half_offset: int, by: str = "operator") -> None:
-        """Start the checks of a parked transaction again."""
+        """Restart the checks of a parked transaction."""
         accepted(self.submit(Resume(half_offset=half_offset, by=by)))
 
     def release_due(self) -> list[int]:
-        """Make visible whatever waited for a time that has come; returns those rows."""
+        """Make all scheduled messages that are due visible; return their rows."""
         rows = [
             row
             for row in self.due(self.clock.now_ms(), ROWS_MAX)
@@ -146,13 +146,13 @@ class Calls(ABC):
         return rows
 
     def state(self, half_offset: int) -> State:
-        """What the transaction of this half message is."""
+        """Return the state of this half message."""
         half = self.core.table.get(half_offset)
         assert half is not None, f"no half message {half_offset}"
         return half.state
 
     def undecided(self, limit: int = ROWS_MAX) -> list[Undecided]:
-        """Every transaction that may be checked, one item each: the facts of the time rules."""
+        """Return the facts for the time rules about each transaction that may be checked."""
         heads = self.due(NEVER - 1, limit)
         facts = (self._undecided(head) for head in heads)
         return [fact for fact in facts if fact.state is State.PREPARED]
@@ -182,7 +182,7 @@ class Calls(ABC):
 
 
 def accepted(decision: Decision) -> Decision:
-    """The decision, unless it is a refusal: then that is raised."""
+    """Return the decision, or raise its refusal."""
     if decision.refused is not None:
         raise decision.refused
     return decision

@@ -1,13 +1,13 @@
-"""A clock that a test moves by hand."""
+"""A clock that a test sets by hand."""
 
 from __future__ import annotations
 
 
 class ManualClock:
-    """A ``Clock`` that stands still until it is told otherwise.
+    """A ``Clock`` that stands still until the test changes it.
 
-    ``advance`` is time that passes.  Everything else is what happens to clocks: the wall clock is
-    set, the machine sleeps, or is off.
+    ``advance`` lets time pass on all clocks. The other methods set the wall clock, suspend the
+    machine, or turn it off and on.
     """
 
     def __init__(
@@ -17,27 +17,27 @@ class ManualClock:
         self._boot_ms = boot_ms
         self._monotonic_ms = boot_ms
         self._boots = 1
-        #: Whether the kernel says that something keeps the wall clock right.
+        #: Whether the kernel reports the wall clock as synchronized.
         self.synchronized = synchronized
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch: the wall clock."""
+        """Return the wall clock, in milliseconds since the epoch."""
         return self._now_ms
 
     def boot_ns(self) -> int:
-        """Nanoseconds since the machine started."""
+        """Return the nanoseconds since the machine started."""
         return 1_000_000 * self._boot_ms
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that the machine was awake."""
+        """Return the milliseconds that the machine was awake."""
         return self._monotonic_ms
 
     def boot_id(self) -> str:
-        """Which boot this is."""
+        """Return the id of the current boot."""
         return f"boot-{self._boots}"
 
     def is_synchronized(self) -> bool:
-        """Whether the kernel vouches for the wall clock."""
+        """Return whether the kernel reports the wall clock as synchronized."""
         return self.synchronized
 
     def advance(self, *, ms: int = 0, seconds: int = 0) -> None:
@@ -48,20 +48,20 @@ class ManualClock:
         self._monotonic_ms += passed_ms
 
     def set(self, ms: int) -> None:
-        """Set the wall clock, and no other, backwards too: real clocks are set."""
+        """Set only the wall clock, forward or back, as happens to real clocks."""
         self._now_ms = ms
 
     def jump(self, *, ms: int = 0, seconds: int = 0) -> None:
-        """Set the wall clock, and no other, ahead by so much; below 0, back."""
+        """Move only the wall clock, forward or, if negative, back."""
         self._now_ms += ms + 1_000 * seconds
 
     def suspend(self, *, seconds: int) -> None:
-        """Let the machine sleep: all but the monotonic clock go on."""
+        """Suspend the machine: all clocks except the monotonic clock advance."""
         self._now_ms += 1_000 * seconds
         self._boot_ms += 1_000 * seconds
 
     def power_off(self, *, seconds: int) -> None:
-        """Let the machine be off, and start it again: only the wall clock knows how long."""
+        """Turn the machine off and on: only the wall clock advances, the others restart."""
         self._now_ms += 1_000 * seconds
         self._boot_ms = self._monotonic_ms = 1_000
         self._boots += 1

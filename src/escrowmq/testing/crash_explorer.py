@@ -1,11 +1,11 @@
-"""Every moment at which the power may fail, from one run of a workload.
+"""Every point at which the power may fail during one run of a workload.
 
     workload(disk)
     for point in CrashExplorer(disk.journal, disk.start):
         for survivors in interesting_survivors(point.pending):
             judge(recover(point.crash(survivors)), point.notes)
 
-Each step does one operation, so all prefixes of a journal together cost one replay.
+Each step applies one operation, so all prefixes of a journal together cost one replay.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from escrowmq.testing.survivors import Survivors
 
 
 class CrashExplorer:
-    """The disk as of a prefix of its journal, and the images that a power cut would leave there.
+    """The disk after a prefix of its journal, and the images that a power cut leaves there.
 
-    Iterating gives the explorer itself, before the first operation and after each of them; it is
-    good until the next step.
+    Iterating yields the explorer itself, before the first operation and after each operation. Its
+    state is valid until the next step.
     """
 
     def __init__(self, journal: Sequence[Operation], start: DiskImage = EMPTY) -> None:
         self._journal = journal
         self._state = DiskState(start)
-        #: How many operations were done: the length of the prefix.
+        #: Number of operations applied: the length of the prefix.
         self.position = 0
-        #: The marks among them, in order.
+        #: Notes of the marks among these operations, in order.
         self.notes: list[object] = []
 
     def __iter__(self) -> Iterator[CrashExplorer]:
@@ -42,16 +42,16 @@ class CrashExplorer:
 
     @property
     def last(self) -> Operation | None:
-        """The operation done last."""
+        """The last applied operation."""
         return self._journal[self.position - 1] if self.position else None
 
     @property
     def pending(self) -> tuple[PendingOperation, ...]:
-        """What a power cut may keep or lose, in the order in which it was done."""
+        """Operations that a power cut may keep or lose, in their order."""
         return self._state.pending
 
     def step(self) -> None:
-        """Do the next operation."""
+        """Apply the next operation."""
         operation = self._journal[self.position]
         self._state.apply(operation)
         if isinstance(operation, Mark):
@@ -59,20 +59,20 @@ class CrashExplorer:
         self.position += 1
 
     def advance_to(self, position: int) -> None:
-        """Step forward to a prefix, for instance the one that a failed test has printed."""
+        """Step forward to a prefix, such as one that a failed test printed."""
         if not self.position <= position <= len(self._journal):
             raise ValueError(f"cannot go from {self.position} to {position}")
         while self.position < position:
             self.step()
 
     def image(self) -> DiskImage:
-        """What is there if the process dies here and the power stays."""
+        """Return the disk if the process dies here and the power stays on."""
         return self._state.image()
 
     def crash_image(self, survivors: Survivors) -> DiskImage:
-        """What a power cut leaves here; equal ones need to be judged only once."""
+        """Return the disk after a power cut here. A test needs to judge equal images only once."""
         return self._state.crash_image(survivors)
 
     def crash(self, survivors: Survivors) -> FaultyDisk:
-        """A fresh disk as a power cut leaves it here."""
+        """Return a new disk with the content that a power cut leaves here."""
         return FaultyDisk(self.crash_image(survivors))

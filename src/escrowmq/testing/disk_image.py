@@ -1,4 +1,4 @@
-"""The content of a disk at rest, as a value: what a power cut leaves, what a test starts from."""
+"""The content of a disk as a value: the result of a power cut, or the start of a test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from escrowmq.testing.journal import directory_of
 class DiskImage:
     """Files with their content, and directories.
 
-    Images share the content of files in which they do not differ, so that tens of thousands of
-    them are cheap; they compare and hash by content, so that a test can leave out those that it
-    has judged before.
+    Images share the content of equal files, so tens of thousands of images are cheap. They compare
+    and hash by content, so a test can skip images that it has already judged.
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict)
-    #: Without the root, which is always there.
+    #: Without the root, which always exists.
     directories: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> DiskImage:
-        """These files, these directories, and all parents of both."""
+        """Make an image of these files and directories, and of all their parents."""
         parents = {parent for path in files for parent in parents_of(checked_path(path))}
         for path in directories:
             parents |= {checked_path(path), *parents_of(path)}
@@ -33,7 +32,7 @@ class DiskImage:
 
     @classmethod
     def from_directory(cls, root: Path) -> DiskImage:
-        """What is below a real directory."""
+        """Make an image of the content of a real directory."""
         files: dict[str, bytes] = {}
         directories: list[str] = []
         for path in sorted(root.rglob("*")):
@@ -45,7 +44,7 @@ class DiskImage:
         return cls.of(files, directories)
 
     def to_directory(self, root: Path) -> None:
-        """Put it below a real directory, beside what is there."""
+        """Write the image into a real directory, without removing other files."""
         for directory in ("", *sorted(self.directories)):
             (root / directory).mkdir(parents=True, exist_ok=True)
         for path, content in self.files.items():
@@ -59,7 +58,7 @@ EMPTY = DiskImage()
 
 
 def parents_of(path: str) -> list[str]:
-    """The directories above a path, nearest first, without the root."""
+    """Return the directories above a path, nearest first, without the root."""
     parents = []
     while path := directory_of(path):
         parents.append(path)

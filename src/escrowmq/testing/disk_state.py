@@ -1,11 +1,12 @@
-"""The two views of a disk, and what a power cut makes of them.
+"""The two views of a disk, page cache and durable content, and the result of a power cut.
 
-Reads see the page cache: every operation so far.  Durable is what was flushed.  In between are the
-pending operations, of which a power cut keeps any choice.  The rules are the strictest that POSIX
-allows: flushing a new file makes its data durable but not its name; pending operations survive in
-any combination; after a failed flush the data is lost though reads still show it.
+Reads see the page cache, which contains every operation so far. Only flushed operations are
+durable. The others are pending, and a power cut keeps any subset of them. The rules are the
+strictest that POSIX allows. Flushing a new file makes its data durable but not its name. Pending
+operations survive in any combination. After a failed flush the data is lost, though reads still
+show it.
 
-Nothing here fails or counts faults: that is ``FaultyDisk``, which has one of these.
+This module neither fails nor counts faults; ``FaultyDisk``, which has a ``DiskState``, does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from escrowmq.testing.survivors import Survivors, nothing_survives
 
 
 class Inode:
-    """A file without its name: what reads see, what is durable, what waits for a flush."""
+    """A file without its name: visible content, durable content, and pending operations."""
 
     __slots__ = ("_durable", "file", "path", "pending", "settled", "visible")
 
@@ -44,22 +45,22 @@ class Inode:
         self.file = file
         #: Its last name.
         self.path = path
-        #: Shared with an image until the first change makes a bytearray of it.
+        #: Shared with an image until the first change turns it into a bytearray.
         self.visible: bytes | bytearray = content
         self._durable = content
-        #: Flushed but not yet put into ``_durable``: between two power cuts nobody asks for it.
+        #: Flushed operations, applied to ``_durable`` only when a power cut needs it.
         self.settled: list[DataOperation] = []
-        #: Keys of its data operations among the disk's pending ones.
+        #: Keys of its data operations in ``DiskState._pending``.
         self.pending: list[int] = []
 
     def change(self, operation: DataOperation) -> None:
-        """Show it to reads."""
+        """Apply the operation to the content that reads see."""
         if isinstance(self.visible, bytes):
             self.visible = bytearray(self.visible)
         apply_data(self.visible, operation)
 
     def durable(self) -> bytes:
-        """What every power cut leaves of it."""
+        """Return the content that every power cut leaves."""
         if self.settled:
             content = bytearray(self._durable)
             for operation in self.settled:
@@ -70,10 +71,10 @@ class Inode:
 
 
 class DiskState:
-    """Operations in, images out.  A function of the image it starts from and the operations."""
+    """Applies operations and makes images; depends only on the first image and the operations."""
 
     def __init__(self, image: DiskImage) -> None:
-        # Numbered in the order of the names, so that a journal fits every equal image.
+        # Number the files in the order of their names, so that a journal fits every equal image.
         self.inodes = {
             file: Inode(file, path, image.files[path])
             for file, path in enumerate(sorted(image.files))
@@ -87,21 +88,21 @@ class DiskState:
 
     @property
     def pending(self) -> tuple[PendingOperation, ...]:
-        """What a power cut may keep or lose, in the order in which it was done."""
+        """Operations that a power cut may keep or lose, in their order."""
         return tuple(self._pending.values())
 
     def pending_of(self, inode: Inode) -> list[DataOperation]:
-        """The data operations that wait for a flush of this file."""
+        """Return the data operations that wait for a flush of this file."""
         waiting = (self._pending[key] for key in inode.pending)
         return [item for item in waiting if isinstance(item, Write | Truncate | Extend)]
 
     def image(self) -> DiskImage:
-        """What reads see: what is left when the process dies but the power stays."""
+        """Return what reads see, which remains if the process dies but the power stays on."""
         files = {path: bytes(self.inodes[file].visible) for path, file in self.names.items()}
         return DiskImage(files, frozenset(self.directories))
 
     def crash_image(self, survivors: Survivors = nothing_survives) -> DiskImage:
-        """What a power cut leaves."""
+        """Return what a power cut leaves."""
         names = dict(self._durable_names)
         changed: dict[int, bytearray] = {}
         for operation in survivors(self.pending):
@@ -118,7 +119,7 @@ class DiskState:
         return DiskImage(files, frozenset(self.directories))
 
     def apply(self, operation: Operation) -> None:
-        """Do it."""
+        """Apply one operation."""
         match operation:
             case Write() | Truncate() | Extend():
                 inode = self.inodes[operation.file]
@@ -176,7 +177,7 @@ class DiskState:
         durable = inode.durable()
         if flip.offset < len(durable):
             inode.settled.append(_flipped(durable, flip, mask))
-        # A pending write would bring the sound byte back.
+        # A pending write would restore the undamaged byte.
         for key in inode.pending:
             write = self._pending[key]
             if isinstance(write, Write) and 0 <= flip.offset - write.offset < len(write.data):

@@ -1,12 +1,12 @@
-"""The engine in this process: a real store, a clock that a test moves, and no sockets.
+"""An engine in the test's process: a real store, a manual clock, and no sockets.
 
     engine = Engine()
     held = engine.prepare("order-1", message(b"paid"))
     engine.commit(held.half_offset)
     assert [m.body for m in engine.pull("orders")] == [b"paid"]
 
-``submit`` is the writer's, without the waiting: the command is decided, applied, written, flushed
-and published when it returns.
+``submit`` does the writer's work synchronously: when it returns, the command is decided, applied,
+written, flushed and published.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PULLED_MAX = 1_000
 
 
 class Engine(Calls):
-    """A store that is open, with its writer and reader."""
+    """An open store with its writer and reader."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Engine(Calls):
 
     @property
     def core(self) -> Transactions:
-        """The transactions, to be looked at."""
+        """The transactions, for inspection."""
         return self.store.core
 
     def submit(self, command: Command) -> Decision:
-        """Do it; durable when this returns.  A refusal is in the decision."""
+        """Execute the command and make it durable. A refusal is in the decision."""
         return self.submit_all([command])[0]
 
     def submit_all(self, commands: Iterable[Command]) -> list[Decision]:
-        """Do them as one batch: one write, one flush."""
+        """Execute commands as one batch, with one write and one flush."""
         decisions = [self.store.execute(command, self.clock.now_ms()) for command in commands]
         self.store.sync()
         if self.store.checkpoint_due:
@@ -74,11 +74,11 @@ class Engine(Calls):
         return decisions
 
     def due(self, until_ms: int, limit: int) -> list[int]:
-        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+        """Return rows that are due by then: undecided heads and scheduled messages."""
         return self.store.table.due(until_ms, limit)
 
     def pull(self, topic: str, queue_id: int = 0, offset: int = 0) -> list[StoredMessage]:
-        """Every visible message from this queue offset on, as consumers see them."""
+        """Return all visible messages from this queue offset on, as consumers see them."""
         messages: list[StoredMessage] = []
         while True:
             pulled = self.reader.pull(
@@ -90,7 +90,7 @@ class Engine(Calls):
             offset = pulled.next_offset
 
     def retain(self) -> Removed:
-        """Delete what retention allows now."""
+        """Delete what retention allows to delete now."""
         return retain(self.store, self.clock.now_ms())
 
     def checkpoint(self) -> None:
@@ -98,16 +98,16 @@ class Engine(Calls):
         self.store.checkpoint()
 
     def close(self) -> None:
-        """Checkpoint, and give all files back."""
+        """Take a checkpoint, and close all files."""
         self.store.close()
 
     def restart(self) -> Engine:
-        """Close it and open it again, as an operator would."""
+        """Close the store, and return a new engine on it."""
         self.close()
         return self._on(self.disk)
 
     def crash(self, survivors: Survivors = nothing_survives) -> Engine:
-        """Cut the power: a new engine on what is left of the disk.  This one is not closed."""
+        """Cut the power: return a new engine on the remaining disk, without closing this one."""
         if not isinstance(self.disk, FaultyDisk):
             raise TypeError("only a FaultyDisk can lose power")
         return self._on(self.disk.crash(survivors))

@@ -1,4 +1,4 @@
-"""Failures that a test has planned for a disk."""
+"""Disk failures that a test has planned."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from escrowmq.testing.survivors import Survivors
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """Some calls that succeed, then some that fail."""
+    """A plan: a number of calls succeed, and then a number of calls fail."""
 
-    #: The kind of call, and what its path starts with.
+    #: The kind of call, and the prefix of its path.
     kind: str
     under: str
     successes_left: int
-    #: None means all that follow.
+    #: None means that all later calls fail.
     failures_left: int | None
     errno: int
     short_bytes: int
@@ -24,7 +24,7 @@ class Fault:
 
 
 def planned(faults: Iterable[Fault], kind: str, path: str) -> Fault | None:
-    """The fault that this call runs into, if any; it counts as called."""
+    """Count this call, and return the fault that it hits, or None."""
     for fault in faults:
         if fault.kind != kind or not path.startswith(fault.under):
             continue

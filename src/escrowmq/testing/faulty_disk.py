@@ -1,11 +1,11 @@
-"""A disk in memory that does what a real one may do when it fails, or when the power fails.
+"""A disk in memory that can fail like a real disk, and can lose power.
 
-``crash`` is the power cut: it gives a fresh disk with what was flushed and any choice of what was
-not (see ``disk_state`` for the rules, ``survivors`` for the choices).  ``fail_after``, ``flip_bit``
-and the switches are the disk's own failures.
+``crash`` is the power cut: it returns a new disk with all flushed operations and any subset of the
+others (see ``disk_state`` for the rules, ``survivors`` for the subsets). ``fail_after``,
+``flip_bit`` and the switches are failures of the disk itself.
 
-All changes go through one door, ``perform``, as values that are kept in ``journal``; a test plants
-a bug with a subclass that drops or changes operations there.
+Every change is a value that passes through ``perform`` and is kept in ``journal``. A test can plant
+a bug with a subclass whose ``perform`` drops or changes operations.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Kind(StrEnum):
 
 
 class FaultyFile:
-    """An open file of a ``FaultyDisk``; it stays usable when its name is removed."""
+    """An open file of a ``FaultyDisk``. It stays usable after its name is removed."""
 
     __slots__ = ("_disk", "_inode", "_open")
 
@@ -75,14 +75,14 @@ class FaultyFile:
         return self._inode
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file."""
+        """Return up to ``size`` bytes; fewer at the end of the file."""
         inode = self._checked(offset, size)
         self._disk.raise_planned(Kind.READ, inode.path)
-        # Not through a memoryview: while one is held, another thread could not grow the file.
+        # No memoryview here: while one exists, another thread cannot grow the file.
         return bytes(inode.visible[offset : offset + size])
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        """All of ``data``, or an OSError after which a beginning of it may have been written."""
+        """Write all of ``data``, or raise OSError; a prefix of it may be written in that case."""
         self._disk.write(self._checked(offset), offset, bytes(data))
 
     def truncate(self, size: int) -> None:
@@ -90,7 +90,7 @@ class FaultyFile:
         self._disk.truncate(self._checked(size), size)
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the size of the file in bytes."""
         return len(self._checked().visible)
 
     def flush(self) -> None:
@@ -98,25 +98,25 @@ class FaultyFile:
         self._disk.flush(self._checked())
 
     def close(self) -> None:
-        """Give the handle back; no error if that is done already."""
+        """Close the handle; no error if it is already closed."""
         self._open = False
 
 
 class FaultyDisk:
-    """A ``Disk`` in memory, made of an image; see the module's text."""
+    """A ``Disk`` in memory, made from an image; see the module's docstring."""
 
     def __init__(self, image: DiskImage = EMPTY) -> None:
-        #: What it was made of: ``journal`` over ``start`` is the disk as it is now.
+        #: The image it was made from. Applying ``journal`` to ``start`` gives the current disk.
         self.start = image
         self.journal: list[Operation] = []
-        #: Flushes of files, or of directories, return without making anything durable.
+        #: If set, flushes of files or directories return without making anything durable.
         self.lying_flush = False
         self.lying_flush_directory = False
-        #: Every change raises EROFS.
+        #: If set, every change raises EROFS.
         self.read_only = False
-        #: Growing beyond it raises ENOSPC, after writing as much as fits.
+        #: Growing beyond this limit raises ENOSPC, after writing as much as fits.
         self.capacity_bytes: int | None = None
-        #: By path.
+        #: Allocated bytes by path.
         self._allocated: dict[str, int] = {}
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -124,63 +124,63 @@ class FaultyDisk:
 
     @classmethod
     def load(cls, files: Mapping[str, bytes], directories: Iterable[str] = ()) -> Self:
-        """A disk with these files, durable, and the directories they need."""
+        """Make a disk with these files, all durable, and the directories they need."""
         return cls(DiskImage.of(files, directories))
 
     @classmethod
     def from_directory(cls, root: Path) -> Self:
-        """A disk with what is below a real directory."""
+        """Make a disk with the content of a real directory."""
         return cls(DiskImage.from_directory(root))
 
     @classmethod
     def replay(cls, journal: Iterable[Operation], start: DiskImage = EMPTY) -> Self:
-        """The disk as it was after these operations; see ``CrashExplorer`` for every prefix."""
+        """Make the disk as of the end of these operations; see ``CrashExplorer`` for prefixes."""
         disk = cls(start)
         for operation in journal:
             disk.perform(operation)
         return disk
 
     def perform(self, operation: Operation) -> None:
-        """The one door: keep it in the journal and do it.  Override this to plant a bug."""
-        with self._lock:  # A store flushes in one thread while it writes in another.
+        """Record the operation in the journal and apply it. Override this to plant a bug."""
+        with self._lock:  # The store may flush in one thread while it writes in another.
             self.journal.append(operation)
             self._state.apply(operation)
 
     def mark(self, note: object) -> None:
-        """Put a note into the journal."""
+        """Record a note in the journal."""
         self.perform(Mark(note))
 
     def snapshot(self) -> dict[str, bytes]:
-        """All files as reads see them."""
+        """Return all files as reads see them."""
         return dict(self._state.image().files)
 
     def durable_snapshot(self) -> dict[str, bytes]:
-        """All files as a power cut leaves them if nothing that is pending survives."""
+        """Return all files as a power cut leaves them if no pending operation survives."""
         return dict(self._state.crash_image().files)
 
     def to_directory(self, root: Path) -> None:
-        """Put what reads see below a real directory."""
+        """Write the files as reads see them into a real directory."""
         self._state.image().to_directory(root)
 
     # Power cuts.
 
     @property
     def pending(self) -> tuple[PendingOperation, ...]:
-        """What a power cut may keep or lose, in the order in which it was done."""
+        """Operations that a power cut may keep or lose, in their order."""
         return self._state.pending
 
     def crash_image(self, survivors: Survivors) -> DiskImage:
-        """What a power cut leaves now."""
+        """Return what a power cut leaves now."""
         return self._state.crash_image(survivors)
 
     def crash(self, survivors: Survivors) -> FaultyDisk:
-        """A fresh disk, without faults, as a power cut leaves it now."""
+        """Return a new disk, without faults, with the content that a power cut leaves now."""
         return FaultyDisk(self.crash_image(survivors))
 
     # The port.
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
-        """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
+        """Open for reading and writing. Raise FileNotFoundError unless it exists or ``create``."""
         path = checked_path(path)
         if self._is_directory(path):
             raise _error(codes.EISDIR, path)
@@ -193,18 +193,18 @@ class FaultyDisk:
         return FaultyFile(self, self._state.inodes[self._state.names[path]])
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of that name is there."""
+        """Return whether a file or directory has this name."""
         path = checked_path(path)
         return path in self._state.names or self._is_directory(path)
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory."""
+        """Return the sorted names in a directory; empty if the directory does not exist."""
         path = checked_path(path)
         everything = (*self._state.names, *self._state.directories)
         return listed(name.rpartition("/")[2] for name in everything if directory_of(name) == path)
 
     def make_directory(self, path: str) -> None:
-        """Make it and its parents; no error if it is there.  Durable when it returns."""
+        """Make a directory and its parents, durably; no error if it exists."""
         path = checked_path(path)
         if any(name in self._state.names for name in (path, *parents_of(path))):
             raise _error(codes.ENOTDIR, path)
@@ -218,17 +218,17 @@ class FaultyDisk:
             self.make_directory(path)
 
     def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
-        """See ``Disk.flush_all``; one after the other, so that each can fail."""
+        """See ``Disk.flush_all``. Flushes one after the other, so that each can fail."""
         for file in files:
             file.flush()
         for directory in directories:
             self.flush_directory(directory)
 
     def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` by ``old`` in one step.
+        """Rename a file atomically, replacing ``new``.
 
-        Files only, and within one directory: elsewhere EXDEV, because a directory may be a mount
-        point, and because two directories could not be flushed in one step.
+        Both names must be in the same directory. Otherwise this raises EXDEV, because a directory
+        may be a mount point, and because two directories cannot be flushed atomically.
         """
         old, new = checked_path(old), checked_path(new)
         self._require_directory(directory_of(new))
@@ -243,7 +243,7 @@ class FaultyDisk:
             self.perform(Rename(self._state.names[old], old, new))
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file; no error if it does not exist."""
         path = checked_path(path)
         if self._is_directory(path):
             raise _error(codes.EISDIR, path)
@@ -252,15 +252,15 @@ class FaultyDisk:
             self.perform(Remove(self._state.names[path], path))
 
     def flush_directory(self, path: str) -> None:
-        """Make all names in it durable as they are, unless the disk lies."""
+        """Make all current names in the directory durable, unless the disk lies."""
         path = checked_path(path)
         self._require_directory(path)
-        # After an error the names still wait: unlike data, they are not marked clean.
+        # After an error the names stay pending: unlike data, they are not marked clean.
         self.raise_planned(Kind.FLUSH_DIRECTORY, path)
         if not self.lying_flush_directory:
             self.perform(FlushDirectory(path))
 
-    # What an open file asks of its disk.
+    # Calls from open files.
 
     def write(self, inode: Inode, offset: int, data: bytes) -> None:
         """See ``File.write_at``."""
@@ -307,10 +307,11 @@ class FaultyDisk:
         short_bytes: int = 0,
         survivors: Survivors = nothing_survives,
     ) -> None:
-        """Let ``count`` calls succeed, then ``times`` (None: all) fail.
+        """Let ``count`` calls succeed, and then let ``times`` calls fail (None: all).
 
-        Only calls whose path starts with ``under`` count.  A failing write still writes its first
-        ``short_bytes``; of a failing flush, ``survivors`` reach the disk.
+        Only calls whose path starts with ``under`` count. A failing write still writes its first
+        ``short_bytes``. For a failing flush, ``survivors`` chooses the operations that reach the
+        disk.
         """
         self._faults.append(
             Fault(
@@ -325,18 +326,18 @@ class FaultyDisk:
         )
 
     def forgive(self) -> None:
-        """Take back every failure that has not come yet."""
+        """Cancel all planned failures."""
         self._faults.clear()
 
     def flip_bit(self, path: str, byte_offset: int, bit: int) -> None:
-        """Damage one bit of a file: on the disk, in what reads see, in what waits for a flush."""
+        """Flip one bit of a file: in durable content, in visible content and in pending writes."""
         inode = self._state.inodes[self._state.names[checked_path(path)]]
         if not (0 <= byte_offset < len(inode.visible) and 0 <= bit < 8):
             raise ValueError(f"no bit {bit} of byte {byte_offset} in {path!r}")
         self.perform(FlipBit(inode.file, inode.path, byte_offset, bit))
 
     def raise_planned(self, kind: Kind, path: str) -> None:
-        """Raise if a fault is due."""
+        """Raise if a planned fault is due."""
         fault = planned(self._faults, kind, path)
         if fault is not None:
             raise _error(fault.errno, path)
@@ -347,13 +348,13 @@ class FaultyDisk:
         self.raise_planned(kind, path)
 
     def free_bytes(self) -> int:
-        """See ``Disk.free_bytes``; without a capacity there is always room."""
+        """See ``Disk.free_bytes``. Without a capacity there is always room."""
         if self.capacity_bytes is None:
             return sys.maxsize
         return max(0, self.capacity_bytes - self._used_bytes())
 
     def allocate(self, path: str, size: int) -> None:
-        """See ``Disk.allocate``; a power cut loses it."""
+        """See ``Disk.allocate``. A power cut loses the allocation."""
         if size - self.allocated(path) > self.free_bytes():
             raise _error(codes.ENOSPC, path)
         self.open(path, create=True).close()
@@ -388,5 +389,5 @@ class FaultyDisk:
 
 
 def _error(errno: int, path: str) -> OSError:
-    # OSError itself picks the subclass, such as FileNotFoundError.
+    # OSError picks the subclass, such as FileNotFoundError.
     return OSError(errno, os.strerror(errno), path)

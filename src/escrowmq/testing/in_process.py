@@ -1,4 +1,4 @@
-"""A broker inside a test: real sockets, a store in a temporary folder, a clock moved by hand.
+"""A broker inside a test: real sockets, a store in a temporary folder, and a manual clock.
 
 with InProcessBroker() as broker:
     producer = Producer(broker.address, group="orders")
@@ -6,8 +6,8 @@ with InProcessBroker() as broker:
     broker.advance(seconds=60)
     broker.run_checks()
 
-Time passes when the test says so, and when a call returns, what was due has happened.  The broker
-runs in a thread of its own, so a test may block, and may have an event loop or not.
+Time passes only when the test advances it, and all work that came due is done when the call
+returns. The broker has its own thread, so a test may block, with or without an event loop.
 """
 
 from __future__ import annotations
@@ -57,16 +57,15 @@ _RESOLUTIONS = {
 
 
 FREE_BYTES_MIN = 1024 * 1024
-"""What must be free on the disk; an eighth of it is a file."""
+"""Minimum free disk space. The reserve file takes an eighth of it."""
 
 
 class InProcessBroker:
-    """Use it in a ``with`` block.
+    """A broker for tests. Use it in a ``with`` block.
 
-    ``data`` is a folder to keep; ``ledgers`` are those that ``run_checks`` reads, as the pipeline
-    would: transactions of other ledgers, and of none, are asked about at their producers.
-    ``policy``, ``store``, ``queue_count``, ``auto_create`` and ``name`` are what an operator would
-    set.
+    ``data`` is a folder that is kept. ``run_checks`` reads ``ledgers`` like the pipeline. It asks
+    the producers about transactions with another ledger or none. ``policy``, ``store``,
+    ``queue_count``, ``auto_create`` and ``name`` are the operator's settings.
     """
 
     def __init__(
@@ -81,13 +80,13 @@ class InProcessBroker:
         auto_create: bool = True,
         name: str = "broker-a",
     ) -> None:
-        # Clients' clocks are real: it begins where they are.
+        # Clients use real clocks, so start at the real time.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
         self._data = data
-        #: Those that ``run_checks`` reads.
+        #: The ledgers that ``run_checks`` reads.
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
-        # A test's machine keeps its power, flushes are slow, and many brokers share its disk.
+        # Tests need no protection against power cuts, flushes are slow, and brokers share a disk.
         self._store = replace(store or StoreConfig(free_bytes_min=FREE_BYTES_MIN), durability="os")
         self._topics = TopicsConfig(queue_count=queue_count, auto_create=auto_create)
         self._broker_config = BrokerConfig(port=0, name_port=0, name=name)
@@ -95,10 +94,10 @@ class InProcessBroker:
         self._thread: Background | None = None
         self._server: WatchedServer | None = None
 
-    # Its life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Serve; after a ``stop``, what was there is there again, at the same address."""
+        """Start the broker; after ``stop``, with the same data at the same address."""
         if self._server is not None:
             return
         if self._thread is None:
@@ -125,7 +124,7 @@ class InProcessBroker:
         return server
 
     def stop(self) -> None:
-        """Be away: nobody can connect.  What is stored stays until the ``with`` block ends."""
+        """Stop the broker. Its data is kept until the ``with`` block ends."""
         server, self._server = self._server, None
         if server is not None and self._thread is not None:
             self._thread.run(server.stop())
@@ -136,7 +135,7 @@ class InProcessBroker:
         self.start()
 
     def close(self) -> None:
-        """Stop, and leave nothing behind."""
+        """Stop the broker, and delete its temporary folder."""
         self.stop()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -153,29 +152,29 @@ class InProcessBroker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Where it is.
+    # Addresses.
 
     @property
     def address(self) -> str:
-        """The name server: what producers and consumers are given."""
+        """The name server's address, for producers and consumers."""
         return self._running.name_address
 
     @property
     def broker_address(self) -> str:
-        """The broker itself, for tools."""
+        """The broker's own address, for tools."""
         return self._running.broker_address
 
-    # What a test does.
+    # Calls for tests.
 
     def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
-        """Let time pass.  Delayed messages and retries that were due are visible afterwards."""
+        """Let time pass. Delayed messages and retries that came due are visible afterwards."""
         self.clock.advance(ms=ms, seconds=seconds)
         self._run(self._running.catch_up())
 
     def run_checks(self, *, timeout_s: float = 10.0) -> Round:
-        """Settle what is undecided and due, once, by the rules that the pipeline has.
+        """Run one round of the pipeline's rules over all undecided transactions that are due.
 
-        Returns when the producers that were asked have answered and the broker has taken it in.
+        This returns when all producers that were asked have answered, and the answers are durable.
         """
         server = self._running
         server.answered.clear()
@@ -203,9 +202,9 @@ class InProcessBroker:
     ) -> list[Received[T]]: ...
 
     def messages(self, topic: str, body_type: Any = None, *, codec: Codec = JSON) -> list[Received]:
-        """Return what consumers can see, in the order in which it became visible.
+        """Return the messages that consumers can see, in the order in which they became visible.
 
-        With ``body_type`` each message has its body decoded as ``value``.
+        With ``body_type`` each message has its decoded body as ``value``.
         """
         self._run(self._running.until_published())
         found = self._run(_called(self._running.visible, topic))
@@ -225,20 +224,20 @@ class InProcessBroker:
         return [message.value for message in self.messages(topic, body_type, codec=codec)]
 
     def dead_letters(self, group: str) -> list[Received]:
-        """Return what a consumer group has given up."""
+        """Return the messages that a consumer group has given up."""
         return self.messages(f"%DLQ%{group}")
 
     def lag(self, topic: str, group: str) -> int:
-        """Return how many messages a group has not acknowledged; it tells when it stops."""
+        """Return a group's lag in messages. Consumers report offsets every 5 s and at stop."""
         return self._run(_called(lambda name: self._running.lag(name, group), topic))
 
     def undecided(self) -> Sequence[Undecided]:
-        """Return the transactions that nobody has decided yet."""
+        """Return the undecided transactions."""
         with OwnCalls(self._running.broker_address) as calls:
             return BrokerPort(calls).undecided()
 
     def create_topic(self, name: str, *, queues: int = 1) -> None:
-        """Make a topic; without this, the first message to it does."""
+        """Make a topic. Otherwise the first message makes it, if ``auto_create`` is set."""
         topic = Topic(
             name=name,
             read_queue_count=queues,
@@ -248,7 +247,7 @@ class InProcessBroker:
         broker = self._running.broker
         accepted(self._run(broker.writer.submit(broker.topics.put(topic))))
 
-    # Inside.
+    # Internals.
 
     @property
     def _running(self) -> WatchedServer:
@@ -265,12 +264,12 @@ class InProcessBroker:
 
 
 async def _called(function: Callable[[ArgumentT], T], argument: ArgumentT) -> T:
-    """Call a plain function on the broker's loop, where nothing else runs meanwhile."""
+    """Call a plain function on the broker's event loop, so that nothing runs concurrently."""
     return function(argument)
 
 
 class _Port:
-    """A broker as the settler sees it, and the ledgers that it may read."""
+    """Settle port of a broker, with the ledgers that may be read."""
 
     def __init__(self, calls: OwnCalls, ledgers: dict[str, SqlLedger], clock: ManualClock) -> None:
         self._port = BrokerPort(calls)
@@ -278,8 +277,8 @@ class _Port:
         self._clock = clock
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked; a ledger that nobody can read here is none."""
-        # Its history must be seen before its transactions are.
+        """Return all transactions that may be checked; a ledger not given here counts as absent."""
+        # Read the broker's history before its transactions.
         self._port.policy()
         return [
             half if half.ledger in self._ledgers else _without_ledger(half)
@@ -287,11 +286,11 @@ class _Port:
         ]
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Have the broker do what they say."""
+        """Send the verdicts to the broker."""
         return self._port.obey(verdicts)
 
     def look_up(self, half: Undecided) -> Resolution | str:
-        """Read the ledger's row, or fence it off if its time is over."""
+        """Read the transaction's row in the ledger, or fence it if its deadline has passed."""
         now_ms = self._clock.now_ms()
         deadline_at_ms = now_ms - half.age_ms + half.allowed_ms
         question = Question(half.transaction_id, half.group, deadline_at_ms, half.half_offset)
@@ -307,18 +306,18 @@ def _without_ledger(half: Undecided) -> Undecided:
 
 
 class AsyncInProcessBroker:
-    """The same for tests with an event loop: each call is awaited, and the loop goes on."""
+    """``InProcessBroker`` for tests with an event loop, which no call blocks."""
 
     def __init__(self, plain: InProcessBroker | None = None, **settings: Any) -> None:  # noqa: ANN401 - those of InProcessBroker
         self.plain = plain or InProcessBroker(**settings)
         self.clock = self.plain.clock
 
     async def start(self) -> None:
-        """Serve."""
+        """Start the broker."""
         await asyncio.to_thread(self.plain.start)
 
     async def stop(self) -> None:
-        """Be away."""
+        """Stop the broker."""
         await asyncio.to_thread(self.plain.stop)
 
     async def restart(self) -> None:
@@ -334,12 +333,12 @@ class AsyncInProcessBroker:
 
     @property
     def address(self) -> str:
-        """The name server: what producers and consumers are given."""
+        """The name server's address, for producers and consumers."""
         return self.plain.address
 
     @property
     def broker_address(self) -> str:
-        """The broker itself, for tools."""
+        """The broker's own address, for tools."""
         return self.plain.broker_address
 
     async def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
@@ -347,7 +346,7 @@ class AsyncInProcessBroker:
         await asyncio.to_thread(self.plain.advance, seconds=seconds, ms=ms)
 
     async def run_checks(self, *, timeout_s: float = 10.0) -> Round:
-        """Settle what is undecided and due, once."""
+        """Run one round over all undecided transactions that are due."""
         return await asyncio.to_thread(self.plain.run_checks, timeout_s=timeout_s)
 
     @overload
@@ -363,7 +362,7 @@ class AsyncInProcessBroker:
     async def messages(
         self, topic: str, body_type: Any = None, *, codec: Codec = JSON
     ) -> list[Received]:
-        """Return what consumers can see; with ``body_type``, each with its body as ``value``."""
+        """Return the visible messages; with ``body_type``, each with its body as ``value``."""
         return await asyncio.to_thread(self.plain.messages, topic, body_type, codec=codec)
 
     @overload
@@ -377,7 +376,7 @@ class AsyncInProcessBroker:
         return await asyncio.to_thread(self.plain.values, topic, body_type, codec=codec)
 
     async def dead_letters(self, group: str) -> list[Received]:
-        """Return what a consumer group has given up."""
+        """Return the messages that a consumer group has given up."""
         return await asyncio.to_thread(self.plain.dead_letters, group)
 
     async def lag(self, topic: str, group: str) -> int:
@@ -385,7 +384,7 @@ class AsyncInProcessBroker:
         return await asyncio.to_thread(self.plain.lag, topic, group)
 
     async def undecided(self) -> Sequence[Undecided]:
-        """Return the transactions that nobody has decided yet."""
+        """Return the undecided transactions."""
         return await asyncio.to_thread(self.plain.undecided)
 
     async def create_topic(self, name: str, *, queues: int = 1) -> None:

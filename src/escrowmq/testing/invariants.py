@@ -1,7 +1,7 @@
-"""What must be true of the transactions after every step, whatever the step was.
+"""Invariants that must hold for the transactions after every step.
 
-A ``Witness`` remembers what it saw before, because the first law is about time: a decision, once
-made, never changes.  It asks only what anybody may ask of the core and its table.
+A ``Witness`` remembers earlier states, because the first law is that a decision never changes. It
+uses only the public interface of the core and its table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNDECIDED = (State.PREPARED, State.PARKED)
 
 
 class Witness:
-    """Looks at a core after each step; raises AssertionError at the first broken promise."""
+    """Checks a core after each step; raises AssertionError at the first broken invariant."""
 
     def __init__(self, core: Transactions) -> None:
         self._core = core
@@ -32,7 +32,7 @@ class Witness:
         self._ends: dict[int, int] = {}
 
     def check(self, records: Iterable[Record] = ()) -> None:
-        """Check everything; ``records`` are those that the step has written."""
+        """Check all invariants; ``records`` are those that the step wrote."""
         for record in records:
             self._check_given(record)
         self._check_ends()
@@ -48,7 +48,7 @@ class Witness:
         return (half for half in rows if half is not None)
 
     def _check_given(self, record: Record) -> None:
-        """Queue offsets are given without gap or repeat."""
+        """Check that queue offsets are given without gaps or repeats."""
         for queue, offset in _given(record):
             assert offset == self._ends.get(queue, 0), f"queue {queue} got {offset}: {record}"
             self._ends[queue] = offset + 1
@@ -72,7 +72,7 @@ class Witness:
             assert half.next_at_ms == NEVER, f"row {row} is {half.state!r}, yet due"
 
     def _check_transactions(self) -> None:
-        """All rows of an undecided transaction are in one state, and only its head is due."""
+        """Check that an undecided transaction's rows have one state, and only its head is due."""
         core = self._core
         for half in self._halves():
             if half.state not in _UNDECIDED:
@@ -94,7 +94,7 @@ class Witness:
             assert half.half_offset in rows, f"{half.half_offset} is not in {rows}"
 
     def _check_leftovers(self, undecided: set[int]) -> None:
-        """What is kept for undecided transactions goes with their decision."""
+        """Check that a decision removes what the core keeps for an undecided transaction."""
         core = self._core
         assert core.parts.keys() <= undecided
         assert core.delays.keys() <= undecided

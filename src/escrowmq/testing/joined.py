@@ -1,4 +1,4 @@
-"""Sessions that join a test's own transaction, which is rolled back when the test is over."""
+"""Sessions that join a test's own transaction, which the test rolls back at its end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def join_test(session: Session) -> Session:
-    """Let blocks take part in a session that joins a test's transaction; return the session.
+    """Allow transaction blocks in a session that joins a test's transaction; return the session.
 
-    ``session`` is bound to a connection on which the test has begun a transaction, with
-    ``join_transaction_mode="create_savepoint"``.  Its commit releases a savepoint, and the block
-    takes that for the COMMIT: messages become visible at the test's broker.  The rollback after the
-    test takes the rows and the ledger's row back, and leaves the messages, so this is for tests
-    alone.  For an AsyncSession: ``await session.run_sync(join_test)``.
+    ``session`` must be bound to a connection on which the test has begun a transaction, with
+    ``join_transaction_mode="create_savepoint"``. The session's commit releases a savepoint, and the
+    block treats that as the COMMIT: messages become visible at the test's broker. The rollback
+    after the test removes the rows and the ledger's row but not the messages, so use this only in
+    tests. For an AsyncSession, call ``await session.run_sync(join_test)``.
     """
     connection = session.get_bind()
     if (
@@ -36,7 +36,8 @@ def join_test(session: Session) -> Session:
         )
     link = SqlAlchemyLink(connection)
     if link.dialect is SQLITE and not link.is_in_transaction:
-        # Its driver begins before the first write alone: the savepoint would be the transaction.
+        # SQLite's driver begins a transaction only before the first write. Without BEGIN, the
+        # savepoint would be the transaction.
         link.execute("BEGIN")
     session.info[JOINED] = True
     return session

@@ -1,9 +1,9 @@
-"""What a disk did, as values: the journal from which a test rebuilds it as of any moment.
+"""Operations of a disk as values: a test rebuilds the disk as of any moment from the journal.
 
-A file is known by its number, which it keeps when it is renamed; ``path`` is its name at that
-moment and is there for the reader.  Data operations (``Write``, ``Truncate``, ``Extend``) wait for
-a flush of their file, name operations (``Create``, ``Rename``, ``Remove``) for a flush of their
-directory; until then a power cut may keep or lose each of them.
+A file is identified by its number, which a rename does not change. ``path`` is its name at that
+moment, for readers. Data operations (``Write``, ``Truncate``, ``Extend``) are pending until a flush
+of their file, and name operations (``Create``, ``Rename``, ``Remove``) until a flush of their
+directory. A power cut may keep or lose each pending operation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes put into a file."""
+    """Bytes written to a file."""
 
     file: int
     path: str
@@ -21,13 +21,13 @@ class Write:
     data: bytes
 
     def part(self, start: int, end: int) -> Write:
-        """Only the bytes ``[start, end)`` of it, as when the write was torn."""
+        """Return a write of only the bytes ``[start, end)``, as a torn write leaves them."""
         return Write(self.file, self.path, self.offset + start, self.data[start:end])
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A file cut, or filled up with zeros, to ``size`` bytes."""
+    """A file cut to ``size`` bytes, or extended to it with zeros."""
 
     file: int
     path: str
@@ -36,9 +36,9 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """A file of at least ``size`` bytes: the size of a write survived, its data did not.
+    """A file extended to at least ``size`` bytes: a write's size survived, but not its data.
 
-    Never in a journal; survivors may put it in the place of a write.
+    Never in a journal. Survivors may replace a write with it.
     """
 
     file: int
@@ -56,7 +56,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A file moved to another name in its directory, replacing what had that name."""
+    """A file renamed within its directory, replacing a file with the new name."""
 
     file: int
     path: str
@@ -65,7 +65,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A name taken away."""
+    """A name removed."""
 
     file: int
     path: str
@@ -73,14 +73,14 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """A directory with its parents, durable at once."""
+    """A directory made with its parents, durable immediately."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """All data operations so far of a file made durable."""
+    """All data operations of a file so far made durable."""
 
     file: int
     path: str
@@ -90,8 +90,8 @@ class Flush:
 class FlushFailed:
     """A flush that reported an error.
 
-    As on Linux, the pages count as clean from then on: reads still show them, and no later flush
-    writes them.  ``landed`` is what reached the disk before the error.
+    As on Linux, the pages count as clean afterwards: reads still show them, but no later flush
+    writes them. ``landed`` are the operations that reached the disk before the error.
     """
 
     file: int
@@ -101,14 +101,14 @@ class FlushFailed:
 
 @dataclass(frozen=True, slots=True)
 class FlushDirectory:
-    """All name operations so far in a directory made durable."""
+    """All name operations in a directory so far made durable."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class FlipBit:
-    """One bit changed, in what is on the disk and in what reads see."""
+    """One bit flipped, in the content on the disk and in what reads see."""
 
     file: int
     path: str
@@ -118,7 +118,7 @@ class FlipBit:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A note of the caller, such as "command 17 was acknowledged here"."""
+    """A note from the caller, such as "command 17 was acknowledged here"."""
 
     note: object
 
@@ -130,7 +130,7 @@ Operation = PendingOperation | MakeDirectory | Flush | FlushFailed | FlushDirect
 
 
 def apply_data(content: bytearray, operation: DataOperation) -> None:
-    """Do to ``content`` what the operation does to its file."""
+    """Apply a data operation to the content of its file."""
     if isinstance(operation, Write):
         _grow(content, operation.offset)
         end = operation.offset + len(operation.data)
@@ -142,20 +142,20 @@ def apply_data(content: bytearray, operation: DataOperation) -> None:
 
 
 def apply_name(names: dict[str, int], operation: NameOperation) -> None:
-    """Do to ``names`` (path to file) what the operation does to its directory."""
+    """Apply a name operation to ``names`` (path to file)."""
     if isinstance(operation, Create):
         names[operation.path] = operation.file
     elif isinstance(operation, Remove):
         names.pop(operation.path, None)
     else:
-        # Whatever name the file had: an earlier rename of it may be among the lost.
+        # Remove any name of the file, because the power cut may have lost an earlier rename.
         for path in [path for path, file in names.items() if file == operation.file]:
             del names[path]
         names[operation.new_path] = operation.file
 
 
 def directory_of(path: str) -> str:
-    """The directory in which the name is; "" is the root."""
+    """Return the directory of a path; "" is the root."""
     return path.rpartition("/")[0]
 
 

@@ -1,8 +1,8 @@
-"""The core alone, on a ``MemoryTable``: an engine without a disk, for tests of the rules.
+"""The core on a ``MemoryTable``: an engine without a disk, for tests of the rules.
 
-It does what the store does with a decision, in a few lines: the records become a frame, are
-applied, and what they make visible goes to the end of its queue.  All frames are kept, so that a
-test can apply them to a fresh core and compare.
+It handles a decision like the store: it puts the records into a frame, applies them, and appends
+messages that became visible to their queues. It keeps all frames, so a test can apply them to a
+new core and compare.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ class MemoryEngine(Calls):
         self.log = MemoryLog()
         self.table = MemoryTable(self.log)
         copy_ms = StoreConfig().copy_after_ms if copy_after_ms is None else copy_after_ms
-        #: Store times never go back, even if the clock does.
+        #: Store time never goes back, even if the clock does.
         self.last_at_ms = 0
         self._core = Transactions(
             self.table, self.policy, copy_after_ms=copy_ms, moved_max=moved_max
         )
-        #: By queue number: what is visible, in order.
+        #: Visible messages in order, by queue number.
         self.queues: dict[int, list[Message]] = {}
 
     @property
     def core(self) -> Transactions:
-        """The transactions, to be looked at."""
+        """The transactions, for inspection."""
         return self._core
 
     @property
     def frames(self) -> list[MemoryFrame]:
-        """Everything that was written."""
+        """All frames that were written."""
         return self.log.frames
 
     def submit(self, command: Command) -> Decision:
-        """Decide and apply; a refusal is in the decision."""
+        """Decide and apply a command. A refusal is in the decision."""
         at_ms = max(self.clock.now_ms(), self.last_at_ms)
         decision = self.core.decide(command, at_ms)
         for first in decision.carries:
@@ -82,22 +82,22 @@ class MemoryEngine(Calls):
         return decision
 
     def due(self, until_ms: int, limit: int) -> list[int]:
-        """Rows to be looked at until then: undecided heads, and messages that wait for a time."""
+        """Return rows that are due by then: undecided heads and scheduled messages."""
         return self.table.due(until_ms, limit)
 
     def pull(self, topic: str, queue_id: int = 0) -> list[Message]:
-        """Every visible message of this queue."""
+        """Return all visible messages of this queue."""
         number = self.core.names.number_of(topic, queue_id)
         return [] if number is None else self.queues.get(number, [])
 
     def apply(self, frames: Iterable[MemoryFrame]) -> None:
-        """Apply frames as recovery does, to the core alone."""
+        """Apply frames to the core only, as recovery does."""
         for frame in frames:
             for record in frame.records:
                 self.core.apply(record, frame.where)
 
     def restart(self) -> MemoryEngine:
-        """A new engine that knows only what the frames say."""
+        """Return a new engine, rebuilt only from the frames."""
         engine = MemoryEngine(
             clock=self.clock,
             policy=self.policy,

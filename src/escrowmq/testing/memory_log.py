@@ -1,7 +1,7 @@
-"""A commit log in a list: the frames of a core that has no store around it.
+"""A commit log in a list: the frames of a core without a store.
 
-Messages have the sizes that they have in the real store, and records go through their encoding and
-back, so that the limits are the same here as on a disk.
+Messages have the same sizes as in the real store, and records are encoded and decoded, so the same
+limits apply as on a disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STORE_HOST_BYTES = 8
 
 
 class MemoryFrame(msgspec.Struct, frozen=True):
-    """What one command wrote."""
+    """The frame that one command wrote."""
 
     where: Where
     records: list[Record]
@@ -42,26 +42,26 @@ class MemoryFrame(msgspec.Struct, frozen=True):
 
     @property
     def log_offsets(self) -> list[int]:
-        """Where each message is."""
+        """Log offset of each message."""
         sizes = map(_size, self.messages[:-1])
         return list(accumulate(sizes, initial=self.where.messages)) if self.messages else []
 
 
 class MemoryLog:
-    """Frames, oldest first, and what can be read from them by offset."""
+    """Frames, oldest first, with lookups by log offset."""
 
     def __init__(self) -> None:
         self.frames: list[MemoryFrame] = []
         self.end = 0
         self._frame_by_offset: dict[int, MemoryFrame] = {}
         self._message_by_offset: dict[int, Message] = {}
-        #: By a request's first row: its transaction id and number.
+        #: Transaction id and number of each request, by its first row.
         self._identities: dict[int, tuple[str, int]] = {}
 
     def append(
         self, records: Sequence[Record], messages: Sequence[Message], at_ms: int
     ) -> MemoryFrame:
-        """Add a frame; sizes and checksums of new messages are filled in, as the store does."""
+        """Add a frame; fill in the sizes and checksums of new messages, as the store does."""
         for record in records:
             if isinstance(record, Stored | Scheduled | Prepared) and not record.placed.sizes:
                 _place(record, messages)
@@ -73,7 +73,7 @@ class MemoryLog:
         return frame
 
     def take(self, frame: MemoryFrame) -> None:
-        """Add a frame as another log had it."""
+        """Add a frame of another log unchanged."""
         self.frames.append(frame)
         self._frame_by_offset[frame.where.frame] = frame
         self._message_by_offset.update(zip(frame.log_offsets, frame.messages, strict=True))
@@ -82,15 +82,15 @@ class MemoryLog:
                 self._identities[record.first] = (record.transaction_id, record.number)
 
     def message_at(self, log_offset: int) -> Message:
-        """The message that was written here."""
+        """Return the message at this log offset."""
         return self._message_by_offset[log_offset]
 
     def identity(self, first: int) -> tuple[str, int]:
-        """Transaction id and number of the request that starts at this row."""
+        """Return transaction id and number of the request that starts at this row."""
         return self._identities.get(first, ("", UNNUMBERED))
 
     def decision(self, op_offset: int) -> tuple[str, int]:
-        """Who decided in the frame at this offset, and when."""
+        """Return the decider and the time of the decision in the frame at this offset."""
         frame = self._frame_by_offset[op_offset]
         by = next(r.by for r in frame.records if isinstance(r, Op))
         return by, frame.where.at_ms

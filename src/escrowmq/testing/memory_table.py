@@ -1,4 +1,4 @@
-"""The half message rows in a plain dict: the ``HalfTable`` for tests of the core."""
+"""Rows of half messages in a plain dict: the ``HalfTable`` for tests of the core."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS = (
     "state",
     "checks_sent",
 )
-#: Stands for a row that is not there.
+#: Placeholder for a missing row.
 _NOBODY = Half(
     half_offset=-1,
     log_offset=-1,
@@ -51,10 +51,10 @@ _NOBODY = Half(
 
 
 class MemoryTable:
-    """Every row by its half offset; nothing is ever forgotten.
+    """All rows by half offset; no row is ever deleted.
 
-    What a row does not hold itself (the transaction id, the message, who decided) is read from
-    the log, as the real table does.
+    Like the real table, it reads from the log what a row does not contain: the transaction id, the
+    message, and the decider.
     """
 
     def __init__(self, log: MemoryLog | None = None) -> None:
@@ -65,11 +65,11 @@ class MemoryTable:
     # Questions.
 
     def get(self, half_offset: int) -> Half | None:
-        """The row, or None if it never was."""
+        """Return the row, or None if it never existed."""
         return self.rows.get(half_offset)
 
     def columns(self, rows: Numbers) -> HalfColumns:
-        """What is known of these rows."""
+        """Return the columns of these rows."""
         halves = [self.rows.get(row, _NOBODY) for row in rows.tolist()]
         return HalfColumns(
             is_here=np.array([half is not _NOBODY for half in halves], dtype=np.bool_),
@@ -80,7 +80,7 @@ class MemoryTable:
         )
 
     def find(self, transaction_id: str) -> int | None:
-        """The newest request's first row with exactly this transaction id."""
+        """Return the first row of the newest request with exactly this transaction id."""
         for row in sorted(self.rows, reverse=True):
             half = self.rows[row]
             if half.part & FIRST and self.identity(half)[0] == transaction_id:
@@ -88,36 +88,36 @@ class MemoryTable:
         return None
 
     def may_have_id(self, half: Half, transaction_id: str) -> bool:
-        """Whether the row is of this transaction."""
+        """Return whether the row belongs to this transaction."""
         return self.identity(self.rows[half.first])[0] == transaction_id
 
     def holds(self, half: Half, message: Message) -> bool:
-        """Whether the stored half has this message's topic and body."""
+        """Return whether the stored half message has this message's topic and body."""
         stored = self.log.message_at(half.location)
         return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when."""
+        """Return the decider and the time of the decision."""
         return self.log.decision(half.op_offset)
 
     def queues(self, first: int, count: int) -> Sequence[int]:
-        """The queue of each of these rows."""
+        """Return the queue of each of these rows."""
         return [self.rows[row].queue for row in range(first, first + count)]
 
     def sizes(self, first: int, count: int) -> int:
-        """Stored bytes of these rows together."""
+        """Return the total stored bytes of these rows."""
         return sum(self.rows[row].size for row in range(first, first + count))
 
     def origins_needed(self, origins: set[int]) -> set[int]:
-        """Those of these origins with a row that is still needed."""
+        """Return the origins among these that have a row that is still needed."""
         return origins & {half.origin for half in self.rows.values() if half.is_needed}
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Transaction id and part number, as they were prepared."""
+        """Return transaction id and request number, as they were prepared."""
         return self.log.identity(half.half_offset)
 
     def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
-        """What is undecided or waits in these queues."""
+        """Return the undecided and the scheduled rows of these queues."""
         halves = [half for half in self.rows.values() if half.queue in queues and half.is_needed]
         undecided = [half for half in halves if half.state is not State.COMMITTED]
         waiting = [half for half in halves if half.state is State.COMMITTED]
@@ -128,14 +128,14 @@ class MemoryTable:
         )
 
     def due(self, now_ms: int, limit: int) -> list[int]:
-        """Rows to look at now: undecided ones to check, committed ones to make visible."""
+        """Return due rows: undecided ones to check, committed ones to make visible."""
         due = [(half.next_at_ms, row) for row, half in self.rows.items()]
         return [row for at_ms, row in sorted(due) if at_ms <= now_ms][:limit]
 
     # Changes.
 
     def insert(self, rows: NewRows) -> None:
-        """Add rows at the end; those that are there already stay as they are."""
+        """Append rows; rows that already exist stay unchanged."""
         assert rows.first <= self.end, "rows are added in order"
         placed = rows.placed
         log_offset = rows.log_offset
@@ -163,27 +163,27 @@ class MemoryTable:
             log_offset += placed.sizes[index]
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
-        """Set the state of rows for good."""
+        """Set the final state of rows."""
         assert state in _DECIDED
         for row in range(first, first + count):
             self._change(row, state=state, op_offset=op_offset, next_at_ms=NEVER)
 
     def decide_many(self, rows: Numbers, state: State, op_offset: int) -> None:
-        """Set the state of requests of one row each, for good."""
+        """Set the final state of requests with one row each."""
         for row in rows.tolist():
             self.decide(row, 1, state, op_offset)
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
-        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        """Set when this row is due next; NEVER if there is nothing more to do."""
         self._change(half_offset, next_at_ms=at_ms)
 
     def release(self, rows: Numbers) -> None:
-        """These rows became visible: there is nothing more to do."""
+        """Note that these rows became visible and are never due again."""
         for row in rows.tolist():
             self._change(row, next_at_ms=NEVER)
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
-        """Set the number of checks sent and when to look next."""
+        """Set the number of checks sent, and when the row is due next."""
         self._change(half_offset, checks_sent=checks_sent, next_at_ms=next_at_ms)
 
     def mark(self, first: int, count: int, state: State) -> None:
@@ -192,7 +192,7 @@ class MemoryTable:
             self._change(row, state=state)
 
     def restore(self, moved: Moved, location: int) -> None:
-        """Take rows as they were carried forward; the first one's bytes are at location."""
+        """Set the new locations of rows that were carried forward; the first is at ``location``."""
         for row, size in zip(moved.rows, moved.placed.sizes, strict=True):
             self._change(row.half_offset, location=location)
             location += size

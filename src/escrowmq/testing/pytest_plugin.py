@@ -1,7 +1,7 @@
-"""Fixtures for users' tests; pytest finds them by itself once EscrowMQ is installed.
+"""Fixtures for users' tests. pytest finds them automatically once EscrowMQ is installed.
 
-pytest loads this in every project whose environment has us, so it imports nothing until a test
-asks for a fixture.
+pytest loads this module in every project that has EscrowMQ in its environment, so it imports
+nothing of EscrowMQ until a test requests a fixture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def escrowmq_clock() -> ManualClock:
-    """The broker's clock; override this fixture to begin at another time."""
+    """The broker's clock. Override this fixture to start at another time."""
     import time
 
     from escrowmq.testing.clock import ManualClock

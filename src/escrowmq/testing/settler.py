@@ -1,9 +1,9 @@
-"""The time rules as a loop: what the pipeline does on Spark, for tests and for users' tests.
+"""The pipeline's time rules as a loop without Spark, for our tests and users' tests.
 
-It needs no engine of its own, only a port: the facts of what is undecided, and somebody who obeys
-verdicts.  That is a broker, which asks its producers itself, or an engine in this process with
-``AnsweringEngine`` around it.  Producers and ledgers are then functions, so that a test says in one
-line who answers what.
+The settler needs only a port, which returns facts about undecided transactions and obeys verdicts.
+The port is a broker, which asks its producers itself, or an ``AnsweringEngine`` around an engine in
+this process. In the second case producers and ledgers are functions, so a test defines their
+answers in one line.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Undecided(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a transaction that may be checked; times are the broker's."""
+    """Facts about a transaction that may be checked, in the broker's store time."""
 
-    #: The transaction's first half message.
+    #: Offset of the transaction's first half message.
     half_offset: int
     transaction_id: str
     group: str
@@ -42,14 +42,14 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
     ledger: str
     allowed_ms: int
     state: State
-    #: Since it was stored, or resumed.
+    #: Time since it was stored or, if later, resumed.
     age_ms: int
-    #: Until its next check; 0 and below when that is due.
+    #: Time until its next check; 0 or negative if it is due.
     wait_ms: int
     checks_sent: int
 
     def facts(self) -> HalfFacts:
-        """The part that the rules need."""
+        """Return the facts that the rules need."""
         return HalfFacts(
             state=self.state,
             age_ms=self.age_ms,
@@ -60,32 +60,32 @@ class Undecided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettlePort(Protocol):
-    """What the settler asks of a broker."""
+    """The settler's interface to a broker."""
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked."""
+        """Return all transactions that may be checked."""
         ...
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Do what the verdicts say; how each of them ended, in their order."""
+        """Execute the verdicts; return their outcomes in the same order."""
         ...
 
 
 LookUp = Callable[[Undecided], Resolution | str | None]
-"""A ledger table: the outcome it has.  None and UNKNOWN: it has none, or cannot be read.  Any other
-text: why the transaction must be parked at once."""
+"""Look up a transaction in a ledger table and return its outcome. None and UNKNOWN mean that there
+is no outcome or that the table cannot be read. A text is the reason to park the transaction now."""
 
 
 class Round(msgspec.Struct, kw_only=True):
-    """What one round did; half offsets.  But for the first, the lists are named after outcomes."""
+    """Result of one round: half offsets, by outcome; ``waiting`` ones got no verdict."""
 
     waiting: list[int] = msgspec.field(default_factory=list)
     committed: list[int] = msgspec.field(default_factory=list)
     rolled_back: list[int] = msgspec.field(default_factory=list)
     parked: list[int] = msgspec.field(default_factory=list)
-    #: What their producers answer shows in a later round.
+    #: A later round shows what their producers answered.
     asked: list[int] = msgspec.field(default_factory=list)
-    #: Due for a check, but no producer is online.  Not an attempt.
+    #: Due for a check, but no producer is online. Does not count as a check.
     no_producer: list[int] = msgspec.field(default_factory=list)
     busy: list[int] = msgspec.field(default_factory=list)
     stale: list[int] = msgspec.field(default_factory=list)
@@ -93,12 +93,12 @@ class Round(msgspec.Struct, kw_only=True):
     unknown: list[int] = msgspec.field(default_factory=list)
 
     def note(self, half_offset: int, outcome: VerdictOutcome) -> None:
-        """Take down how a verdict ended."""
+        """Record the outcome of a verdict."""
         getattr(self, outcome.value).append(half_offset)
 
 
 class Settler:
-    """Looks at everything undecided, once per ``run_once``."""
+    """Applies the time rules to all undecided transactions, once per ``run_once``."""
 
     def __init__(
         self, port: SettlePort, policy: CheckPolicy, look_up: LookUp | None = None
@@ -108,7 +108,7 @@ class Settler:
         self._look_up = look_up
 
     def run_once(self) -> Round:
-        """Do for each undecided transaction what the rules say now."""
+        """Run one round: send a verdict for each undecided transaction that needs one now."""
         done = Round()
         verdicts = []
         for half in self._port.undecided():
@@ -122,7 +122,7 @@ class Settler:
         return done
 
     def _verdict(self, half: Undecided) -> Verdict | None:
-        """What the broker is to do about it; None while it is to wait."""
+        """Return the verdict on a transaction, or None if it must wait."""
         what = due(self._facts(half), self._policy)
         if what is Due.WAIT:
             return None
@@ -140,7 +140,7 @@ class Settler:
         return self._park(half) if is_over else None
 
     def _facts(self, half: Undecided) -> HalfFacts:
-        # Without ledgers to look into, the producers are asked: they have theirs.
+        # Without a look-up, ask the producers, which can read their own ledgers.
         facts = half.facts()
         return facts if self._look_up is not None else replace(facts, has_ledger=0)
 
@@ -160,23 +160,23 @@ def _verdict(half: Undecided, kind: VerdictKind, reason: str = "") -> Verdict:
 
 
 class SettledEngine(Protocol):
-    """What ``AnsweringEngine`` needs: ``Engine`` and ``MemoryEngine`` have it."""
+    """Interface that ``AnsweringEngine`` needs; ``Engine`` and ``MemoryEngine`` implement it."""
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked."""
+        """Return all transactions that may be checked."""
         ...
 
     def submit(self, command: Command) -> Decision:
-        """Do it; a refusal is in the decision."""
+        """Execute the command. A refusal is in the decision."""
         ...
 
 
 Ask = Callable[[Undecided], Resolution | None]
-"""A producer: what it answers to a back-check.  None: no producer of the group is online."""
+"""Answer a back-check as a producer. None means that no producer of the group is online."""
 
 
 class AnsweringEngine:
-    """An engine whose producers are a function: it obeys verdicts as a broker does."""
+    """An engine whose producers are a function. It obeys verdicts as a broker does."""
 
     def __init__(self, engine: SettledEngine, ask: Ask, *, client: str = "producer") -> None:
         self._engine = engine
@@ -185,13 +185,13 @@ class AnsweringEngine:
         self._facts: dict[int, Undecided] = {}
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked."""
+        """Return all transactions that may be checked."""
         found = self._engine.undecided()
         self._facts = {half.half_offset: half for half in found}
         return found
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Do what the verdicts say, and have the producers answer."""
+        """Execute the verdicts, and submit the producers' answers."""
         return [self._obey(verdict) for verdict in verdicts]
 
     def _obey(self, verdict: Verdict) -> VerdictOutcome:

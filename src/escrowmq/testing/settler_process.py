@@ -1,10 +1,10 @@
-"""The settler as a process of its own, beside a broker: back-checks without the pipeline.
+"""The settler as a separate process next to a broker: back-checks without the pipeline.
 
     python -m escrowmq.testing.settler_process --broker 127.0.0.1:10911 --interval-ms 200
 
-Each round reads what is undecided and tells the broker what the time rules make of it.  The policy
-is the broker's.  ``ready`` is printed after the first round; SIGTERM ends it.  While the broker is
-away, rounds fail and the next one tries again.
+Each round reads the undecided transactions, applies the time rules with the broker's policy, and
+sends the verdicts to the broker. The process prints ``ready`` after the first successful round, and
+SIGTERM ends it. While the broker is unreachable, rounds fail, and the next round tries again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERDICTS_MAX = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
 
 
 class BrokerPort:
-    """A broker, as the settler sees it."""
+    """Settle port of a broker."""
 
     def __init__(self, calls: OwnCalls) -> None:
         self._calls = calls
@@ -41,13 +41,13 @@ class BrokerPort:
         self.sight: Sight | None = None
 
     def policy(self) -> CheckPolicy:
-        """The time rules that the broker was set up with."""
+        """Return the broker's check policy, and remember its history."""
         told = self._calls.call(OwnCode.STATUS).header
         self.sight = sight_of(told)
         return CheckPolicy.told_by(told)
 
     def undecided(self) -> Sequence[Undecided]:
-        """Every transaction that may be checked."""
+        """Return all transactions that may be checked."""
         wanted = ListTransactionsHeader(states=State.PREPARED.label, with_ids=True)
         return [
             Undecided(
@@ -65,7 +65,7 @@ class BrokerPort:
         ]
 
     def obey(self, verdicts: Sequence[Verdict]) -> Sequence[VerdictOutcome]:
-        """Have the broker do what they say; without any, it hears that somebody settles."""
+        """Send verdicts; an empty list still tells the broker that a settler is running."""
         outcomes: list[VerdictOutcome] = []
         for at in range(0, max(len(verdicts), 1), _VERDICTS_MAX):
             rows = [
@@ -89,12 +89,12 @@ class BrokerPort:
 
 
 def settle_once(port: BrokerPort, look_up: LookUp | None = None) -> Round:
-    """One round over all that is undecided."""
+    """Run one round over all undecided transactions."""
     return Settler(port, port.policy(), look_up).run_once()
 
 
 def run(address: str, interval_s: float, stopping: threading.Event) -> None:
-    """Settle until told to stop."""
+    """Run rounds until ``stopping`` is set."""
     is_ready = False
     with OwnCalls(address) as calls:
         port = BrokerPort(calls)
@@ -112,7 +112,7 @@ def run(address: str, interval_s: float, stopping: threading.Event) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and settle until SIGTERM or Ctrl-C."""
+    """Parse the arguments, and run rounds until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(description="Settle a broker's undecided transactions.")
     parser.add_argument("--broker", required=True, metavar="HOST:PORT")
     parser.add_argument("--interval-ms", type=int, default=1_000, metavar="N")

@@ -1,8 +1,8 @@
-"""Who survives a power cut: strategies over the operations that were not yet flushed.
+"""Strategies that choose which unflushed operations survive a power cut.
 
-A strategy gets all pending operations of a disk, in the order in which they were done, and returns
-those that reached it, in that order.  A torn write is replaced by its surviving parts.  Strategies
-with a parameter are values, so that a failed test prints how to see it again.
+A strategy gets all pending operations of a disk in order, and returns those that reached the disk,
+in the same order. It replaces a torn write by its surviving parts. Strategies with a parameter are
+values, so a failed test prints how to reproduce the failure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from escrowmq.testing.journal import Extend, PendingOperation, Write
 
 Survivors = Callable[[Sequence[PendingOperation]], Iterable[PendingOperation]]
 
-#: What a disk writes in one piece; the parts of a write in different sectors have no order.
+#: Unit of an atomic disk write. Parts of a write in different sectors may land in any order.
 SECTOR_BYTES = 512
 
 
 def nothing_survives(_pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-    """Only what was flushed is there."""
+    """Keep only flushed operations."""
     return ()
 
 
 def everything_survives(pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-    """The system had written all of it back by itself."""
+    """Keep all pending operations, as if the system had already written them back."""
     return pending
 
 
@@ -37,7 +37,7 @@ class Only:
     index: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         return (pending[self.index],)
 
 
@@ -48,27 +48,27 @@ class AllBut:
     index: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         return (*pending[: self.index], *pending[self.index + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first ``count`` survive: an orderly disk."""
+    """The first ``count`` operations survive, as on a disk that writes in order."""
 
     count: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         return pending[: self.count]
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """Of one pending write the byte ranges ``kept`` survive; all other operations survive whole.
+    """Only the byte ranges ``kept`` of one pending write survive; all other operations survive.
 
-    With ``sized`` the file is as long as if the whole write had survived: what is missing beyond
-    its old end reads as zeros.
+    With ``sized`` the file is as long as if the whole write had survived. Missing bytes beyond its
+    old end read as zeros.
     """
 
     index: int
@@ -76,7 +76,7 @@ class Torn:
     sized: bool = False
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         write = pending[self.index]
         assert isinstance(write, Write), write
         parts = torn_parts(write, self.kept, sized=self.sized)
@@ -85,13 +85,13 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class TornLast:
-    """Of the last pending write the first ``kept_bytes`` survive; all else survives whole."""
+    """The first ``kept_bytes`` of the last pending write survive; all other operations survive."""
 
     kept_bytes: int
     sized: bool = False
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         index = last_write(pending)
         if index is None:
             return pending
@@ -100,14 +100,14 @@ class TornLast:
 
 @dataclass(frozen=True, slots=True)
 class RandomSubset:
-    """Each operation survives, is lost, or is torn, by the seed."""
+    """Each operation survives, is lost or is torn at random, determined by the seed."""
 
     seed: int
 
     def __call__(self, pending: Sequence[PendingOperation]) -> Iterable[PendingOperation]:
-        """What survives of these."""
+        """Return the surviving operations."""
         rng = Random(self.seed)
-        # From "hardly anything" to "nearly everything": an even share would hide both.
+        # Draw the share, from nearly nothing to nearly everything. A fixed half would miss both.
         kept_share = rng.random()
         torn_share = rng.choice((0.0, 0.2, 0.5))
         for operation in pending:
@@ -119,14 +119,14 @@ class RandomSubset:
 
 
 def random_subset(rng: Random) -> RandomSubset:
-    """A strategy drawn from ``rng``; equal draws give equal strategies."""
+    """Draw a strategy from ``rng``; equal draws give equal strategies."""
     return RandomSubset(rng.getrandbits(64))
 
 
 def torn_parts(
     write: Write, kept: Iterable[tuple[int, int]], *, sized: bool = False
 ) -> list[PendingOperation]:
-    """What is left of a write of which only the byte ranges ``kept`` survived."""
+    """Return the parts of a write of which only the byte ranges ``kept`` survived."""
     parts: list[PendingOperation] = [
         write.part(start, end) for start, end in kept if write.data[start:end]
     ]
@@ -136,17 +136,17 @@ def torn_parts(
 
 
 def sectors(write: Write, sector_bytes: int = SECTOR_BYTES) -> list[tuple[int, int]]:
-    """The byte ranges of a write that lie in one sector of its file each."""
+    """Split a write into byte ranges that each lie in one sector of its file."""
     first_cut = sector_bytes - write.offset % sector_bytes
     cuts = [0, *range(first_cut, len(write.data), sector_bytes), len(write.data)]
     return list(pairwise(cuts))
 
 
 def tear_points(write: Write, boundaries: Iterable[int] = ()) -> list[int]:
-    """Interesting numbers of bytes to keep of a write, sorted, each below its length.
+    """Return interesting numbers of bytes to keep of a write, sorted, each below its length.
 
-    ``boundaries`` are positions in the write that mean something to its author (the end of a
-    header, the start of the second frame); each is taken with its neighbours.
+    ``boundaries`` are positions in the write that have a meaning to its author (the end of a
+    header, the start of the second frame). Each is included with its two neighbors.
     """
     size = len(write.data)
     points = {0, 1, 4, size // 2, size - 1}
@@ -156,13 +156,13 @@ def tear_points(write: Write, boundaries: Iterable[int] = ()) -> list[int]:
 
 
 def last_write(pending: Sequence[PendingOperation]) -> int | None:
-    """Where the last write is among the pending operations."""
+    """Return the index of the last write among the pending operations, or None."""
     writes = (index for index, item in enumerate(pending) if isinstance(item, Write))
     return max(writes, default=None)
 
 
 def no_boundaries(_write: Write) -> Iterable[int]:
-    """For writes of which nothing is known."""
+    """Return no boundaries, for writes with unknown content."""
     return ()
 
 
@@ -172,11 +172,11 @@ def interesting_survivors(
     *,
     singled_out_max: int = 32,
 ) -> Iterator[Survivors]:
-    """Strategies to try at one crash point: the ends, one against all, and tears.
+    """Yield strategies for one crash point: none, all, only one, all but one, and torn writes.
 
-    The newest ``singled_out_max`` operations are tried alone and left out alone; older ones were
-    among the newest at earlier crash points.  Tears are of the newest operation only, if it is a
-    write, for the same reason.
+    Only the newest ``singled_out_max`` operations are kept alone or lost alone, because older ones
+    were among the newest at earlier crash points. For the same reason only the newest operation is
+    torn, if it is a write.
     """
     yield nothing_survives
     count = len(pending)
@@ -185,7 +185,7 @@ def interesting_survivors(
     singled_out = range(max(0, count - singled_out_max), count)
     if count > 1:
         yield from map(Only, singled_out)
-    if count > 2:  # Of two, leaving out one is keeping the other.
+    if count > 2:  # With two operations, losing one is the same as keeping the other.
         yield from map(AllBut, singled_out)
     if count and isinstance(newest := pending[-1], Write):
         for kept_bytes in tear_points(newest, boundaries(newest)):

@@ -1,4 +1,4 @@
-"""The real broker, watched: a test can wait for what would otherwise happen at some time."""
+"""The real broker with hooks: a test can wait for work that the broker does in the background."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PULLED_BYTES_MAX = 16 * 1024 * 1024
 
 
 class WatchedServer(Server):
-    """Belongs to one event loop."""
+    """A server whose background work a test can await. Use it from one event loop only."""
 
     def __init__(self, *positional: Any, **settings: Any) -> None:  # noqa: ANN401 - as Server has them
         super().__init__(*positional, **settings)
-        #: Half offsets that producers were asked about and have answered.
+        #: Half offsets of back-checks that producers have answered.
         self.answered: set[int] = set()
         self._has_answered = asyncio.Event()
 
-    # What is different.
+    # Overrides.
 
     def handle(self, connection: Connection, frame: Frame) -> None:
-        """Somebody asks, or answers a back-check."""
+        """Handle a frame; if it answers a back-check, record that."""
         super().handle(connection, frame)
         if frame.code == RequestCode.END_TRANSACTION and not frame.is_response:
             header = read_header(EndTransactionHeader, frame.ext)
@@ -45,31 +45,31 @@ class WatchedServer(Server):
                 self._has_answered.set()
 
     async def _sweep(self) -> None:
-        """Forget nobody: a clock that jumps would make everybody look silent."""
+        """Do not expire clients: after a clock jump, every client would look silent."""
 
-    # What a test can wait for.
+    # Calls that a test can await.
 
     async def catch_up(self) -> None:
-        """Do what has become due."""
+        """Do all work that has come due."""
         await self._look_at_clock()
         await self._release()
         await self._retain()
 
     async def until_published(self) -> None:
-        """Return when everything that was committed can be seen: a large batch takes turns."""
+        """Wait until all committed messages are visible; a large batch takes several turns."""
         while not self.broker.store.dispatcher.is_idle:  # noqa: ASYNC110 - each turn does some of it
             await asyncio.sleep(0)
 
     async def until_answered(self, heads: Collection[int]) -> None:
-        """Return when producers have answered for these, and the answers are durable."""
+        """Wait until producers have answered for these heads, and the answers are durable."""
         while not self.answered.issuperset(heads):
             self._has_answered.clear()
             await self._has_answered.wait()
-        # A command without effect, behind theirs.
+        # Wait for a command without effect that is queued behind the answers.
         await self.broker.writer.submit(Release(half_offsets=()))
 
     def visible(self, topic: str) -> list[Received]:
-        """What consumers of a topic can see, in the order in which it became visible."""
+        """Return the visible messages of a topic, in the order in which they became visible."""
         broker = self.broker
         found = broker.topics.get(topic)
         messages = [
@@ -80,7 +80,7 @@ class WatchedServer(Server):
         return sorted(messages, key=lambda one: (one.visible_at_ms, one.log_offset))
 
     def lag(self, topic: str, group: str) -> int:
-        """How many visible messages of a topic a group has not acknowledged."""
+        """Return the number of visible messages of a topic that a group has not acknowledged."""
         bounds = self.broker.queues.bounds()
         offsets = self.broker.meta.offsets
         return sum(
