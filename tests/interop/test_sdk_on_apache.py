@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from escrowmq.cli.main import main
 from escrowmq.client.consumer import Consumer
 from escrowmq.client.handling import GiveUp
 from escrowmq.client.messages import Message, Received
@@ -120,29 +119,6 @@ def test_a_delayed_message_arrives_when_its_time_has_come(
         assert heard.until(b"later") == [b"now", b"later"]
     # Its timer ticks once a second.
     assert heard.messages[-1].visible_at_ms >= due_at_ms - 1_000
-
-
-# One address.
-
-
-def test_the_address_of_the_broker_alone_is_enough(apache: ApacheRocketMQ, topic: str) -> None:
-    with Producer(apache.broker_address, fresh("plain")) as producer:
-        producer.send(topic, b"1")
-    with Consumer(apache.broker_address, fresh("group")) as consumer:
-        found = consumer.messages(topic, timeout_s=ARRIVE_S)
-        assert next(found).body == b"1"
-        found.close()
-
-
-@pytest.mark.parametrize("which", ["name_server", "broker_address"])
-def test_the_command_line_says_whose_broker_it_is(
-    apache: ApacheRocketMQ, which: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words in ("status", "topic list", "txn list"):
-        with pytest.raises(SystemExit) as left:
-            main([*words.split(), "--broker", getattr(apache, which)])
-        told = capsys.readouterr().err
-        assert (left.value.code, "is not EscrowMQ's" in told) == (6, True), told
 
 
 # Transactions.
