@@ -135,6 +135,9 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1_500
 
 
+#: The end of our broker's answer to a request code that it does not know.
+NOT_KNOWN_HERE = "is not known here"
+
 #: What a client says it is written in; the place is the number that a binary header holds.
 LANGUAGES = (
     "JAVA",
