@@ -81,7 +81,7 @@ class SinkRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkAttempt:
-    """What one call of ``write`` holds, in one batch of one run."""
+    """The half messages of one call of ``write``, in one batch of one run."""
 
     run: SinkRun
     #: A number in a stream, otherwise a name.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 LISTED_MAX = 20
-"""Most undecided half messages that a refused deletion of their topic lists."""
+"""Maximum number of undecided half messages listed when their topic cannot be deleted."""
 
 EXPIRED: Literal["expired"] = "expired"
 
