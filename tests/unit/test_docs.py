@@ -5,7 +5,7 @@ escrowmq.toml for the blocks after it; in ``console`` and ``sh`` each line after
 escrowmq is run, and its output compared if some is shown (a line ``...`` stands for any lines);
 what asks a broker gets one of its own, with nothing in it but what the page sends; what would run
 for ever is only asked for its help; a make line must name targets that exist.  ``json``
-must be JSON.  ``text`` and ``mermaid`` are only looked at.
+must be JSON, and ``py``, a sketch, must be Python.  ``text`` and ``mermaid`` are only looked at.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def try_block(block: Block, folder: Path) -> None:
         file = folder / "escrowmq.toml"
         file.write_text(block.body, encoding="utf-8")
         load(file=file, environ=dict.fromkeys(re.findall(r"\$\{(\w+)\}", block.body), "secret"))
+    elif block.kind == "py":
+        ast.parse(block.body, filename=str(block))
     elif block.kind == "json":
         json.loads(block.body)
     elif block.kind in SHELL:

@@ -40,13 +40,17 @@ def settings() -> set[str]:
 
 
 def rendered() -> str:
-    """The two tables of the page."""
+    """The three tables of the page."""
     lines = ["| `mqadmin` | Works | Ours | Note |", "|---|---|---|---|"]
     for one in TABLE["command"]:
         ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
         works = "yes" if one["works"] else "no"
         names = ", ".join(f"`{name}`" for name in one["mqadmin"].split(", "))
         lines.append(f"| {names} | {works} | {ours} | {one.get('note', '')} |")
+    lines += ["", "| Admin API | Ours | Note |", "|---|---|---|"]
+    for one in TABLE["api"]:
+        ours = f"`escrowmq {one['ours']}`" if "ours" in one else "-"
+        lines.append(f"| `{one['method']}` | {ours} | {one['note']} |")
     lines += ["", "| `broker.conf` | Ours | Note |", "|---|---|---|"]
     for one in TABLE["setting"]:
         ours = f"`{one['ours']}`" if "ours" in one else "-"
@@ -58,12 +62,13 @@ def rendered() -> str:
 async def test_the_broker_answers_every_request_of_a_command_that_works(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         answered = set(server.broker._handlers)
-    for one in TABLE["command"]:
+    for one in (*TABLE["command"], *({"works": True, **api} for api in TABLE["api"])):
         codes = {RequestCode[name] for name in one["requests"]}
         assert codes or not one["works"], one
         assert codes <= answered, one
-    # And nothing is left out: a request for tools that the broker answers has a command.
-    named = {RequestCode[name] for one in TABLE["command"] for name in one["requests"]}
+    # And nothing is left out: a request for tools that the broker answers has a row.
+    rows = (*TABLE["command"], *TABLE["api"])
+    named = {RequestCode[name] for one in rows for name in one["requests"]}
     assert {
         code.name for code in RequestCode if code in answered and code not in named
     } <= NOT_OF_TOOLS
@@ -76,9 +81,6 @@ NOT_OF_TOOLS = {
     "END_TRANSACTION",
     "LITE_PULL_MESSAGE",
     "QUERY_CONSUMER_OFFSET",
-    "UPDATE_CONSUMER_OFFSET",
-    "GET_MAX_OFFSET",
-    "GET_MIN_OFFSET",
     "GET_EARLIEST_MSG_STORETIME",
     "CONSUMER_SEND_MSG_BACK",
     "GET_CONSUMER_LIST_BY_GROUP",
@@ -88,25 +90,20 @@ NOT_OF_TOOLS = {
     "UNREGISTER_CLIENT",
     "CHECK_CLIENT_CONFIG",
     "CHECK_TRANSACTION_STATE",
-    "CONSUME_MESSAGE_DIRECTLY",
-    "GET_ALL_TOPIC_CONFIG",
     "GET_TOPIC_CONFIG",
     "GET_TOPICS_BY_CLUSTER",
     "GET_SYSTEM_TOPIC_LIST_FROM_NS",
     "GET_SYSTEM_TOPIC_LIST_FROM_BROKER",
-    "GET_ALL_SUBSCRIPTIONGROUP_CONFIG",
-    "GET_SUBSCRIPTIONGROUP_CONFIG",
     "QUERY_TOPIC_CONSUME_BY_WHO",
     "QUERY_CONSUME_TIME_SPAN",
     "QUERY_TOPICS_BY_CONSUMER",
     "QUERY_SUBSCRIPTION_BY_CONSUMER",
-    "GET_KV_CONFIG",
 }
 
 
 def test_every_command_and_setting_of_ours_exists() -> None:
     known, keys = commands(), settings()
-    for one in TABLE["command"]:
+    for one in (*TABLE["command"], *TABLE["api"]):
         assert one.get("ours", "status") in known, one
         assert "ours" in one or "note" in one or one["works"], one
     for one in TABLE["setting"]:
@@ -116,7 +113,7 @@ def test_every_command_and_setting_of_ours_exists() -> None:
 
 def test_commands_and_settings_in_notes_exist() -> None:
     known, keys = commands(), settings()
-    for one in (*TABLE["command"], *TABLE["setting"]):
+    for one in (*TABLE["command"], *TABLE["api"], *TABLE["setting"]):
         for quoted in re.findall(r"`([^`]+)`", one.get("note", "")):
             if re.fullmatch(r"[a-z]+\.[a-z_]+", quoted):
                 assert quoted in keys, quoted
@@ -129,6 +126,36 @@ def test_each_name_is_there_once() -> None:
     for table, key in (("command", "mqadmin"), ("setting", "theirs")):
         names = [name for one in TABLE[table] for name in one[key].split(", ")]
         assert len(names) == len(set(names))
+
+
+def test_every_command_of_mqadmin_has_a_row() -> None:
+    rows = {name for one in TABLE["command"] for name in one["mqadmin"].split(", ")}
+    assert rows == {*MQADMIN_5.split(), *MQADMIN_4.split()}
+
+
+#: What mqadmin of RocketMQ 5.3.3 lists when it is run without a command.
+MQADMIN_5 = """
+updateTopic updateTopicList deleteTopic updateSubGroup updateSubGroupList setConsumeMode
+deleteSubGroup updateBrokerConfig updateTopicPerm topicRoute topicStatus topicClusterList
+addBroker removeBroker resetMasterFlushOffset brokerStatus queryMsgById queryMsgByKey
+queryMsgByUniqueKey queryMsgByOffset queryMsgTraceById printMsg printMsgByQueue sendMsgStatus
+brokerConsumeStats producerConnection consumerConnection consumerProgress consumerStatus
+cloneGroupOffset producer clusterList topicList updateKvConfig deleteKvConfig wipeWritePerm
+addWritePerm resetOffsetByTime skipAccumulatedMessage updateOrderConf cleanExpiredCQ
+deleteExpiredCommitLog cleanUnusedTopic startMonitoring statsAll allocateMQ checkMsgSendRT
+clusterRT getNamesrvConfig updateNamesrvConfig getBrokerConfig getConsumerConfig queryCq
+sendMessage consumeMessage updateStaticTopic remappingStaticTopic exportMetadata exportConfigs
+exportMetrics exportMetadataInRocksDB exportPopRecord haStatus getSyncStateSet getBrokerEpoch
+getControllerMetaData getControllerConfig updateControllerConfig electMaster
+cleanBrokerMetadata dumpCompactionLog getColdDataFlowCtrInfo updateColdDataFlowCtrGroupConfig
+removeColdDataFlowCtrGroupConfig setCommitLogReadAheadMode createUser updateUser deleteUser
+getUser listUser copyUser createAcl updateAcl deleteAcl getAcl listAcl copyAcl
+rocksDBConfigToJson checkRocksdbCqWriteProgress
+"""
+#: Commands of 4.9 that 5.3 no longer has.
+MQADMIN_4 = """
+updateAclConfig deleteAclConfig getAclConfig clusterAclConfigVersion updateGlobalWhiteAddr
+"""
 
 
 def test_the_page_shows_the_tables() -> None:

@@ -48,7 +48,7 @@ from escrowmq.broker.sending import Sending
 from escrowmq.broker.topics import Topics
 from escrowmq.broker.wanting import Wanted
 from escrowmq.model.errors import EscrowError, RequestRefused
-from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.codes import NOT_KNOWN_HERE, ResponseCode
 from escrowmq.protocol.remoting import OPAQUE_MAX
 from escrowmq.store.reader import Reader
 from escrowmq.store.retention import removable_below
@@ -186,7 +186,7 @@ class Broker:
         if handler is None:
             request.answer(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                remark=f"request code {frame.code} is not known here",
+                remark=f"request code {frame.code} {NOT_KNOWN_HERE}",
             )
             return
         self.attempt(request, partial(handler, request))

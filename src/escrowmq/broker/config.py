@@ -53,6 +53,7 @@ class BrokerConfig:
     #: A connection whose frame is not whole after so long, or that reads nothing of its answers
     #: for so long, is cut.
     stalled_ms_max: int = 60_000
+    #: The largest frame that a peer may send; a larger one closes the connection.
     frame_bytes_max: int = 16 * 1024 * 1024
     #: Bytes of all connections that wait for the rest of a frame or for their turn; beyond, those
     #: are cut that hold most of it for the longest time.

@@ -19,9 +19,10 @@ from escrowmq.model.event_log import event_log
 from escrowmq.protocol.bodies import encode_body, read_body
 from escrowmq.protocol.client_bodies import ConsumerMembership, Heartbeat, ProducerMembership
 from escrowmq.protocol.cluster_bodies import MASTER_ID, ClusterInfo
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import UnregisterHeader
 from escrowmq.protocol.headers import Header
+from escrowmq.protocol.remoting import encode_response
 
 if TYPE_CHECKING:
     from escrowmq.client.connection import Connection
@@ -35,6 +36,8 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 #: How long a goodbye waits for the heartbeats before it.
 LAST_BEAT_S = 3.0
+#: The answer to a request that has no handler.
+UNANSWERED = "the client is EscrowMQ's SDK, which does not answer request code {code}"
 #: How often the log says that a broker or the name servers are still away.
 LOG_AGAIN_S = 60.0
 
@@ -54,7 +57,7 @@ class Member:
         self.producer_groups: set[str] = set()
         #: By consumer group.
         self.consuming: dict[str, ConsumerMembership] = {}
-        #: What brokers may ask, by request code; anything else is passed over.
+        #: What brokers may ask, by request code; any other request is answered as unknown.
         self.handlers: dict[int, Handler] = {}
         self._brokers: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -176,6 +179,11 @@ class Member:
     def _asked(self, connection: Connection, frame: Frame) -> None:
         handler = self.handlers.get(frame.code)
         if handler is None:
+            # A tool waits behind the broker for an answer: mqadmin consumerStatus, for one.
+            if not frame.is_one_way:
+                remark = UNANSWERED.format(code=frame.code)
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                connection.reply(encode_response(frame, code, remark=remark))
             return
         try:
             handler(connection, frame)

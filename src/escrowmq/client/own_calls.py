@@ -16,7 +16,7 @@ import msgspec
 from escrowmq.client.foreign_peers import kind_of, not_a_broker
 from escrowmq.client.refusing import refuse_unless_done
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, ProtocolViolation, Unavailable
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.headers import Header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import Row
@@ -29,6 +29,7 @@ from escrowmq.protocol.own_frames import (
     read_answer,
     read_arrow_answer,
     read_blocks_answer,
+    unsupported,
 )
 from escrowmq.protocol.own_headers import OwnHeader
 from escrowmq.protocol.remoting import (
@@ -83,7 +84,10 @@ class OwnCalls:
     def ask(self, code: RequestCode, header: Header, body: bytes = b"") -> Frame:
         """Ask something in RocketMQ's own words; for what the table of own requests has no row."""
         request = encode_request(code, self._next_opaque(), header=header, body=body)
-        return refuse_unless_done(self._exchange(code, request))
+        answer = self._exchange(code, request)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise unsupported(answer)
+        return refuse_unless_done(answer)
 
     def call_blocks(self, code: OwnCode, header: OwnHeader) -> BlocksAnswer:
         """Ask for what is answered with bytes."""

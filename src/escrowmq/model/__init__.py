@@ -1,1 +1,1 @@
-"""Nouns that cross borders: messages, offsets, errors, the clock.  Imports nothing of ours."""
+"""Types that all packages share: messages, offsets, errors, the clock. Imports no other package."""

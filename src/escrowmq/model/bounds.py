@@ -1,4 +1,4 @@
-"""Settings keep their bounds, or the process does not start."""
+"""Bounds checks: a process whose settings are out of bounds does not start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bounds = tuple[str, float, float]
 
 
 def check_bounds(section: str, settings: object, bounds: Iterable[Bounds]) -> None:
-    """Refuse the first setting that is out of its bounds."""
+    """Refuse the first setting that is out of bounds."""
     for name, low, high in bounds:
         value = getattr(settings, name)
         if not low <= value <= high:
@@ -21,7 +21,7 @@ def check_bounds(section: str, settings: object, bounds: Iterable[Bounds]) -> No
 
 
 def check_order(section: str, settings: object, lower: str, higher: str) -> None:
-    """Refuse a pair of settings that contradict each other."""
+    """Refuse a ``lower`` setting that is above the ``higher`` one."""
     value = getattr(settings, lower)
     if value > getattr(settings, higher):
         raise RequestRefused(

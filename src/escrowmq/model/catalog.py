@@ -1,4 +1,4 @@
-"""What a broker is told to keep: topics, consumer groups, and values that tools set."""
+"""Topics, consumer groups, and settings: the documents of the catalog."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import msgspec
 DOCUMENT_BYTES_MAX = 65_536
 NUMBER_MAX = 2**63 - 1
 
-# RocketMQ allows 127 characters in a topic's name and 255 where it puts %RETRY% or %DLQ% before it;
-# which characters is the protocol's business, as long as people can read them.
+# RocketMQ allows 127 characters in a topic name, and 255 with the prefix %RETRY% or %DLQ%. The
+# protocol decides which characters are legal; this pattern only excludes control characters and
+# lone surrogates.
 Name = Annotated[
     str,
     msgspec.Meta(min_length=1, max_length=255, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]+\Z"),
@@ -21,7 +22,7 @@ QueueCount = Annotated[int, msgspec.Meta(ge=0, le=65_536)]
 
 
 class MessageType(StrEnum):
-    """What kind of message a topic is for."""
+    """The kind of message that a topic is for."""
 
     NORMAL = "NORMAL"
     FIFO = "FIFO"
@@ -32,7 +33,7 @@ class MessageType(StrEnum):
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as its owner set it up."""
+    """A topic and its configuration."""
 
     name: Name
     read_queue_count: QueueCount = 8
@@ -45,16 +46,16 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queue_count(self) -> int:
-        """Queues that can be written or read."""
+        """Number of queues that can be written or read."""
         return max(self.read_queue_count, self.write_queue_count)
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's order that a consumer group gets no messages until it is resumed."""
+    """An operator's pause: the consumer group gets no messages until it is resumed."""
 
     by: Annotated[str, msgspec.Meta(max_length=255)]
     reason: Annotated[str, msgspec.Meta(max_length=255)] = ""
-    #: In store time.
+    #: Store time of the pause.
     at_ms: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
 
@@ -62,13 +63,13 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group."""
 
     name: Name
-    #: Deliveries after the first one, before a message goes to the dead letters.
+    #: Redeliveries before a message goes to the dead-letter topic.
     retry_max: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 16
-    #: Without one, what a consumer gives back is not delivered again.
+    #: With 0 queues, a message that a consumer gives back is not delivered again.
     retry_queue_count: QueueCount = 1
     may_consume: bool = True
     may_broadcast: bool = True
-    #: Members are told at once when one comes or goes.
+    #: Whether the broker notifies members at once when a member joins or leaves.
     is_change_notified: bool = True
     attributes: Mapping[str, object] = {}
     #: Only ``PauseGroup`` changes it; None while the group is served.
@@ -76,7 +77,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that was set while the broker ran; anything that JSON can say."""
+    """A value that a tool set while the broker ran; any JSON value."""
 
     name: Name
     value: object

@@ -1,8 +1,7 @@
-"""What a machine says about time, and with which time a store goes on.
+"""Readings of the machine's clocks, and the store time with which a store starts.
 
-Time is an argument: whoever owns a loop reads a ``Clock`` and passes the number down.  A broker
-does not take the wall clock at its word: ``broker/store_time.py`` makes store time of these
-readings.
+Time is an argument: the owner of a loop reads a ``Clock`` and passes the number down. A broker does
+not trust the wall clock: ``broker/store_time.py`` derives store time from these readings.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 GAP_MS = 60_000
-"""Store time and wall time that are closer than this are brought together without a question."""
+"""Store time follows the wall clock without confirmation while they are closer than this."""
 
 READS_MAX = 3
 SAME_MOMENT_NS = 100_000_000
 
 
 class Reading(NamedTuple):
-    """What a clock said at one moment."""
+    """Readings of the clocks at one moment."""
 
     wall_ms: int
     boot_ms: int
-    #: Which boot of which machine that counts from; empty if nobody knows.
+    #: Id of the boot that ``boot_ms`` counts from; empty if unknown.
     boot_id: str = ""
     is_synchronized: bool = False
 
@@ -40,35 +39,35 @@ class Anchor(NamedTuple):
 
 
 class Clock(Protocol):
-    """Where the shell reads the time."""
+    """Source of clock readings."""
 
     def now_ms(self) -> int:
-        """Wall time: milliseconds since 1970, as the machine believes.  It may jump."""
+        """Wall time in milliseconds since 1970. It may jump."""
         ...
 
     def boot_ns(self) -> int:
-        """Nanoseconds since the machine started, those in suspend included.  Never goes back."""
+        """Nanoseconds since the machine booted, including suspend. Never goes back."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that the machine was awake.  Never goes back."""
+        """Milliseconds that the machine was awake. Never goes back."""
         ...
 
     def boot_id(self) -> str:
-        """Which boot of which machine; empty if nobody knows."""
+        """Id of this boot of this machine; empty if unknown."""
         ...
 
     def is_synchronized(self) -> bool:
-        """Whether the kernel says that something keeps the wall clock right."""
+        """Whether the kernel reports a synchronized wall clock."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clocks of this machine."""
 
     def __init__(self) -> None:
         boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        #: As in ``Clock``; no function of ours, because it is called for each message.
+        #: As in ``Clock``. A partial instead of a method, because it is called for each message.
         self.boot_ns = partial(time.clock_gettime_ns, boot)
         self._boot_id = _read_boot_id()
         self._kernel_says = kernel_clock()
@@ -82,35 +81,36 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     def boot_id(self) -> str:
-        """Which boot this is."""
+        """Id of this boot."""
         return self._boot_id
 
     def is_synchronized(self) -> bool:
-        """Whether the kernel vouches for the wall clock."""
+        """Whether the kernel reports a synchronized wall clock."""
         return self._kernel_says()
 
 
 def read(clock: Clock) -> Reading:
-    """Wall and boot clock of one moment."""
+    """Read the wall clock and the boot clock at one moment."""
     is_synchronized = clock.is_synchronized()
     before_ns, wall_ms, boot_ns = clock.boot_ns(), clock.now_ms(), clock.boot_ns()
     for _ in range(READS_MAX):
         if boot_ns - before_ns < SAME_MOMENT_NS:
             break
-        # The machine slept between the two: that is no gap.
+        # The machine was suspended between the reads. Read again, or this would look like a gap.
         before_ns, wall_ms, boot_ns = boot_ns, clock.now_ms(), clock.boot_ns()
     return Reading(wall_ms, boot_ns // 1_000_000, clock.boot_id(), is_synchronized)
 
 
 def time_at_start(last_at_ms: int, anchor: Anchor | None, reading: Reading) -> int:
-    """The store time with which a store begins, whose last one is given (0: it is new).
+    """Return the store time with which a store starts, given its last one (0 if it is new).
 
-    If this is still the boot under which it was written, the boot clock tells how long it was
-    away.  If nobody knows, it was away for no time at all, and the rest is a gap.
+    If the machine has not rebooted since the anchor, the boot clock tells how long the store was
+    closed. Otherwise the store counts as closed for no time. A wall clock that is less than
+    ``GAP_MS`` ahead is followed; a larger difference remains as a gap.
     """
     if not last_at_ms:
         return reading.wall_ms
-    # Later than everything before it: the time tells which queue entries came after the start.
+    # Later than every record before: store time tells which queue entries came after the start.
     at_ms = last_at_ms + 1
     if (
         anchor is not None
@@ -124,7 +124,7 @@ def time_at_start(last_at_ms: int, anchor: Anchor | None, reading: Reading) -> i
     return at_ms
 
 
-# What Linux says.
+# Linux.
 
 _TIME_ERROR = 5
 _STA_UNSYNC = 0x40
@@ -138,15 +138,15 @@ def _read_boot_id() -> str:
 
 
 def kernel_clock(platform: str = sys.platform) -> Callable[[], bool]:
-    """A function that says whether ``adjtimex`` vouches for the wall clock; it changes nothing.
+    """Return a function that tells whether ``adjtimex`` reports a synchronized wall clock.
 
-    Where nobody can tell, it says no.
+    The call changes nothing in the kernel. Without ``adjtimex`` the function returns False.
     """
-    # Imported late: commands that never ask should not wait for it.
+    # Imported here, so that commands that never ask do not wait for it.
     import ctypes
 
     class Timex(ctypes.Structure):
-        # The beginning of the kernel's structure; the rest is only room.
+        # The first fields of the kernel's structure; ``rest`` is room for the others.
         _fields_ = (
             ("modes", ctypes.c_uint),
             ("offset", ctypes.c_long),

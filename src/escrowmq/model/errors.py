@@ -1,7 +1,8 @@
 """Errors, sorted by who must act.
 
 ``code`` is stable snake_case: it goes on the wire and is listed in docs/reference/errors.md with
-its cause and remedy.  ``fields`` are the facts; the text is made of both.
+its cause and remedy. ``fields`` are the facts. The text consists of the code, the message and the
+facts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import ClassVar
 
 
 class EscrowError(Exception):
-    """The root of every error that EscrowMQ raises on purpose."""
+    """Base class of every error that EscrowMQ raises on purpose."""
 
     retriable: ClassVar[bool] = False
 
@@ -39,11 +40,11 @@ class Unavailable(EscrowError):
 
 
 class OutcomeUnknown(EscrowError):
-    """It may or may not have happened: ask before you repeat it."""
+    """The request may or may not have taken effect: check before you repeat it."""
 
 
 class StoreCorrupt(EscrowError):
-    """Bytes that were durable are damaged.  The process stops; an operator must look."""
+    """Durable bytes are damaged. The process stops; an operator must inspect the store."""
 
 
 class StoreUnusable(EscrowError):
@@ -51,4 +52,4 @@ class StoreUnusable(EscrowError):
 
 
 class ProtocolViolation(EscrowError):
-    """Bytes that no conforming peer sends."""
+    """The peer sent bytes that the protocol does not allow."""

@@ -3,7 +3,7 @@
 log = event_log(__name__)
 log.warning("broker_away", extra={"address": "10.0.0.7:10911", "why": "refused"})
 
-Any formatter prints ``broker_away address='10.0.0.7:10911' why='refused'``.  Structured logging
+Any formatter prints ``broker_away address='10.0.0.7:10911' why='refused'``. Structured logging
 reads the same from the record: ``record.event``, ``record.address``, ``record.why``.
 """
 
@@ -26,7 +26,7 @@ class EventLog(logging.LoggerAdapter[logging.Logger]):
     """A logger whose messages are event names and whose ``extra`` holds the event's facts."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:  # noqa: ANN401 - as logging declares it
-        """Log an event.  Its text is made when a handler formats it."""
+        """Log an event. Its text is formatted only when a handler needs it."""
         assert not args, "the facts of an event go into extra"
         if not self.isEnabledFor(level):
             return
@@ -37,12 +37,12 @@ class EventLog(logging.LoggerAdapter[logging.Logger]):
         template = " ".join([str(msg), *(f"{name}=%({name}).{FACT_CHARS_MAX}r" for name in facts)])
         # Tools that group records by their template see one group per event.
         values = (facts,) if facts else ()
-        # The event happened one frame above this one.
+        # Report the caller's line, one stack frame up.
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
         kwargs["extra"] = {EVENT: str(msg), **facts}
         self.logger.log(level, template, *values, **kwargs)
 
 
 def event_log(name: str) -> EventLog:
-    """The event log of a module: ``event_log(__name__)``."""
+    """Return the event log of a module: ``event_log(__name__)``."""
     return EventLog(logging.getLogger(name))

@@ -13,7 +13,7 @@ _STYLE = (
 
 
 def front_page(title: str, facts: Mapping[str, str], pages: Mapping[str, str]) -> bytes:
-    """HTML with the facts about a process, and a link to each page with what it shows."""
+    """Return HTML with the facts about a process, and a described link to each page."""
     told = "".join(
         f"<tr><th scope=row align=left>{escape(name)}</th><td>{escape(value)}</td></tr>"
         for name, value in facts.items()

@@ -1,4 +1,4 @@
-"""What an operator may set about how many names a broker keeps."""
+"""Settings that limit how many names a broker keeps."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ DAY_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """Section ``[limits]``.  The broker warns when 80 % of a limit is in use."""
+    """Section ``[limits]``. The broker warns when 80 % of a limit is in use."""
 
-    #: Topics, those of retries and dead letters included.
+    #: Topics, including retry and dead-letter topics.
     topics_max: int = 20_000
     #: Consumer groups.
     groups_max: int = 20_000
-    #: Values that tools keep.
+    #: Values that tools store in the broker.
     settings_max: int = 10_000
     #: Consumer offsets: one for each group and queue.
     offsets_max: int = 1_000_000
-    #: Producer groups, each counted once per ledger and time allowed.
+    #: Producer groups, each counted once per combination of ledger and time allowed.
     origins_max: int = 100_000
-    #: A name that was not used for so long expires: a producer group, a consumer group with its
-    #: offsets, an empty topic that a message made, a query of the Spark sink.
+    #: A name expires when it has not been used for this long: a producer group, a consumer group
+    #: with its offsets, an empty topic that was created by use, a query of the Spark sink.
     unused_expire_ms: int = 30 * DAY_MS
 
     def __post_init__(self) -> None:

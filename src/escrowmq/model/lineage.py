@@ -1,9 +1,9 @@
 """The lineage of a store: which history a log offset belongs to.
 
-Every broker start appends a random epoch to the log.  A restore, a copied directory, a repair or a
-lost tail makes a broker give log offsets again that another history has used.  The two histories
-then share their first epochs and differ after them, so that each recognizes a position of the
-other as foreign.
+Every broker start appends a random epoch to the log. After a restore, a copied directory, a repair
+or a lost tail, a broker assigns log offsets that another history has already used. The two
+histories share their first epochs and differ after them, so each recognizes a position of the other
+as foreign.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 from escrowmq.model.errors import ProtocolViolation
 
 EPOCHS_MAX = 128
-"""Epochs that a lineage names.  It drops older ones, which makes comparisons more careful."""
+"""Epochs that a lineage keeps. It drops older ones, which makes comparisons more cautious."""
 
 ROOT = "root"
 """The epoch before the first start that appended one."""
 
 REPAIRED = "repaired"
-"""The id of an epoch that a repair made begins with this."""
+"""Prefix of the id of an epoch that a repair made."""
 
 
 class Epoch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One start of a broker, and where its store stood then."""
+    """One start of a broker, and the end of its store at that moment."""
 
     id: str
     log_offset: int
     #: The next half offset.
     half_offset: int
-    #: Its store time, which is later than that of everything before it.
+    #: Store time of the start, later than that of every record before it.
     at_ms: int = 0
 
 
@@ -48,41 +48,41 @@ class Lineage(msgspec.Struct, frozen=True):
 
     @property
     def first_epoch(self) -> Epoch | None:
-        """The first start that appended an epoch; None if that is not known any more."""
+        """The first start that appended an epoch; None if there is none, or if it was dropped."""
         has_root = self.epochs[0].id == ROOT and len(self.epochs) > 1
         return self.epochs[1] if has_root else None
 
     def holds(self, epoch: str, log_offset: int) -> bool:
-        """Whether something seen under this epoch at this log offset is part of this history."""
+        """Whether a log offset that was seen under this epoch is part of this history."""
         for one, following in pairwise(self.epochs):
             if one.id == epoch:
                 return log_offset <= following.log_offset
         return self.epoch == epoch
 
     def with_epoch(self, epoch: Epoch) -> Lineage:
-        """The same with an epoch in its place; one that is here already changes nothing."""
+        """Return the lineage with this epoch at its log offset; a known epoch changes nothing."""
         if any(one.id == epoch.id for one in self.epochs):
             return self
         epochs = sorted((*self.epochs, epoch), key=lambda one: one.log_offset)
         return Lineage(self.store_id, tuple(epochs[-EPOCHS_MAX:]))
 
     def without_repairs(self) -> Lineage:
-        """The same without the epochs of repairs, which keep every log offset and queue offset."""
+        """Return the lineage without repair epochs: a repair keeps all log and queue offsets."""
         epochs = tuple(one for one in self.epochs if not one.id.startswith(REPAIRED))
         return Lineage(self.store_id, epochs)
 
     def newest(self, count: int) -> Lineage:
-        """The same with only its newest epochs."""
+        """Return the lineage with only its newest epochs."""
         return Lineage(self.store_id, self.epochs[-count:])
 
     def encode(self) -> str:
-        """As one line of text."""
+        """Return the lineage as one line of text."""
         epochs = (f"{one.id}:{one.log_offset}:{one.half_offset}:{one.at_ms}" for one in self.epochs)
         return f"{self.store_id}/{','.join(epochs)}"
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """A history as somebody saw it: its lineage, and how far it went."""
+    """A history as an observer saw it: its lineage, and how far its log went."""
 
     lineage: Lineage
     log_end: int
@@ -90,13 +90,13 @@ class Sight(msgspec.Struct, frozen=True):
 
     @property
     def store_id(self) -> str:
-        """The store that was looked at."""
+        """Id of the observed store."""
         return self.lineage.store_id
 
     def fork(self, other: Sight) -> Epoch | None:
-        """Where another history of the same store left this one; None if it did not.
+        """Return where another history of the same store left this one; None if it did not.
 
-        What is below the fork is in both histories.  Where the epochs do not tell, the fork is the
+        Everything below the fork is in both histories. If the epochs do not tell, the fork is the
         highest point that both can share.
         """
         mine, theirs = _aligned(self.lineage.epochs, other.lineage.epochs)
@@ -128,7 +128,7 @@ def _log_offset(epoch: Epoch) -> int:
 def _aligned(
     mine: tuple[Epoch, ...], theirs: tuple[Epoch, ...]
 ) -> tuple[tuple[Epoch, ...], tuple[Epoch, ...]]:
-    """Both from the first epoch on that both name; a long lineage has dropped its oldest ones."""
+    """Align the starts: a long lineage has dropped its oldest epochs, the other may have them."""
     for at, one in enumerate(mine):
         if one.id == theirs[0].id:
             return mine[at:], theirs
@@ -139,20 +139,20 @@ def _aligned(
 
 
 def new_lineage(store_id: str) -> Lineage:
-    """The lineage of a store to which no start has appended an epoch."""
+    """Return the lineage of a store to which no start has appended an epoch."""
     return Lineage(store_id, (Epoch(ROOT, 0, 0),))
 
 
 def repaired(log_offset: int, half_offset: int) -> Epoch:
-    """The epoch after a range of the log that repair took out.
+    """Return the epoch that begins after a range of the log that repair removed.
 
-    Its id follows from the range, because recovery makes the epoch anew from the log.
+    Its id is derived from its log offset, because recovery makes the epoch again from the log.
     """
     return Epoch(f"{REPAIRED}-{log_offset}", log_offset, half_offset)
 
 
 def decode_lineage(text: str) -> Lineage | None:
-    """Read what ``encode`` wrote; None for the empty text of a broker without a lineage."""
+    """Decode the text that ``encode`` wrote; None for empty text: the broker has no lineage."""
     if not text:
         return None
     store_id, _, stated = text.partition("/")

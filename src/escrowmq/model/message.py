@@ -10,16 +10,16 @@ LogOffset = NewType("LogOffset", int)
 """Bytes from the start of the commit log."""
 
 QueueOffset = NewType("QueueOffset", int)
-"""Entries from the start of a queue.  A half message's is its row in the state table."""
+"""Entries from the start of a queue. For a half message, its row in the state table."""
 
 
-# A msgspec Struct because one is made per message on the hot path, at a fifth of a frozen
-# dataclass's cost, and gc=False keeps them out of the collector: they hold no cycles.
+# A msgspec Struct, because the hot path makes one per message, at a fifth of a frozen dataclass's
+# cost. gc=False keeps them out of the garbage collector: they hold no cycles.
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a producer sends, in the form in which the store takes it.
+    """A message from a producer, in the form that the store takes.
 
-    ``properties`` is RocketMQ's property string, as bytes; ``tags``, ``keys`` and ``unique_key``
-    are what the broker read from it, so that the store need not parse it again.
+    ``properties`` is RocketMQ's property string, as bytes. The broker reads ``tags``, ``keys`` and
+    ``unique_key`` from it, so the store does not parse it again.
     """
 
     topic: str

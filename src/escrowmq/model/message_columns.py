@@ -1,4 +1,4 @@
-"""Very many messages of one request, by the column: nothing is made for each of them."""
+"""Messages of one large request in columns: no object is made per message."""
 
 from __future__ import annotations
 
@@ -15,56 +15,58 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Slices(msgspec.Struct, frozen=True):
-    """Bytes that stand one after the other in a buffer."""
+    """Byte strings stored one after another in a buffer."""
 
-    #: Not a view of it: slices of bytes are made faster, and the collector does not count them.
+    #: Not a memoryview: slices of bytes are faster to make, and the garbage collector does not
+    #: count them.
     data: bytes
-    #: Where each begins, and where the last one ends.
+    #: Start of each byte string, and the end of the last one.
     offsets: Numbers
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def each(self) -> list[bytes]:
-        """All of them."""
+        """All byte strings, in order."""
         data = self.data
         return [data[start:end] for start, end in pairwise(self.offsets.tolist())]
 
     @property
     def lengths(self) -> Numbers:
-        """How many bytes each has."""
+        """Length of each byte string."""
         return np.diff(self.offsets)
 
 
 class QueueOfColumns(msgspec.Struct, frozen=True):
-    """A queue that some of the messages are for."""
+    """Target queue of some of the messages."""
 
     topic: str
     queue_id: int
-    #: What is added to the properties of its messages.
+    #: Appended to the properties of its messages.
     more_properties: bytes
 
 
 class MessageColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Half messages that keep all limits.  A column for each field, an item for each message."""
+    """Half messages that are within all limits. One column per field, one item per message."""
 
     queues: tuple[QueueOfColumns, ...]
-    #: Which of the queues each is for.
+    #: Index into ``queues`` for each message.
     queue_of: Numbers
     bodies: Slices
-    #: As they were sent; each is empty, or ends as a pair does.
+    #: As sent; each is empty, or ends with the terminator of a property.
     properties: Slices
     flags: Numbers
     sys_flags: Numbers
     born_at_ms: Numbers
     born_host: bytes
-    #: What is found by: CRC-32 of the unique keys and of further keys, and whose each of those is.
+    #: Keys of the index: CRC-32 of the unique keys and of further keys, and the index of the
+    #: message that each further key belongs to.
     unique: list[int]
     keys: list[int]
     keyed: list[int]
     #: Codes of the tags.
     tags: list[int]
-    #: How long after the commit each becomes visible; empty when none waits.
+    #: Delay after the commit until each becomes visible; empty when no message is delayed.
     deliver_after_ms: list[int]
 
     def __len__(self) -> int:
@@ -72,7 +74,7 @@ class MessageColumns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def property_bytes(self) -> Numbers:
-        """How long the properties are, with what is added."""
+        """Bytes of each message's properties, including the appended ones."""
         added = np.array([len(queue.more_properties) for queue in self.queues], dtype=np.int64)
         return self.properties.lengths + added[self.queue_of]
 
@@ -82,7 +84,7 @@ class MessageColumns(msgspec.Struct, frozen=True, kw_only=True):
         return int(self.bodies.lengths.sum() + self.property_bytes.sum())
 
     def contents(self) -> Iterator[Message]:
-        """What is compared when a request is repeated: queues and bodies."""
+        """The queue and body of each message, for comparison when a request is repeated."""
         for number, body in zip(self.queue_of.tolist(), self.bodies.each(), strict=True):
             queue = self.queues[number]
             yield Message(topic=queue.topic, queue_id=queue.queue_id, body=body)

@@ -1,12 +1,12 @@
-"""The names of what the Spark sink holds: which write a half message belongs to.
+"""Names of the Spark sink's half messages: they tell which write a half message belongs to.
 
-An attempt is what one call of a task's ``write`` holds.  Its producer group tells the app id, its
-transaction id all the rest, so that whoever lists transactions can tell which of them nobody will
+An attempt is what one call of a task's ``write`` holds. Its producer group contains the app id, and
+its transaction id everything else, so a list of transactions shows which attempts no driver will
 ever commit.
 
-Over several brokers an attempt has a part at each.  One of them is the app id's home, where the
-attempt is named as if it were the only one.  The names of every other part tell that broker and
-the half message there: what becomes of the one becomes of the other.
+With several brokers, an attempt has a part at each. One of them is the app id's home, where the
+attempt has the same names as with a single broker. The names of every other part contain the home
+and the half message there: the part ends as the attempt at home does.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from escrowmq.model.errors import RequestRefused
 
 GROUP_PREFIX = "%SINK%"
 PLAIN_QUERY = "write"
-"""The query id of writes that are no stream: their batches have names, not numbers."""
+"""Query id of writes that are not a stream: their batches have names, not numbers."""
 
 BATCH_MARK = "+"
-"""Stands between a query and its batch in the query id of a write in ``foreachBatch``."""
+"""Separates a query from its batch in the query id of a write in ``foreachBatch``."""
 
 HOME_MARK = "@"
-"""Stands before what the names of a part tell of its home; an app id has none."""
+"""Precedes the home's name or half offset in the names of a part; not legal in an app id."""
 
 OPENING_TOPIC = f"{GROUP_PREFIX}opened"
-"""Where an attempt is opened at home that has no message for it yet: nobody reads it."""
+"""Topic of the message that opens an attempt at a home without rows for it. It is not consumed."""
 
 AGE_MS_MAX = 24 * 3_600_000
-"""Before that, only evidence ends an attempt: a job may take so long."""
+"""A younger attempt is ended only on evidence, because a job may take this long."""
 
 NAME_CHARS_MAX = 64
 RUN_CHARS = 8
-"""Of the run's id: runs of one query are few."""
+"""Characters of the run's id in a name. They suffice, because a query has few runs."""
 
 _APP = rf"[A-Za-z0-9_-]{{1,{NAME_CHARS_MAX}}}"
 _BATCH = rf"[A-Za-z0-9_.:+-]{{1,{NAME_CHARS_MAX}}}"
 
 POSITION_MARK = "L"
-"""Stands before a position in the log; a time of a driver's clock, as names once had, has none."""
+"""Precedes a log position. Older names have a driver's clock time instead, without this mark."""
 
 NO_POSITION = -1
-"""Where a run began if its names tell a time instead: before or after no other run."""
+"""Start of a run whose names have a time instead: it is neither before nor after other runs."""
 
 TRANSACTION_PATTERN = (
     rf"^({PLAIN_QUERY}|[0-9a-f-]{{36}}(?:[+][0-9]{{1,18}})?)/({_BATCH})/({POSITION_MARK}?[0-9]{{1,18}})"
     rf"/([0-9a-f]{{{RUN_CHARS}}})/([0-9]{{1,9}})/([0-9a-f]{{32}})$"
 )
-"""Query, batch, where its run began, run, partition, attempt.  Java's and Python's alike."""
+"""Query, batch, start of the run, run, partition, attempt. Valid in Java and in Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAs:
-    """What half messages of the sink are called at a broker."""
+    """Names of an attempt's half messages at one broker."""
 
     producer_group: str
     transaction_id: str
@@ -65,29 +65,29 @@ class SinkRun:
     """One start of a streaming query, or one plain write."""
 
     app_id: str
-    #: As Spark tells it, or ``PLAIN_QUERY``; of a write in ``foreachBatch`` with Spark's batch.
+    #: Spark's query id, or ``PLAIN_QUERY``. For a write in ``foreachBatch``, with Spark's batch.
     query_id: str
-    #: The start of its id.
+    #: The first ``RUN_CHARS`` characters of its id.
     run: str
-    #: Where the log of its home ended when it began, so that a later run has a higher position.
-    #: No driver's clock: that may be set back.
+    #: End of its home's log when it began, so that a later run has a higher position. Not a
+    #: driver's clock, which may be set back.
     opened_at: int
 
     @property
     def producer_group(self) -> str:
-        """The group of its half messages."""
+        """The producer group of its half messages."""
         return f"{GROUP_PREFIX}{self.app_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkAttempt:
-    """What one call of ``write`` holds, in one batch of one run."""
+    """The half messages of one call of ``write``, in one batch of one run."""
 
     run: SinkRun
-    #: A number in a stream, a name else.
+    #: A number in a stream, otherwise a name.
     batch: int | str
     partition: int
-    #: A UUID's hexadecimal digits, made for this call.
+    #: Hexadecimal digits of a UUID, made for this call.
     attempt: str
 
     @property
@@ -99,7 +99,7 @@ class SinkAttempt:
 
     @property
     def at_home(self) -> HeldAs:
-        """Its names where it is decided."""
+        """Its names at its home, where it is decided."""
         return HeldAs(self.run.producer_group, self.transaction_id)
 
     def elsewhere(self, home: str, half_offset: int) -> HeldAs:
@@ -112,7 +112,7 @@ class SinkAttempt:
 
 @dataclass(frozen=True, slots=True)
 class HomePart:
-    """Where it is decided what becomes of a part."""
+    """The half message at the home that decides a part."""
 
     #: The broker's name.
     broker: str
@@ -121,12 +121,12 @@ class HomePart:
 
 
 def is_part(producer_group: str) -> bool:
-    """Whether what this group holds is decided at another broker."""
+    """Whether another broker decides this group's half messages."""
     return producer_group.startswith(GROUP_PREFIX) and HOME_MARK in producer_group
 
 
 def parse_part(producer_group: str, transaction_id: str) -> HomePart | None:
-    """Where this part is decided; None if these names do not tell."""
+    """Return where this part is decided; None if these names are not a part's."""
     group, mark, home = producer_group.partition(HOME_MARK)
     attempt, _, half_offset = transaction_id.rpartition(HOME_MARK)
     is_numbered = re.fullmatch("[0-9]{1,18}", half_offset) is not None
@@ -136,7 +136,7 @@ def parse_part(producer_group: str, transaction_id: str) -> HomePart | None:
 
 
 def parse_attempt(producer_group: str, transaction_id: str) -> SinkAttempt | None:
-    """The attempt that these name; None if they name something else."""
+    """Return the attempt with these names; None if they name something else."""
     app_id = producer_group.removeprefix(GROUP_PREFIX)
     named = re.match(TRANSACTION_PATTERN, transaction_id)
     if app_id == producer_group or named is None:
@@ -161,7 +161,7 @@ def has_names(query_id: str) -> bool:
 
 
 def check_app_id(app_id: str) -> str:
-    """The app id, if it can be one."""
+    """Return the app id; refuse an illegal one."""
     if not re.fullmatch(_APP, app_id):
         raise RequestRefused(
             "bad_option",
@@ -173,7 +173,7 @@ def check_app_id(app_id: str) -> str:
 
 
 def check_batch_name(name: str) -> str:
-    """The name of a batch, if it can be one."""
+    """Return the name of a batch; refuse an illegal one."""
     if not re.fullmatch(_BATCH, name):
         raise RequestRefused(
             "bad_option",

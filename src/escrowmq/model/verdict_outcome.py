@@ -1,4 +1,4 @@
-"""How the broker ended what the pipeline told it to do about one transaction."""
+"""Outcomes of the pipeline's verdicts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from enum import StrEnum
 
 
 class VerdictOutcome(StrEnum):
-    """The values go over the wire: never rename one, only add."""
+    """How the broker ended a verdict. The values go over the wire: never rename one, only add."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     PARKED = "parked"
-    #: A producer's socket took the back-check, and it is counted.
+    #: A producer's socket took the back-check. It is counted, unless the answer came first.
     ASKED = "asked"
-    #: No producer of the group is online: nothing was sent, nothing is counted.
+    #: No producer of the group is online: the broker sent and counted nothing.
     NO_PRODUCER = "no_producer"
-    #: A limit is reached, or the transaction is being asked about: not now.
+    #: A limit is reached, or a back-check of the transaction is in progress. Retry later.
     BUSY = "busy"
-    #: The transaction has moved on since the verdict was computed.
+    #: The transaction has changed since the verdict was computed.
     STALE = "stale"
-    #: It can never be done.
+    #: The broker cannot carry out the verdict.
     REFUSED = "refused"
-    #: The store failed while it was being done: only a restart will tell.
+    #: The store failed during the verdict: the outcome is unknown until a restart.
     UNKNOWN = "unknown"

@@ -135,6 +135,9 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1_500
 
 
+#: The end of our broker's answer to an unknown request code.
+NOT_KNOWN_HERE = "is not known here"
+
 #: Languages of clients. A language's position is its number in a binary header.
 LANGUAGES = (
     "JAVA",

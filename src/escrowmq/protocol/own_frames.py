@@ -16,7 +16,7 @@ from escrowmq.model.errors import (
     StoreUnusable,
     Unavailable,
 )
-from escrowmq.protocol.codes import ResponseCode
+from escrowmq.protocol.codes import NOT_KNOWN_HERE, ResponseCode
 from escrowmq.protocol.headers import read_header
 from escrowmq.protocol.own import OWN_REQUESTS, OwnCode
 from escrowmq.protocol.own_forms import (
@@ -42,6 +42,12 @@ _KINDS: dict[str, type[EscrowError]] = {
         ProtocolViolation,
     )
 }
+
+OLDER = "the broker is older than this request: use a broker of this version"
+NOT_OURS = (
+    "the broker or name server there is not EscrowMQ's: give the address of an EscrowMQ broker; for"
+    " Apache RocketMQ, use mqadmin and the SDK's Producer and Consumer"
+)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -156,8 +162,16 @@ def _refused(frame: Frame) -> EscrowError:
     try:
         told = read_header(OwnRefusal, frame.ext)
     except ProtocolViolation:
-        # The broker is older than this request, or it is an Apache RocketMQ broker.
-        return RequestRefused("request_unsupported", frame.remark, response_code=frame.code)
+        return unsupported(frame)
     kind = _KINDS.get(told.kind, RequestRefused)
     more = {} if told.retry_after_ms is None else {"retry_after_ms": told.retry_after_ms}
     return kind(told.error, frame.remark.removeprefix(f"{told.error}: "), **more)
+
+
+def unsupported(frame: Frame) -> RequestRefused:
+    """Return the error for a peer without this request: Apache RocketMQ, or an older broker."""
+    told, facts = frame.remark.strip(), {}
+    if frame.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        is_ours = told.endswith(NOT_KNOWN_HERE)
+        told, facts = OLDER if is_ours else NOT_OURS, {"answer": told}
+    return RequestRefused("request_unsupported", told, response_code=frame.code, **facts)

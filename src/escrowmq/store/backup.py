@@ -1,13 +1,14 @@
-"""Copies of a store, taken while a broker writes to it, and data directories made of them.
+"""Backups of a store, taken while a broker writes to it, and data directories restored from them.
 
-The log is append-only and its projections can be made anew, so a backup is the newest checkpoint
-and the log from there on, as far as it reached at one moment, and ``meta.db`` of that moment.  An
-open file outlives its name, so retention may go on meanwhile; what a batch in flight had written
-only half is a torn tail to whoever opens the copy, and was never acknowledged.  ADR-0020 has the
-proof.  The checkpoint in the copy says that all projections are to be made anew.
+The log is append-only and its projections can be rebuilt from it. So a backup holds the newest
+checkpoint, the log that it needs up to the log's end at one moment, and ``meta.db`` of that moment.
+An open file stays readable after its name is deleted, so retention may run meanwhile. The backup
+may hold only half of a batch in flight: a store opened from it finds a torn tail, which was never
+acknowledged. ADR-0020 has the proof. The checkpoint in the copy says that all projections must be
+rebuilt.
 
-    manifest.json      which files, how long, and their SHA-256; written last: a backup is whole
-                       if it has one
+    manifest.json      paths, sizes and SHA-256 of the files; written last, so a backup that has
+                       one is complete
     meta.db            as SQLite copies it
     store/format, store/checkpoint, store/commitlog/...
 """
@@ -39,7 +40,7 @@ STORE = "store"
 VERSION = 1
 REBUILD = "a backup holds the log alone"
 BLOCK_BYTES = 1024 * 1024
-#: How often retention may come in between before we give up.
+#: Attempts to open a consistent set of files while retention deletes some of them.
 ATTEMPTS_MAX = 10
 
 _SEGMENT = re.compile(r"[0-9]{20}")
@@ -55,57 +56,57 @@ class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds."""
+    """Table of contents of a backup."""
 
     version: int
     made_at_ms: int
-    #: Of EscrowMQ.
+    #: The EscrowMQ release that made the backup.
     release: str
-    #: The log, from and up to; at its end something may be torn.
+    #: The backup holds the log range ``[log_start, log_end)``; its tail may be torn.
     log_start: int
     log_end: int
     files: list[BackupFile]
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.bytes for file in self.files)
 
 
 class Pinned(msgspec.Struct, kw_only=True):
-    """A store at one moment: open files stay readable, whatever becomes of their names."""
+    """A store at one moment, as open files, which stay readable after their names are deleted."""
 
     checkpoint: Checkpoint | None
     format: File
-    #: By start: the file, and how much of it counts.
+    #: By start: the file, and how many of its bytes belong to the log.
     segments: dict[int, tuple[File, int]]
 
     @property
     def log_start(self) -> int:
-        """Where its log begins."""
+        """Log offset where its log begins."""
         return min(self.segments, default=0)
 
     @property
     def log_end(self) -> int:
-        """Up to where its log was written."""
+        """Log offset up to which its log was written."""
         return max((start + size for start, (_, size) in self.segments.items()), default=0)
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close all files."""
         self.format.close()
         for file, _ in self.segments.values():
             file.close()
 
 
 def pin(disk: Disk) -> Pinned:
-    """Open what a backup of the store on this disk needs, all of one moment.
+    """Open the files that a backup of this store needs, all as of one moment.
 
-    The checkpoint comes first, so that the log is at least as long as it says.
+    The checkpoint is read first, so that the log is at least as long as the checkpoint says.
     """
     if not disk.exists(formats.PATH):
         raise StoreUnusable("store_missing", "there is no store in this directory")
     for _ in range(ATTEMPTS_MAX):
-        # A name may go between two looks: checkpoints are renamed, old segments deleted.
+        # A file may vanish before it is opened: checkpoints are renamed, old segments deleted.
         with suppress(FileNotFoundError):
             pinned = _try_to_pin(disk)
             if pinned is not None:
@@ -128,14 +129,14 @@ def _try_to_pin(disk: Disk) -> Pinned | None:
             pinned.segments[start] = file, 0
             size = file.size()
             if next_start is not None:
-                # A start after a crash writes the tail again, into a segment of its own.
+                # A start after a crash rewrites the tail in a new segment, which overlaps this one.
                 size = min(size, next_start - start)
             pinned.segments[start] = file, size
     except BaseException:
         pinned.close()
         raise
     if checkpoint is not None and pinned.segments and pinned.log_start > log_start:
-        # A newer one has let retention delete what this one counts on.
+        # A newer checkpoint has let retention delete log that this checkpoint needs.
         pinned.close()
         return None
     return pinned
@@ -151,8 +152,8 @@ def take(
 ) -> Manifest:
     """Copy the store on ``source`` into ``target``, an empty directory; durable when it returns.
 
-    ``meta`` opens a copy of meta.db that nobody writes to.  It is called once the log's end is
-    known, so that every topic of the log is in it.
+    ``meta`` opens a copy of meta.db that no longer changes. It is called after the log's end is
+    known, so that the copy holds every topic of the log.
     """
     refuse_unless_empty(target)
     with closing(pin(source)) as pinned, closing(meta()) as tables:
@@ -181,7 +182,7 @@ def take(
 
 
 def refuse_unless_empty(target: Disk) -> None:
-    """Nothing that somebody may need is written over."""
+    """Raise if the directory holds anything, so that no existing file is overwritten."""
     if names := target.list(""):
         raise StoreUnusable(
             "target_not_empty", "name a directory that is new or empty", holds=names[:5]
@@ -189,7 +190,7 @@ def refuse_unless_empty(target: Disk) -> None:
 
 
 def read_manifest(backup: Disk) -> Manifest:
-    """What this backup holds."""
+    """Read the manifest; raise if it is missing, damaged or of another version."""
     if not backup.exists(MANIFEST):
         raise StoreUnusable(
             "backup_incomplete", "there is no manifest: this is no backup, or it was cut short"
@@ -213,7 +214,7 @@ def read_manifest(backup: Disk) -> Manifest:
 
 
 def verify(backup: Disk) -> Manifest:
-    """Read all of a backup, and compare it with its manifest."""
+    """Read the whole backup and compare it with its manifest."""
     manifest = read_manifest(backup)
     for file in manifest.files:
         for _ in _verified(backup, file):
@@ -222,7 +223,7 @@ def verify(backup: Disk) -> Manifest:
 
 
 def restore(backup: Disk, target: Disk) -> Manifest:
-    """Make a data directory of a backup; durable when it returns, unless the backup is damaged."""
+    """Restore a backup into an empty directory; durable when it returns, raises on damage."""
     manifest = read_manifest(backup)
     refuse_unless_empty(target)
     target.make_directory(f"{STORE}/{DIRECTORY}")
@@ -244,7 +245,7 @@ def _blocks(file: File, size: int) -> Iterator[bytes]:
 
 
 def _verified(backup: Disk, stated: BackupFile) -> Iterator[bytes]:
-    """A file's blocks; after the last one it is known whether they were right."""
+    """Yield a file's blocks; raise after the last one if the size or checksum is wrong."""
     if not backup.exists(stated.path):
         raise _damaged(stated.path, "it is missing")
     digest = hashlib.sha256()

@@ -1,8 +1,8 @@
-"""Visible messages of a queue as the bytes in the log, by the thousand.
+"""Bulk reads of a queue's visible messages, as the raw bytes in the log.
 
-Nothing is made or looked at per message: entries are rows of numpy, and neighbours in the log are
-read together, with what stands between them if that is little.  The messages' checksums go out
-beside them and are compared by whoever takes the bytes apart (``pipeline/source/decoding.py``).
+No Python object is built per message: entries are numpy rows, and neighbors in the log are read
+together, including small gaps between them. The reader returns the messages' checksums with the
+bytes; ``pipeline/source/decoding.py`` compares them when it decodes the messages.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from escrowmq.store.rows import Rows
     from escrowmq.store.store import Store
 
-#: Entries that one filtered read looks at.
+#: The most entries that one filtered read examines.
 FILTERED_MAX = 65_536
-#: A small message.
+#: Size of a small message, to estimate how many entries fit into a read.
 SMALL_BYTES = 256
-#: Bytes that are read for nothing rather than in a further read.
+#: A gap up to this size is read and discarded, because a second read costs more.
 GAP_BYTES_MAX = 8_192
-#: What is read at once, about: little enough to stay in the processor's cache.
+#: Approximate size of one read, small enough to stay in the CPU cache.
 BLOCK_BYTES = 256 * 1024
 
 Offsets = npt.NDArray[np.int64]
 
 
 class StoredBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages as they were written, one after the other."""
+    """Messages as they were written, concatenated."""
 
     queue_offsets: Offsets
     #: Their entries in the queue.
     entries: Rows
-    #: Their records, in the order of the queue.
+    #: Their stored bytes, in queue order.
     records: memoryview
-    #: Where to read on.
+    #: Queue offset where the next read continues.
     next_offset: int
 
 
@@ -59,12 +59,12 @@ def read_stored(
     codes: Collection[int] | None = None,
     blocks: LogBlocks | None = None,
 ) -> StoredBytes:
-    """Visible messages at the queue offsets ``[start, end)``; at least one, however large.
+    """Return visible messages at the queue offsets ``[start, end)``; at least one, however large.
 
-    With ``codes``, only those with such tags.  What repair took out is passed over.  ``blocks``
-    are for who reads several queues.
+    With ``codes``, return only messages with these tag codes. Messages that repair took out are
+    skipped. Pass ``blocks`` to share reads between several queues.
     """
-    # Few are smaller, and entries that do not fit are looked at for nothing.
+    # Few messages are smaller than SMALL_BYTES; entries that do not fit are read in vain.
     looked = min(count_max, bytes_max // SMALL_BYTES + 1) if codes is None else FILTERED_MAX
     rows = queue.rows(start, min(looked, max(end - start, 0)))
     is_wanted = (rows["size"] > 0) & ~_are_lost(store, rows["log_offset"])
@@ -72,7 +72,7 @@ def read_stored(
         is_wanted &= np.isin(rows["tags"], list(codes))
     wanted = np.flatnonzero(is_wanted)
     totals = np.cumsum(rows["size"][wanted], dtype=np.int64)
-    # At least one, however large: a reader must get past it.
+    # Return at least one message, or the reader would never get past a large one.
     fitting = max(int(np.searchsorted(totals, bytes_max, side="right")), 1)
     taken = wanted[: min(fitting, count_max)]
     next_offset = start + len(rows)
@@ -93,7 +93,7 @@ def read_stored(
 
 
 def _are_lost(store: Store, log_offsets: Offsets) -> npt.NDArray[np.bool_]:
-    """As ``Reader`` says it of one."""
+    """Return which messages are lost, by the rule that ``Reader`` applies to a single one."""
     are_lost = np.zeros(len(log_offsets), dtype=np.bool_)
     if store.lost.ranges:
         are_lost |= log_offsets < store.log.start
@@ -103,7 +103,7 @@ def _are_lost(store: Store, log_offsets: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _are_scattered(log_offsets: Offsets, sizes: Offsets) -> bool:
-    """Whether they are small, and little stands between them, but something."""
+    """Whether all messages are small and most are separated by small gaps."""
     if int(sizes.max()) > MARGIN_BYTES:
         return False
     neighbours = int(np.count_nonzero(log_offsets[1:] == log_offsets[:-1] + sizes[:-1]))
@@ -112,13 +112,13 @@ def _are_scattered(log_offsets: Offsets, sizes: Offsets) -> bool:
 
 
 def _copy(log: CommitLog, log_offsets: Offsets, sizes: Offsets, into: memoryview) -> None:
-    """The bytes of these records, in this order, one after the other."""
+    """Copy the bytes of these records into ``into``, in this order and without gaps."""
     places = np.cumsum(sizes) - sizes
-    # Transactions are visible in the order of their decisions, which is not that of the log.
+    # Transactions become visible in the order of their decisions, which is not log order.
     order = np.argsort(log_offsets, kind="stable")
     starts, places, sizes = log_offsets[order], places[order], sizes[order]
     ends = starts + sizes
-    #: Where a record is not the next one's neighbour, here and there.
+    #: Whether a record does not directly follow the one before, in the log or in ``into``.
     is_apart = (starts[1:] != ends[:-1]) | (places[1:] != places[:-1] + sizes[:-1])
     firsts = np.concatenate(([0], np.flatnonzero(is_apart) + 1))
     lasts = np.concatenate((firsts[1:], [len(starts)])) - 1
@@ -133,7 +133,7 @@ def _copy(log: CommitLog, log_offsets: Offsets, sizes: Offsets, into: memoryview
 
 
 def _block_ends(log: CommitLog, starts: Offsets, ends: Offsets) -> list[int]:
-    """Where to stop reading before a gap, or a border of segments, or when it is enough."""
+    """Return where each read ends: before a large gap, a segment border or a block border."""
     segments = np.searchsorted([segment.start for segment in log.segments], starts, side="right")
     is_last = (
         (starts[1:] - ends[:-1] > GAP_BYTES_MAX)

@@ -1,7 +1,7 @@
-"""What retention carries at a time: few enough rows and bytes that nobody notices.
+"""Slices of the rows that retention carries forward, small enough not to delay clients.
 
-A request is carried whole, or in parts if it is large: the last rows first, because as long as the
-first row is where it was, the request counts as not carried.
+A request is carried whole, or in parts if it is large. The last rows go first, because the request
+counts as not carried as long as its first row is at the old place.
 """
 
 from __future__ import annotations
@@ -23,38 +23,41 @@ if TYPE_CHECKING:
 SLICE_BYTES_MAX = 1024 * 1024
 SLICE_WEIGHT_MAX = 1_024
 REQUEST_WEIGHT = 31
-"""A request weighs so much, and 1 for each of its rows: about what they cost."""
+"""Weight of a request, plus 1 for each of its rows: roughly their relative cost."""
 
 PART_ROWS_MAX = 256
 ROW_BYTES = 256
-"""What a carried row adds to the log and to the indexes, beside its message's bytes."""
+"""Bytes that a carried row adds to the log and the indexes, besides its message."""
 
 LONG_AGO_MS = 1
-"""When a request was carried of which other parts are carried already: nobody knows when."""
+"""Stand-in for the unknown time when earlier parts of a request were carried."""
 
 
 class Slice(msgspec.Struct):
-    """Commands that are given to the writer together."""
+    """Commands that the writer receives together."""
 
     commands: list[Carry]
     weight: int
-    #: What they write, about.
+    #: Approximate bytes that they write.
     bytes: int
 
 
 def in_order(found: Sequence[Rows]) -> Rows:
-    """All of these needed rows, by their numbers."""
+    """Return all of these needed rows, sorted by row number."""
     rows: Rows = np.concatenate([np.zeros(0, dtype=NEEDED_ROW), *found])
     return rows[np.argsort(rows["row"], kind="stable")]
 
 
 def bytes_of(needed: Rows) -> int:
-    """What carrying them writes, about."""
+    """Estimate the bytes that carrying these rows writes."""
     return int(needed["size"].sum()) + ROW_BYTES * len(needed)
 
 
 def slices(needed: Rows, at_ms: int) -> Iterator[Slice]:
-    """Commands that carry all of these rows, of which there is one; it is not later than this."""
+    """Yield commands that carry all of these rows; there must be at least one row.
+
+    ``at_ms`` is the store time before the first command. Requests carried in parts record it.
+    """
     gathered = Slice([], 0, 0)
     for command, rows, size in _commands(needed, at_ms):
         weight = REQUEST_WEIGHT + rows
@@ -71,7 +74,7 @@ def slices(needed: Rows, at_ms: int) -> Iterator[Slice]:
 
 
 def _commands(needed: Rows, at_ms: int) -> Iterator[tuple[Carry, int, int]]:
-    """Each with its rows and bytes."""
+    """Yield each command with its number of rows and bytes."""
     firsts = needed["first"]
     borders = np.flatnonzero(firsts[1:] != firsts[:-1]) + 1
     ends = np.cumsum(needed["size"] + ROW_BYTES)
@@ -87,13 +90,13 @@ def _commands(needed: Rows, at_ms: int) -> Iterator[tuple[Carry, int, int]]:
 
 
 def _pairs(borders: Rows) -> Iterator[tuple[int, int]]:
-    """Each two neighbors, as numbers of Python, without a list of all of them."""
+    """Yield pairs of neighbors as Python integers, without building a list of all of them."""
     for at in range(0, len(borders) - 1, SLICE_WEIGHT_MAX):
         yield from pairwise(borders[at : at + SLICE_WEIGHT_MAX + 1].tolist())
 
 
 def _parts(rows: Rows, since_ms: int) -> Iterator[tuple[Carry, int, int]]:
-    """The parts of one request, the last one first."""
+    """Yield the parts of one request, the last one first."""
     end = len(rows)
     while end:
         start, size = end - 1, int(rows["size"][end - 1]) + ROW_BYTES

@@ -1,9 +1,9 @@
-"""Checkpoints: from where a restart must replay, and which files hold what came before.
+"""Checkpoints: where a restart begins its replay, and which files hold everything before.
 
-A checkpoint is one JSON line behind a line with its checksum.  It is written to a temporary name,
-flushed and renamed, so there is always a whole one; the one before it is kept as ``checkpoint.old``
-in case the newest is damaged.  It also holds what must outlive deleted log: names, decided batches,
-and what the core knows of transactions that came in several requests.
+A checkpoint is one line with a checksum, then one line of JSON. It is written under a temporary
+name, flushed and renamed, so a complete one always exists. The previous checkpoint is kept as
+``checkpoint.old`` in case the newest is damaged. A checkpoint also holds what must outlive deleted
+log: names, decided batches, and the core's facts about transactions that came in several requests.
 """
 
 from __future__ import annotations
@@ -36,84 +36,85 @@ MAGIC = b"EMQC1"
 class Checkpoint(msgspec.Struct, kw_only=True, frozen=True):
     """Everything below ``log_end`` is flushed and in the files named here."""
 
-    #: The last store time.
+    #: The latest store time that it covers.
     at_ms: int
-    #: Where the log begins, and up to where this checkpoint holds it.
+    #: Where the log begins, and the log offset up to which this checkpoint covers it.
     log_start: int
     log_end: int
-    #: The first row that files hold, and the next half offset.
+    #: The first row in the files, and the next half offset.
     rows_start: int
     rows_end: int
-    #: The state table's files: base, generation, rows, log offset of the first row.
+    #: The state table's files: base, generation, rows, log offset of the first row, highest log
+    #: offset of a row's bytes.
     chunks: list[ChunkFile]
-    #: Bases of the chunks that are in memory.
+    #: Bases of the chunks that stay in memory.
     live: list[int]
-    #: Which file holds the survivors, and how many.
+    #: Generation of the file with the survivors, and their number.
     survivors_generation: int
     survivors_count: int
     #: The key index's files.
     key_runs: list[str]
-    #: Start and end of each queue, in the order of their names.
+    #: Start and end of each queue, in the order of ``queues``.
     queue_bounds: list[tuple[int, int]]
-    #: Every name that the log has given, in the order of the numbers; not those of queues that are
-    #: gone.
+    #: Queues and origins that the log has named, by number; without deleted queues and expired
+    #: origins.
     queues: list[NamedQueue]
     origins: list[NamedOrigin]
     #: By head: undecided transactions of several requests.
     parts: dict[int, Parts]
-    #: By half offset: how long after the commit it becomes visible.
+    #: By half offset: ms between the commit and when the message becomes visible.
     delays: dict[int, int]
-    #: By head: when a transaction that was parked was resumed.
+    #: By head: when a parked transaction was resumed.
     resumed_at_ms: dict[int, int]
     #: By app id: the decided Spark batches.
     batches: dict[str, AppBatches]
-    #: The highest ``store.copy_after_ms`` that any entry in a queue was made with.
+    #: The highest ``store.copy_after_ms`` that was in force for any queue entry.
     copy_after_ms: int
-    #: Which frames parked transactions.
+    #: The frames that parked transactions.
     parkings: SavedParkings = SavedParkings()
-    #: Ranges of the log that repair took out: start and end.
+    #: Log ranges ``[start, end)`` that repair took out.
     lost: list[tuple[int, int]] = []
-    #: The epochs of the store's lineage; none in a checkpoint of format version 1.
+    #: The epochs of the store's lineage; empty in a checkpoint of format version 1.
     epochs: list[Epoch] = []
-    #: The next number of a queue; -1 in a checkpoint of a version that never forgot one.
+    #: The next queue number; -1 in a checkpoint of a release that never dropped a queue.
     queues_end: int = -1
-    #: Deleted queues that have something undecided, or waiting, in them.
+    #: Deleted queues that still have undecided or waiting messages.
     deleted_queues: list[NamedQueue] = []
     #: Topics, consumer groups and settings.
     catalog: SavedCatalog = SavedCatalog()
-    #: Files of deleted queues that may still be there.
+    #: Files of deleted queues that may still exist.
     garbage: list[str] = []
-    #: Up to which log offset meta.db stood; an older copy of that file is recognized by it.
+    #: Log offset up to which meta.db was written; a lower one in meta.db means an older copy.
     meta_at: int = -1
-    #: What happened to store time last, and the last time that is known by the boot clock.
+    #: The last ``TimeMoved`` record, and the last store time with its boot clock.
     time_moved: TimeMoved | None = None
     anchor: Anchor | None = None
-    #: Which numbers of origins were given, and when each was last used; None in a checkpoint of
-    #: a release whose origins never expired.
+    #: The next origin number, and when each origin was last used; None in a checkpoint of a
+    #: release whose origins never expired.
     origin_uses: SavedOrigins | None = None
-    #: Queries of Spark sinks that expired.
+    #: Expired queries of Spark sinks.
     expired_queries: SavedExpiredQueries = SavedExpiredQueries()
     #: When groups and topics were last used.
     uses: SavedUses = SavedUses()
-    #: Why the files must not be used but made anew from the log, if so.
+    #: Why the files must be rebuilt from the log; empty if they can be used.
     rebuild: str = ""
 
     def with_files(self, **files: Any) -> Checkpoint:  # noqa: ANN401 - fields of this class
-        """The same, with the files that hold it."""
+        """Return a copy with these fields replaced."""
         return msgspec.structs.replace(self, **files)
 
     @property
     def origins_end(self) -> int:
-        """The next number of an origin."""
+        """The next origin number."""
         return len(self.origins) if self.origin_uses is None else self.origin_uses.end
 
     @property
     def next_queue(self) -> int:
-        """The next number of a queue."""
+        """The next queue number."""
         return len(self.queues) if self.queues_end < 0 else self.queues_end
 
     def state_files(self) -> list[str]:
-        """Names of the state table's files that it counts on."""
+        """Return the names of the state table's files that this checkpoint needs."""
         names = [chunk.name for chunk in self.chunks]
         if self.survivors_count:
             names.append(survivors_name(self.survivors_generation))
@@ -124,7 +125,7 @@ _decode = msgspec.json.Decoder(Checkpoint).decode
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """What its file holds."""
+    """Encode a checkpoint as the bytes of its file."""
     body = msgspec.json.encode(checkpoint)
     return b"%s %08x\n%s\n" % (MAGIC, zlib.crc32(body), body)
 
@@ -145,7 +146,7 @@ def save(disk: Disk, checkpoint: Checkpoint) -> None:
 
 
 def load(disk: Disk, path: str) -> Checkpoint | None:
-    """The checkpoint at this path; None if it is missing or damaged."""
+    """Return the checkpoint at this path, or None if it is missing or damaged."""
     if not disk.exists(path):
         return None
     file = disk.open(path)

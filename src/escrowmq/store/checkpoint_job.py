@@ -1,9 +1,9 @@
-"""A checkpoint under way.
+"""A checkpoint in progress.
 
-Made between two batches, when memory holds exactly what the log has written.  ``write`` does the
-long work, which begins with flushing that; ``install`` lets memory forget it, ``seal`` names the
-files, ``save`` makes them count, and ``finish`` notes that they do.  ``write`` and ``save`` wait
-for the disk and may run in another thread while the store goes on.
+A job is created between two batches, when memory holds exactly what the log has written. ``write``
+flushes the log, then does the long work. ``install`` drops from memory what the files hold.
+``seal`` names the files, ``save`` makes the checkpoint the newest one, and ``finish`` tells the
+store. ``write`` and ``save`` wait for the disk and may run in another thread while the store works.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ INSTALLED_AT_ONCE = 1_024
 
 
 class CheckpointJob:
-    """What is to be written, frozen, and the checkpoint that will say so."""
+    """Frozen data to be written, and the checkpoint that will name its files."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._checkpoint: Checkpoint | None = None
-        #: The checkpoints that count once it is saved, and runs of keys that neither names.
+        #: The two newest checkpoints once this one is saved, and key runs that neither names.
         self._named: list[Checkpoint] = []
         self._garbage: list[Run] = []
         self._unflushed = store.log.unflushed()
         queues = [store.queues[number] for number in store.core.names.queues]
         self._tails = [tail for queue in queues if (tail := queue.tail()) is not None]
-        #: Files of queues that went with their topic.  Once this is saved no checkpoint that counts
-        #: names them: if it is damaged the one before it is used, but none of the files of that.
+        #: Files of queues that were deleted with their topic. Once this checkpoint is saved they
+        #: are not needed: if it is damaged, recovery uses the one before, but rebuilds all files.
         self._removed = list(store.garbage)
         self._state = store.table.snapshot(store.last_at_ms, store.config.id_window_ms)
         snapshot = store.keys.snapshot()
@@ -80,9 +80,9 @@ class CheckpointJob:
         )
 
     def write(self) -> None:
-        """Put everything into files, flushed."""
+        """Write everything to files and flush them."""
         store = self._store
-        # First, so that no file runs ahead of the log.
+        # The log is flushed first, so that no file is ahead of it.
         for segment in self._unflushed:
             segment.file.flush()
         write_tails(store.disk, self._tails)
@@ -91,9 +91,9 @@ class CheckpointJob:
             run.write()
 
     def install(self) -> Iterator[None]:
-        """Let memory forget what the files hold now, a slice at a time.
+        """Drop from memory what the files hold now, a slice at a time.
 
-        Whoever reads or adds in between finds everything; only the next checkpoint must wait.
+        Reads and additions between slices see everything; only the next checkpoint must wait.
         """
         store = self._store
         store.log.note_flushed(self._frozen.log_end)
@@ -106,7 +106,7 @@ class CheckpointJob:
             store.keys.install(run)
 
     def seal(self) -> None:
-        """Name the files that hold it; nothing changes in them from here on."""
+        """Name the checkpoint's files; they do not change from here on."""
         store = self._store
         files = store.table.files
         self._checkpoint = self._frozen.with_files(
@@ -119,7 +119,7 @@ class CheckpointJob:
         self._garbage = store.keys.discard({name for one in self._named for name in one.key_runs})
 
     def save(self) -> None:
-        """Make it count, and delete files that it made unnecessary.  For any thread."""
+        """Make it the newest checkpoint and delete files it made obsolete. Safe in any thread."""
         assert self._checkpoint is not None, "it is not sealed"
         disk = self._store.disk
         save(disk, self._checkpoint)
@@ -129,7 +129,7 @@ class CheckpointJob:
             disk.remove(path)
 
     def finish(self) -> None:
-        """Replays start here from now on."""
+        """Note that replays start at this checkpoint from now on."""
         assert self._checkpoint is not None, "it is not sealed"
         for path in self._removed:
             del self._store.garbage[path]

@@ -1,7 +1,7 @@
-"""A run of state-table rows in memory: columns, no Python object per row.
+"""A run of state-table rows in memory, as columns: no Python object per row.
 
-Single rows are read and written through ``array``; scans and ranges go through numpy views of the
-same memory: 52 bytes a row.
+Single rows are read and written through ``array``. Scans and ranges use numpy views of the same
+memory. A row takes 52 bytes.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ COLUMNS = (
 
 
 def _column(typecode: str, rows: int) -> array[int]:
-    # Repeated, not grown: growing leaves room for more, and nothing is ever added.
+    # Repetition allocates the exact size. Appending would over-allocate, and a column never grows.
     return array(typecode, (0,)) * rows
 
 
-#: What ``part`` holds in the rows after a request's first one.
+#: Values of ``part`` in a request's rows after the first: the distance to the first row.
 _DISTANCES = array("H", range(SPAN_MAX + 1))
-#: Columns that the record of a half message which came alone has.
+#: Columns that the record of a lone half message fills.
 _SINGLES = ("next_at_ms", "size", "crc", "origin", "queue", "tags", "id_hash")
-# As plain numbers: comparing with an enum takes several times as long.
+# Plain integers, because comparing with an enum takes several times as long.
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
@@ -60,20 +60,20 @@ _UNDECIDED = (_PREPARED, _PARKED)
 
 
 class Checks(msgspec.Struct, kw_only=True, gc=False):
-    """Undecided transactions of some rows, and their next checks."""
+    """Counts of undecided transactions that are not parked, and when their checks are due."""
 
     due: int = 0
-    #: When the last of these came due.
+    #: When the newest of the due checks came due.
     newest_due_at_ms: int = 0
-    #: When the next one does.
+    #: When the next check comes due.
     next_due_at_ms: int = NEVER
     undecided: int = 0
-    #: Those of Spark sinks.
+    #: How many of the undecided are attempts of Spark sinks.
     sink_attempts: int = 0
 
 
 class Chunk:
-    """Rows ``[base, base + count)``; those before ``base + skipped`` are not here."""
+    """Rows ``[base, base + count)``; rows before ``base + skipped`` are not held here."""
 
     log_offset: array[int]
     stored_at_ms: array[int]
@@ -100,34 +100,34 @@ class Chunk:
             self._views[name] = np.frombuffer(column, dtype=STATE_ROW[name])
         #: Rows that are undecided, parked or not yet visible.
         self.needed = 0
-        #: No row is due before this; may be earlier than the true minimum, never later.
+        #: Lower bound of the time at which the first row is due.
         self.due_from_ms = NEVER
-        #: The same of committed rows that are not in ``releases``.
+        #: The same bound for committed rows that are not in ``releases``.
         self.release_from_ms = NEVER
         self.releases = NO_RELEASES
-        #: No check came due since the last look, nor does one before this; maybe not even then.
+        #: Lower bound of the time at which the first check is due that the last look did not see.
         self.check_from_ms = NEVER
-        #: What that look found; None once a row has changed.
+        #: Result of the last look; None once a row has changed.
         self.checks: Checks | None = None
-        #: Where the bytes of each row were carried to, or 0; None while none was carried.
+        #: Log offset to which each row's bytes were carried, or 0; None while no row was carried.
         self.moved: array[int] | None = None
-        #: Whether it differs from the file.
+        #: Whether the chunk differs from its file.
         self.is_dirty = False
 
     def view(self, name: str) -> np.ndarray[Any, np.dtype[Any]]:
-        """A column's rows as numpy sees them."""
+        """Return a numpy view of a column's rows."""
         return self._views[name][: self.count]
 
     def half_offsets(self) -> Rows:
-        """The row numbers."""
+        """Return the half offset of each row."""
         return np.arange(self.base, self.base + self.count)
 
     def location(self, at: int) -> int:
-        """Where a row's bytes are."""
+        """Return the log offset of a row's bytes."""
         return (self.moved is not None and self.moved[at]) or self.log_offset[at]
 
     def locations(self, at: int = 0, end: int | None = None) -> Rows:
-        """Where the bytes of rows [at, end) are."""
+        """Return the log offsets of the bytes of rows [at, end)."""
         stored_at = self.view("log_offset")[at:end]
         if self.moved is None:
             return stored_at
@@ -135,14 +135,14 @@ class Chunk:
         return np.where(moved, moved, stored_at)
 
     def move(self, at: int, location: int) -> None:
-        """A row's bytes were carried forward."""
+        """Note the log offset to which a row's bytes were carried forward."""
         if self.moved is None:
             self.moved = _column("q", self.rows_max)
         self.moved[at] = location
         self.is_dirty = True
 
     def insert_one(self, rows: NewRows, id_hash: int) -> None:
-        """Add the only row of a request, and the hash of its transaction's id."""
+        """Add the only row of a request, with the hash of its transaction id."""
         at = self.count
         placed = rows.placed
         next_at_ms = rows.next_at_ms[0] if rows.next_at_ms else NEVER
@@ -163,7 +163,7 @@ class Chunk:
         self.is_dirty = True
 
     def insert_many(self, rows: NewRows, skip: int, count: int) -> None:
-        """Add rows [skip, skip + count) of a request; they fit in here."""
+        """Add rows [skip, skip + count) of a request; the chunk must have room for them."""
         at, end = self.count, self.count + count
         placed, next_at_ms = rows.placed, rows.next_at_ms
         sizes, crcs, queues, tags = placed.sizes, placed.crcs, placed.queues, placed.tags
@@ -173,7 +173,7 @@ class Chunk:
             this = slice(skip, skip + count)
             sizes, crcs, queues, tags = sizes[this], crcs[this], queues[this], tags[this]
             next_at_ms = next_at_ms[this]
-        # Slices of arrays: for a hundred rows numpy's calls would take twice as long.
+        # Array slices, because numpy calls would take twice as long for a hundred rows.
         self.size[at:end] = array("I", sizes)
         self.crc[at:end] = array("I", crcs)
         self.queue[at:end] = array("I", queues)
@@ -188,7 +188,7 @@ class Chunk:
             self.state[at:end] = array("B", (rows.state,)) * count
         self.id_hash[at:end] = array("I", (crc32(rows.transaction_id.encode()),)) * count
         self.next_at_ms[at:end] = array("q", (NEVER,)) * count
-        # Shorter than the rows: the others are never due.
+        # It may be shorter than the rows; the remaining rows are never due.
         if next_at_ms:
             self.next_at_ms[at : at + len(next_at_ms)] = array("q", next_at_ms)
         self.count = end
@@ -197,7 +197,7 @@ class Chunk:
         self.is_dirty = True
 
     def _expect(self, at_ms: int, state: int) -> None:
-        """A row in this state is to be looked at then."""
+        """Lower the bounds for a row in this state that is due at ``at_ms``."""
         self.checks = None
         self.due_from_ms = min(self.due_from_ms, at_ms)
         if state == _PREPARED:
@@ -206,7 +206,7 @@ class Chunk:
             self.release_from_ms = at_ms
 
     def skip(self, count: int, log_offset: int, at_ms: int) -> None:
-        """Add rows that are lost: a size of 0 says so."""
+        """Add lost rows, which have a size of 0."""
         at, end = self.count, self.count + count
         self.log_offset[at:end] = array("q", (log_offset,)) * count
         self.stored_at_ms[at:end] = array("q", (at_ms,)) * count
@@ -216,7 +216,7 @@ class Chunk:
         self.is_dirty = True
 
     def insert_singles(self, halves: Rows, log_offsets: Rows, stored_at_ms: Rows) -> int:
-        """Add rows, each a request of its own, as far as there is room; how many that were."""
+        """Add as many of these one-row requests as there is room for, and return their count."""
         at = self.count
         count = min(len(halves), self.rows_max - at)
         end = at + count
@@ -232,7 +232,7 @@ class Chunk:
         return count
 
     def decide_rows(self, at: Rows, states: Rows | State) -> None:
-        """Set these rows for good, each to its own state or all to one; none is named twice."""
+        """Set the final state of these rows, one each or one for all; no row is named twice."""
         state, next_at_ms = self._views["state"], self._views["next_at_ms"]
         before = state[at]
         is_undecided = (before == _PREPARED) | (before == _PARKED) | (next_at_ms[at] != NEVER)
@@ -244,7 +244,7 @@ class Chunk:
 
     def _needs(self, at: int, end: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         state, next_at_ms = self._views["state"][at:end], self._views["next_at_ms"][at:end]
-        # Rolled back rows are never due, so what is due and decided is committed.
+        # Rolled-back rows are never due, so a decided row that is due is committed.
         needs: Rows = (state == _PREPARED) | (state == _PARKED) | (next_at_ms != NEVER)
         return needs
 
@@ -253,7 +253,7 @@ class Chunk:
         return end - at if is_held else int(np.count_nonzero(self._needs(at, end)))
 
     def set_state(self, at: int, end: int, state: State, *, settled: bool) -> None:
-        """Set rows [at, end); a settled row is never due again."""
+        """Set the state of rows [at, end); with ``settled`` they are never due again."""
         if end - at == 1:
             before = int(self._is_needed(at))
             self.state[at] = state
@@ -270,7 +270,7 @@ class Chunk:
         self.is_dirty = True
 
     def set_next(self, at: int, at_ms: int) -> None:
-        """Set when to look at a row next."""
+        """Set when a row is due next."""
         before = self._is_needed(at)
         self.next_at_ms[at] = at_ms
         self.needed += self._is_needed(at) - before
@@ -282,7 +282,7 @@ class Chunk:
         return state in _UNDECIDED or self.next_at_ms[at] != NEVER
 
     def columns(self, at: int, end: int, visible_at_ms: int) -> Columns:
-        """Consume queue entries of rows [at, end)."""
+        """Return the consume queue entries of rows [at, end)."""
         return Columns(
             array("q", self.locations(at, end).tobytes()),
             self.size[at:end],
@@ -292,40 +292,40 @@ class Chunk:
         )
 
     def needed_below(self, log_offset: int) -> Rows:
-        """Needed rows whose bytes lie below this log offset: their indices."""
+        """Return the indices of needed rows whose bytes lie below this log offset."""
         is_below = self.locations(self.skipped) < log_offset
         hits: Rows = np.flatnonzero(self._needs(self.skipped, self.count) & is_below)
         return hits + self.skipped
 
     def needed_bytes(self) -> int:
-        """Stored bytes of the rows that are needed."""
+        """Return the stored bytes of all needed rows."""
         sizes = self.view("size")[self.skipped :]
         if self.needed == len(sizes):
             return int(sizes.sum(dtype=np.int64))
         return int(sizes[self._needs(self.skipped, self.count)].sum(dtype=np.int64))
 
     def origins_needed(self) -> list[int]:
-        """The origins of rows that are still needed."""
+        """Return the origins of rows that are still needed."""
         at, end = self.skipped, self.count
         is_needed = self._needs(at, end) & (self.view("size")[at:end] > 0)
         origins: list[int] = np.unique(self.view("origin")[at:end][is_needed]).tolist()
         return origins
 
     def candidates(self, wanted: int) -> list[int]:
-        """First rows of requests, newest first, whose transaction id has this hash."""
+        """Return first rows of requests whose transaction id has this hash, newest first."""
         is_first = self.view("part") >= FIRST
         hits = np.flatnonzero((self.view("id_hash") == wanted) & is_first).tolist()
         return [self.base + hit for hit in reversed(hits) if hit >= self.skipped]
 
     def row_at(self, log_offset: int) -> int | None:
-        """The row of the half message with exactly this identity."""
+        """Return the row of the half message first stored at exactly this log offset, or None."""
         at = bisect_left(self.log_offset, log_offset, self.skipped, self.count)
         if at < self.count and self.log_offset[at] == log_offset:
             return self.base + at
         return None
 
     def due(self, now_ms: int, limit: int) -> list[int]:
-        """Rows to look at now."""
+        """Return up to ``limit`` rows that are due now."""
         if self.due_from_ms > now_ms:
             return []
         next_at_ms = self.view("next_at_ms")
@@ -335,17 +335,17 @@ class Chunk:
         return [self.base + hit for hit in hits.tolist()]
 
     def sort_releases(self, until_ms: int) -> None:
-        """Find the committed rows that become visible until then, in the order of their times."""
+        """Sort, by time, the committed rows that become visible by ``until_ms``."""
         next_at_ms, state = self.view("next_at_ms"), self.view("state")
         self.releases = ReleaseOrder(self.base, next_at_ms, state, until_ms)
         self.release_from_ms = self.releases.rest_from_ms
 
     def next_releases(self, now_ms: int, limit: int) -> tuple[Rows, Rows]:
-        """The first rows to make visible now, of those that were sorted, and their times."""
+        """Return the first sorted rows to make visible now, and their times."""
         return self.releases.first(self.view("next_at_ms"), self.view("state"), now_ms, limit)
 
     def release_rows(self, at: Rows) -> None:
-        """These rows are visible, so they are never due again."""
+        """Note that these rows are visible, so that they are never due again."""
         next_at_ms, state = self._views["next_at_ms"], self._views["state"]
         was_needed = next_at_ms[at] != NEVER
         is_decided = (state[at] != _PREPARED) & (state[at] != _PARKED)
@@ -355,7 +355,7 @@ class Chunk:
         self.is_dirty = True
 
     def look_at_checks(self, now_ms: int, sinks: Rows) -> Checks:
-        """What is undecided, and due now; ``sinks`` are the origins of Spark sinks."""
+        """Count undecided transactions and checks due now; ``sinks`` are Spark sinks' origins."""
         if self.checks is None or self.check_from_ms <= now_ms:
             next_at_ms = self.view("next_at_ms")
             # Only the head of a transaction is ever due.
@@ -373,14 +373,14 @@ class Chunk:
         return self.checks
 
     def frozen(self) -> FrozenChunk:
-        """All rows as they are now."""
+        """Return a copy of all rows as they are now."""
         columns = {name: self.view(name).copy() for name, _ in COLUMNS}
         return FrozenChunk(base=self.base, columns=columns, locations=self.locations().copy())
 
     def load(self, rows: Rows) -> None:
-        """Take all rows from the file."""
+        """Load all rows from the file."""
         self.count = len(rows)
-        # Rows that were before the log's start when the chunk began hold no message.
+        # Rows from before the log's start, when the chunk was created, hold no message.
         self.skipped = int(np.argmax(rows["size"] > 0))
         for name, _ in COLUMNS:
             self.view(name)[:] = rows[name]

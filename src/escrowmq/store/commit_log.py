@@ -1,8 +1,8 @@
 """The commit log: frames in segments, addressed by one running log offset.
 
 A segment is a file named by the log offset of its first byte; it ends where the next one starts.
-Frames never cross a border.  What was appended is first gathered in memory, then written, then
-flushed; ``end``, ``written`` and ``flushed`` say how far each has come.
+Frames never cross a segment border. Appended frames are first gathered in memory, then written,
+then flushed; ``end``, ``written`` and ``flushed`` are the log offsets that each step has reached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JOINED_BYTES_MAX = 16 * 1024
 
 
 def segment_path(start: int) -> str:
-    """Where the segment is that starts at this log offset."""
+    """Return the path of the segment that starts at this log offset."""
     return f"{DIRECTORY}/{start:020d}"
 
 
@@ -67,7 +67,7 @@ class CommitLog:
         """The lowest log offset that can still be read."""
         if self.segments:
             return self.segments[0].start
-        # The very first batch has no segment before it is written.
+        # The first batch of a new log has no segment until it is written.
         return self.written
 
     def begin_at(self, log_offset: int) -> None:
@@ -85,7 +85,7 @@ class CommitLog:
         self.end += size
 
     def write(self) -> None:
-        """Hand everything gathered to the operating system."""
+        """Write everything gathered to the operating system."""
         gathered = self._gathered
         at = 0
         while at < len(gathered):
@@ -93,7 +93,7 @@ class CommitLog:
             if opens:
                 self._open_segment(start, stored_at_ms)
             run = at + 1
-            # Small frames are joined; a large one is not worth copying.
+            # Join small frames into one write; copying a large frame costs more than it saves.
             is_small = len(gathered[at][1]) < _JOINED_BYTES_MAX
             while is_small and run < len(gathered) and not gathered[run][2]:
                 is_small = len(gathered[run][1]) < _JOINED_BYTES_MAX
@@ -111,7 +111,7 @@ class CommitLog:
 
     def _open_segment(self, start: int, stored_at_ms: int) -> None:
         file = self._disk.open(segment_path(start), create=True)
-        # Before any frame goes in: a frame must not be lost because its file has no name.
+        # Flush the file's name before any frame, or a crash could lose the file with its frames.
         self._disk.flush_directory(DIRECTORY)
         self.segments.append(Segment(start, file, 0, stored_at_ms))
 
@@ -124,17 +124,17 @@ class CommitLog:
         self.flushed = written
 
     def unflushed(self) -> list[Segment]:
-        """Segments that were written to since they were flushed, for who flushes them aside."""
+        """Return segments with unflushed writes, for a caller that flushes them itself."""
         return list(self._unflushed.values())
 
     def note_flushed(self, log_offset: int) -> None:
-        """Somebody has flushed all that is below this."""
+        """Note that the caller has flushed everything below this log offset."""
         self.flushed = max(self.flushed, log_offset)
         more = {start: one for start, one in self._unflushed.items() if one.end > log_offset}
         self._unflushed = more
 
     def read(self, log_offset: int, size: int) -> bytes:
-        """Bytes of the log; also of what is only gathered yet."""
+        """Return bytes of the log, including frames that are only gathered so far."""
         if log_offset >= self.written:
             for start, frame, _, _ in reversed(self._gathered):
                 if start <= log_offset:
@@ -151,14 +151,14 @@ class CommitLog:
         return data
 
     def peek(self, log_offset: int, size: int) -> bytes:
-        """Written bytes at an offset that may be anything; fewer, or none, if it is nowhere."""
+        """Return written bytes at any offset; fewer, or none, if the log does not have them."""
         if not self.start <= log_offset < self.written:
             return b""
         segment = self._segment_of(log_offset)
         return segment.file.read_at(log_offset - segment.start, max(size, 0))
 
     def _segment_of(self, log_offset: int) -> Segment:
-        # Nearly always what was written last.
+        # Nearly all reads are in the newest segment.
         if self.segments and self.segments[-1].start <= log_offset < self.segments[-1].end:
             return self.segments[-1]
         at = bisect_right(self.segments, log_offset, key=lambda segment: segment.start) - 1
@@ -169,7 +169,10 @@ class CommitLog:
         return self.segments[at]
 
     def forget_below(self, log_offset: int) -> list[Segment]:
-        """Segments that end at or before this offset, oldest first, for ``remove_segments``."""
+        """Drop and return the segments that end at or before this offset, oldest first.
+
+        The newest segment stays. ``remove_segments`` deletes the files.
+        """
         forgotten = []
         while len(self.segments) > 1 and self.segments[0].end <= log_offset:
             segment = self.segments.pop(0)
@@ -178,14 +181,14 @@ class CommitLog:
         return forgotten
 
     def close(self) -> None:
-        """Give all handles back."""
+        """Close all segment files."""
         for segment in self.segments:
             segment.file.close()
         self.segments = []
 
 
 def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
-    """Delete segments that the log has forgotten, oldest first.  For any thread."""
+    """Delete the files of segments that the log dropped, oldest first. Safe in any thread."""
     for segment in segments:
         segment.file.close()
         disk.remove(segment_path(segment.start))
@@ -194,7 +197,7 @@ def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
 
 
 def block_at(segment: Segment, log_offset: int, end: int, size: int = BLOCK_BYTES) -> memoryview:
-    """About ``size`` bytes of a segment from a frame on: all of it, if it ends before ``end``."""
+    """Return about ``size`` bytes from a frame on, and the whole frame if it ends by ``end``."""
     at = log_offset - segment.start
     block = segment.file.read_at(at, min(size, end - log_offset))
     head = stated_head(block)
@@ -204,9 +207,9 @@ def block_at(segment: Segment, log_offset: int, end: int, size: int = BLOCK_BYTE
 
 
 def read_frames(segment: Segment, seed: int, *, from_offset: int, end: int) -> Iterator[Frame]:
-    """Intact frames of a segment.
+    """Yield the intact frames of a segment.
 
-    Stops at the first bad frame; the caller sees that it did not reach ``end``.
+    It stops at the first bad frame; the caller sees that it did not reach ``end``.
     """
     offset = before = from_offset
     while offset < end:

@@ -1,4 +1,4 @@
-"""What an operator may set about the store."""
+"""Settings of the store that an operator can change."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ HOUR_MS = 3_600_000
 class StoreConfig:
     """Section ``[store]``."""
 
-    #: When a reply may leave: "fsync" after the disk has it, "os" after the kernel has it.
+    #: When the broker replies: "fsync" after the data is on disk, "os" after the kernel has it.
     durability: Literal["fsync", "os"] = "fsync"
     #: A commit log segment is closed when the next frame would make it larger than this.
     segment_bytes_max: int = GIB
-    #: Log written between two checkpoints; bounds what a restart must replay.
+    #: Bytes of log between two checkpoints; limits how much a restart must replay.
     checkpoint_bytes: int = 64 * MIB
     #: Messages older than this may be deleted.
     retention_ms: int = 72 * HOUR_MS
-    #: The log is kept below this size by deleting its oldest segments; 0 means no limit.  What is
-    #: undecided, parked or not yet due does not count.
+    #: Retention deletes the oldest segments of a log larger than this; 0 means no limit. Messages
+    #: that are undecided, parked or not yet visible do not count.
     retention_bytes: int = 0
-    #: New messages are refused while less than this is free on the disk, decisions while less than
-    #: half of it is, and with less than a quarter nothing is written; 0 means that nobody looks.
-    #: An eighth of it is a file, which is given back to recover and to delete on a full disk.
+    #: While less than this is free on the disk, the broker refuses new messages. Below half of it,
+    #: the broker also refuses decisions; below a quarter, it writes nothing. 0 turns this off. An
+    #: eighth is held by a reserve file, which the broker releases on a full disk to recover or to
+    #: delete old log.
     free_bytes_min: int = 256 * MIB
-    #: A half message older than this when it becomes visible is copied forward, so that it lives
-    #: a whole retention.
+    #: A half or delayed message at least this old when it becomes visible is copied to the end of
+    #: the log, so that consumers can read it for a full retention period.
     copy_after_ms: int = HOUR_MS
     #: Rows per chunk of the state table.
     chunk_rows: int = 65_536
-    #: How long decided transactions stay in memory, so that a repeated half is recognised.
+    #: How long decided transactions stay in memory at least, so that the broker recognizes a
+    #: repeated half message.
     id_window_ms: int = 120_000
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """A consume queue: the index that makes messages visible, in order.
 
-Entries are 32 bytes and stand in files of ``FILE_ENTRIES``.  The newest ones are only in memory
-until a checkpoint files them: after a crash they come from the log again.  A queue's end moves
-only over entries whose records are flushed.
+Entries are 32 bytes each, in files of ``FILE_ENTRIES``. The newest ones are only in memory until a
+checkpoint writes them to files; after a crash, recovery replays them from the log. A queue's end
+advances only over entries whose records are durable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from escrowmq.store.queue_files import OpenFiles
 
 ENTRY_BYTES = QUEUE_ENTRY.itemsize
-#: Queues that a checkpoint files at a time.
+#: Queues whose entries a checkpoint writes and flushes together.
 FILED_AT_ONCE = 256
 SEARCHED_ENTRIES_MAX = 4 * 1024 * 1024
 #: Entries that retention reads at a time.
@@ -36,7 +36,7 @@ _UNPACK = struct.Struct("<qqIiI4x")
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One visible message: where it is and what a pull must know before reading it."""
+    """One visible message: where it is, and what a pull needs before it reads the message."""
 
     log_offset: int
     visible_at_ms: int
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Entries, one array per field."""
+    """Several entries, as one array per field."""
 
     log_offsets: array[int]
     sizes: array[int]
@@ -56,7 +56,7 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Entries that a checkpoint files: the first so many that are not in files yet."""
+    """Entries that a checkpoint writes to files: the first ``count`` that are only in memory."""
 
     queue: ConsumeQueue
     first: int
@@ -80,30 +80,30 @@ class ConsumeQueue:
         self._files = files
         self.topic = topic
         self.queue_id = queue_id
-        #: Whether earlier releases cannot have made it.
+        #: Whether no earlier release can have made it.
         self._is_new = is_new
-        #: How the paths of its files begin.
+        #: Prefix of its files' paths.
         self.prefix = files_of(number)
         self.start = 0
         self.end = 0
         #: Entries below this are in files.
         self.filed = 0
-        # What is not in files yet, a column per field: nothing is built per entry.
+        # Entries that are not in files yet, one array per field: no object per entry.
         self._log_offsets = array("q")
         self._visible_at_ms = array("q")
         self._sizes = array("I")
         self._tags = array("i")
         self._crcs = array("I")
-        #: Files below this entry are deleted; -1 until somebody has looked.
+        #: Files below this entry are deleted; -1 until ``note_files_gone`` is called.
         self._files_start = -1
-        #: Whether files may be left of it, also of a process that ended before they counted.
+        #: Whether it may have files, including files that no checkpoint named before a crash.
         self.may_have_files = False
 
     def _path(self, entry: int) -> str:
         return path_of(self.prefix, entry)
 
     def open(self, start: int, end: int) -> None:
-        """Continue as of a checkpoint; files that hold less are damaged."""
+        """Continue from a checkpoint; raise if the files do not hold the last entry."""
         self.start, self.end, self.filed = start, end, end
         self.may_have_files = True
         if end > start and not self._is_new:
@@ -112,7 +112,7 @@ class ConsumeQueue:
             self._read_file(end - 1, end)
 
     def begin_at(self, start: int) -> None:
-        """Begin empty; entries below ``start`` were deleted and are passed over."""
+        """Begin empty; entries below ``start`` were deleted and are skipped."""
         self.start = self.end = self.filed = start
 
     def append(self, first: int, entry: Entry) -> None:
@@ -142,7 +142,7 @@ class ConsumeQueue:
         self.end += count - deleted
 
     def _is_deleted(self, first: int, count: int) -> int:
-        """How many of these entries lie below the start of a queue that is made anew."""
+        """Return how many of these entries lie below the start of a queue that is rebuilt."""
         if first == self.end:
             return 0
         assert first < self.end, "entries are added in order"
@@ -150,7 +150,7 @@ class ConsumeQueue:
         return min(self.end - first, count)
 
     def entries(self, offset: int, count: int) -> list[Entry]:
-        """Up to ``count`` entries from this offset on."""
+        """Return up to ``count`` entries from this offset on."""
         end = min(offset + count, self.end)
         assert offset >= self.start
         found: list[Entry] = []
@@ -160,7 +160,7 @@ class ConsumeQueue:
             found.extend(Entry(*fields) for fields in _UNPACK.iter_unpack(rows.tobytes()))
             offset = stop
         if offset == end - 1:
-            # As most pulls have it that waited for a message.
+            # Most pulls that waited for a message read a single entry.
             at = offset - self.filed
             found.append(
                 Entry(
@@ -177,7 +177,7 @@ class ConsumeQueue:
         return found
 
     def rows(self, offset: int, count: int) -> Rows:
-        """The same as rows of numpy, for those who want very many."""
+        """Return the same entries as numpy rows, for bulk reads."""
         end = min(offset + count, self.end)
         assert offset >= self.start
         found = [np.zeros(0, dtype=QUEUE_ENTRY)]
@@ -214,7 +214,7 @@ class ConsumeQueue:
         return rows
 
     def offset_at(self, visible_at_ms: int) -> int:
-        """The first entry visible at or after this time; ``end`` if there is none."""
+        """Return the first entry visible at or after this time, or ``end`` if there is none."""
         low, high = self.start, self.end
         while low < high:
             middle = (low + high) // 2
@@ -227,7 +227,10 @@ class ConsumeQueue:
     def find(
         self, log_offset: int, offset: int, *, limit: int = SEARCHED_ENTRIES_MAX
     ) -> int | None:
-        """The first entry from this one on that points there, if it is not too far."""
+        """Return the first entry that points to this log offset, or None.
+
+        The search covers ``limit`` entries from ``offset`` on.
+        """
         stop = min(self.end, offset + limit)
         count = 512
         while offset < min(stop, self.filed):
@@ -250,22 +253,22 @@ class ConsumeQueue:
 
     @property
     def unfiled(self) -> int:
-        """How many entries are not in files yet."""
+        """Number of entries that are not in files yet."""
         return len(self._sizes)
 
     def tail(self) -> Tail | None:
-        """What is not in files yet."""
+        """Return the entries that are not in files yet, or None if all are."""
         count = len(self._sizes)
         self.may_have_files = self.may_have_files or count > 0
         return Tail(self, self.filed, count) if count else None
 
     def write(self, tail: Tail, files: list[File]) -> list[str]:
-        """Write these entries into files that are left open, to be flushed.
+        """Write these entries and add the open files to ``files``, for the caller to flush.
 
-        Returns the directories that gained a name.
+        Return the directories in which a new file was created.
         """
         grown = []
-        # In another thread than the one that adds entries: slices of arrays are taken in one step.
+        # Another thread may add entries meanwhile: taking a slice of an array is atomic.
         data = memoryview(sealed(self._tail_rows(0, tail.count)))
         offset = tail.first
         end = offset + tail.count
@@ -276,23 +279,24 @@ class ConsumeQueue:
                 grown.append(path.rpartition("/")[0])
             skip = offset - tail.first
             part = data[skip * ENTRY_BYTES : (stop - tail.first) * ENTRY_BYTES]
-            # Not through the open files: those belong to the thread that reads.
+            # Not through ``OpenFiles``, which belongs to the reading thread.
             files.append(self._disk.open(path, create=True))
             files[-1].write_at(offset % FILE_ENTRIES * ENTRY_BYTES, part)
             offset = stop
         return grown
 
     def install(self, tail: Tail) -> None:
-        """The files hold these entries: drop them from memory."""
+        """Drop these entries from memory, because the files hold them now."""
         for column in self._columns():
             del column[: tail.count]
         self.filed += tail.count
 
     def first_after(self, log_offset: int, bound_ms: int) -> int:
-        """One past the highest entry that points below this log offset.
+        """Return one past the highest entry that points below this log offset.
 
-        Entries visible after ``bound_ms`` cannot: anything older was copied when it became
-        visible.  May run beside the thread that adds entries, while nothing is filed.
+        Entries visible after ``bound_ms`` cannot point there, because an older message was copied
+        when it became visible. This may run while another thread adds entries, but not during a
+        checkpoint.
         """
         after = offset = self.start
         for rows in self._pieces(offset, self.end):
@@ -306,7 +310,7 @@ class ConsumeQueue:
         return after
 
     def _pieces(self, offset: int, end: int) -> Iterator[Rows]:
-        """Entries, not through the open files: those belong to the thread that reads."""
+        """Yield entries without ``OpenFiles``, which belongs to the reading thread."""
         filed = min(self.filed, end)
         while offset < filed:
             file_end = min(filed, offset - offset % FILE_ENTRIES + FILE_ENTRIES)
@@ -322,18 +326,18 @@ class ConsumeQueue:
             yield self._tail_rows(offset - filed, end - filed)
 
     def forget_below(self, start: int) -> None:
-        """Entries below this are gone for readers."""
+        """Hide entries below this offset from readers."""
         self.start = max(self.start, start)
 
     @property
     def may_have_forgotten_files(self) -> bool:
-        """Whether files may be left that hold only forgotten entries."""
+        """Whether files that hold only forgotten entries may still exist."""
         return self.start - self.start % FILE_ENTRIES > max(self._files_start, 0)
 
     def forgotten_files(self) -> list[str]:
-        """The files, oldest first, that hold only forgotten entries: to be deleted in this order.
+        """Return the files that hold only forgotten entries, oldest first.
 
-        A crash on the way leaves no gap, so that the next time finds the others.
+        Delete them in this order: a crash then leaves no gap, and the next call finds the rest.
         """
         base = self.start - self.start % FILE_ENTRIES
         paths = []
@@ -343,18 +347,18 @@ class ConsumeQueue:
         return paths[::-1]
 
     def paths(self) -> list[str]:
-        """All files that it may have."""
+        """Return the paths of all files that it may have."""
         first = self.start - self.start % FILE_ENTRIES
         entries = range(first, self.end + 1, FILE_ENTRIES)
         return [*self.forgotten_files(), *map(self._path, entries)]
 
     def note_files_gone(self) -> None:
-        """All of them are deleted."""
+        """Note that all forgotten files are deleted."""
         self._files_start = self.start - self.start % FILE_ENTRIES
 
 
 def write_tails(disk: Disk, tails: Sequence[Tail]) -> None:
-    """File the entries of many queues, flushed: some at a time, which is faster than one by one."""
+    """Write and flush the entries of many queues in groups, which is faster than one by one."""
     grown: set[str] = set()
     for first in range(0, len(tails), FILED_AT_ONCE):
         files: list[File] = []

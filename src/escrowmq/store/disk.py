@@ -1,7 +1,7 @@
 """The port to the file system, and its real adapter.
 
-Everything the store does to files goes through ``Disk``, so that a test can record it, tear it,
-lose what was not flushed, and fail it.  Paths are relative to the disk's root and use ``/``.
+The store accesses files only through ``Disk``, so that a test can record operations, tear writes,
+lose unflushed data and inject errors. Paths are relative to the disk's root and use ``/``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class File(Protocol):
     """An open file."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file."""
+        """Return up to ``size`` bytes; fewer only at the end of the file."""
         ...
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        """All of ``data``, or an OSError; a gap before ``offset`` reads as zeros."""
+        """Write all of ``data`` or raise OSError; a gap before ``offset`` reads as zeros."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -34,7 +34,7 @@ class File(Protocol):
         ...
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the number of bytes in the file."""
         ...
 
     def flush(self) -> None:
@@ -42,7 +42,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Close the file."""
         ...
 
 
@@ -50,58 +50,58 @@ class Disk(Protocol):
     """A directory tree."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
+        """Open for reading and writing; FileNotFoundError if missing and not ``create``."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of that name is there."""
+        """Whether a file or directory of that name exists."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory.
+        """Return the names in a directory, sorted; empty if there is no such directory.
 
-        Names that the file system puts there itself are left out (``listed``).
+        Names that the file system itself creates are left out (see ``listed``).
         """
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make it and its parents; no error if it is there.  Durable when it returns."""
+        """Make a directory and its parents; no error if it exists. Durable when it returns."""
         ...
 
     def make_directories(self, paths: Sequence[str]) -> None:
-        """Make all of them, as ``make_directory`` does, in less time."""
+        """Make many directories as ``make_directory`` does, but faster."""
         ...
 
     def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
-        """Flush each of them, in any order, in less time."""
+        """Flush all of these, in any order; faster than one by one."""
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` by ``old`` in one step."""
+        """Rename ``old`` to ``new`` atomically; an existing ``new`` is replaced."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file; no error if it does not exist."""
         ...
 
     def flush_directory(self, path: str) -> None:
-        """Return once names made, renamed or removed in it are on the disk."""
+        """Return once names created, renamed or removed in this directory are on the disk."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that can still be written, as far as anybody can tell."""
+        """Return the bytes that can still be written, as far as the file system can tell."""
         ...
 
     def allocate(self, path: str, size: int) -> None:
-        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        """Reserve ``size`` bytes of the disk for a file, with any content; ENOSPC if it is full."""
         ...
 
     def allocated(self, path: str) -> int:
-        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        """Return the bytes of the disk that a file occupies; 0 if there is no such file."""
         ...
 
 
-#: What file systems and desktops put into directories of their own accord.
+#: Names that file systems and desktops create in directories on their own.
 _OF_FILE_SYSTEMS = frozenset(
     {
         "lost+found",
@@ -116,12 +116,12 @@ _OF_FILE_SYSTEMS = frozenset(
         ".directory",
     }
 )
-#: A file that is deleted while it is open, on NFS or through FUSE; a file's attributes on a Mac.
+#: Files deleted while open (NFS, FUSE), a file's attributes on a Mac, and a desktop's trash.
 _PREFIXES_OF_FILE_SYSTEMS = (".nfs", ".fuse_hidden", "._", ".Trash-")
 
 
 def listed(names: Iterable[str]) -> list[str]:
-    """These names, sorted, without those that the file system or a desktop made."""
+    """Return these names, sorted, without those that the file system or a desktop made."""
     return sorted(
         name
         for name in names
@@ -130,9 +130,9 @@ def listed(names: Iterable[str]) -> list[str]:
 
 
 def checked_path(path: str) -> str:
-    """The path itself, "" for the root; ValueError if it might lead out of the root.
+    """Return the path itself, "" for the root; ValueError if it might lead out of the root.
 
-    Only the spelling is looked at: an operator may well have put a link to another volume there.
+    Only the spelling is checked, because an operator may have put a link to another volume there.
     """
     if path in ("", "."):
         return ""
@@ -141,13 +141,13 @@ def checked_path(path: str) -> str:
     return path
 
 
-# Larger than any process may have, so that calls after close get EBADF, not a stranger's file.
-# (Of -1 the flush calls think otherwise: they raise ValueError.)
+# Larger than any descriptor of a process, so that calls after close raise EBADF and never reach
+# another file. (With -1, the flush calls would raise ValueError instead.)
 _NO_DESCRIPTOR = 2**31 - 1
 
 
 class OsFile:
-    """A file of the operating system; its descriptor is closed by ``close`` only."""
+    """A file of the operating system; only ``close`` closes its descriptor."""
 
     __slots__ = ("_descriptor",)
 
@@ -155,9 +155,9 @@ class OsFile:
         self._descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes; fewer at the end of the file."""
+        """Return up to ``size`` bytes; fewer only at the end of the file."""
         data = os.pread(self._descriptor, size, offset)
-        # One call may give less than there is; only an empty answer means the end.
+        # One call may return less than the file has; only an empty result means the end.
         while len(data) < size:
             more = os.pread(self._descriptor, size - len(data), offset + len(data))
             if not more:
@@ -166,16 +166,16 @@ class OsFile:
         return data
 
     def write_at(self, offset: int, data: Bytes) -> None:
-        """All of ``data``, or an OSError; a gap before ``offset`` reads as zeros."""
+        """Write all of ``data`` or raise OSError; a gap before ``offset`` reads as zeros."""
         written = os.pwrite(self._descriptor, data, offset)
         if written != len(data):
             self._write_rest(offset, data, written)
 
     def _write_rest(self, offset: int, data: Bytes, written: int) -> None:
-        # A view of bytes, because len() of a view of wider items does not count bytes.
+        # Cast to bytes, because len() of a view of wider items does not count bytes.
         view = memoryview(data).cast("B")
         while written < len(view):
-            # A call that makes no progress raises: on a full disk ENOSPC, above a limit EFBIG.
+            # A call that makes no progress raises: ENOSPC on a full disk, EFBIG above a limit.
             written += os.pwrite(self._descriptor, view[written:], offset + written)
 
     def truncate(self, size: int) -> None:
@@ -183,7 +183,7 @@ class OsFile:
         os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Return the number of bytes in the file."""
         return os.fstat(self._descriptor).st_size
 
     def flush(self) -> None:
@@ -191,7 +191,7 @@ class OsFile:
         _flush_data(self._descriptor)
 
     def close(self) -> None:
-        """Give the handle back; no error if that is done already."""
+        """Close the file; no error if it is closed already."""
         descriptor, self._descriptor = self._descriptor, _NO_DESCRIPTOR
         if descriptor != _NO_DESCRIPTOR:
             os.close(descriptor)
@@ -209,9 +209,9 @@ class OsDisk:
         existing = self._root
         while not os.path.isdir(existing) and existing != os.path.dirname(existing):
             existing = os.path.dirname(existing)
-        # Directories whose names are known to be durable.  What was there before us, up to the
-        # root, is taken to be; what is below may be left from a process that was killed between
-        # making a directory and flushing its name, so that is flushed again, once.
+        # Directories whose names are known to be durable. The root, or its nearest existing parent,
+        # counts as durable. A directory below may be left by a process that was killed before it
+        # flushed the directory's name, so that name is flushed again, once.
         self._named = {existing}
 
     def _absolute(self, path: str) -> str:
@@ -222,15 +222,15 @@ class OsDisk:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open for reading and writing; FileNotFoundError unless it exists or ``create``."""
+        """Open for reading and writing; FileNotFoundError if missing and not ``create``."""
         if create:
             self._refuse_if_read_only(path)
         flags = self._access | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return OsFile(os.open(self._absolute(path), flags, _FILE_MODE))
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of that name is there."""
-        # Not os.path.exists: it takes an I/O error for "no", and the store would start afresh.
+        """Whether a file or directory of that name exists."""
+        # Not os.path.exists, which reports an I/O error as "no": the store would start empty.
         try:
             os.stat(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -238,7 +238,7 @@ class OsDisk:
         return True
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is no such directory."""
+        """Return the names in a directory, sorted; empty if there is no such directory."""
         try:
             names = os.listdir(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -246,11 +246,11 @@ class OsDisk:
         return listed(names)
 
     def make_directory(self, path: str) -> None:
-        """Make it and its parents; no error if it is there.  Durable when it returns."""
+        """Make a directory and its parents; no error if it exists. Durable when it returns."""
         self.make_directories([path])
 
     def make_directories(self, paths: Sequence[str]) -> None:
-        """Make all of them, as ``make_directory`` does, in less time."""
+        """Make many directories as ``make_directory`` does, but faster."""
         made: dict[str, None] = {}
         for path in paths:
             self._refuse_if_read_only(path)
@@ -266,38 +266,38 @@ class OsDisk:
                     if not os.path.isdir(directory):
                         raise _not_a_directory(directory) from None
                 made[directory] = None
-        # Each parent once.
+        # Flush each parent only once.
         _call_each(_flush_names, list(dict.fromkeys(map(os.path.dirname, made))))
         self._named.update(made)
 
     def flush_all(self, files: Sequence[File], directories: Sequence[str]) -> None:
-        """Flush each of them, in any order, in less time."""
+        """Flush all of these, in any order; faster than one by one."""
         _call_each(lambda file: file.flush(), files)
         _call_each(self.flush_directory, directories)
 
     def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` by ``old`` in one step."""
+        """Rename ``old`` to ``new`` atomically; an existing ``new`` is replaced."""
         self._refuse_if_read_only(old)
         os.replace(self._absolute(old), self._absolute(new))
 
     def remove(self, path: str) -> None:
-        """Remove a file; no error if it is gone."""
+        """Remove a file; no error if it does not exist."""
         self._refuse_if_read_only(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._absolute(path))
 
     def flush_directory(self, path: str) -> None:
-        """Return once names made, renamed or removed in it are on the disk."""
+        """Return once names created, renamed or removed in this directory are on the disk."""
         self._refuse_if_read_only(path)
         _flush_names(self._absolute(path))
 
     def free_bytes(self) -> int:
-        """Bytes that can still be written, as far as anybody can tell."""
+        """Return the bytes that can still be written, as far as the file system can tell."""
         found = os.statvfs(self._root)
         return found.f_bavail * found.f_frsize
 
     def allocate(self, path: str, size: int) -> None:
-        """Have a file hold so many bytes of the disk, whatever is in it; ENOSPC if they are not."""
+        """Reserve ``size`` bytes of the disk for a file, with any content; ENOSPC if it is full."""
         self._refuse_if_read_only(path)
         descriptor = os.open(
             self._absolute(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE
@@ -308,29 +308,29 @@ class OsDisk:
             os.close(descriptor)
 
     def allocated(self, path: str) -> int:
-        """Bytes of the disk that a file holds; 0 if there is no such file."""
+        """Return the bytes of the disk that a file occupies; 0 if there is no such file."""
         try:
             return os.stat(self._absolute(path)).st_blocks * _BLOCK_BYTES
         except FileNotFoundError:
             return 0
 
 
-# Messages may be private: nothing for others, whatever the umask.
+# Messages may be private, so other users get no access, whatever the umask.
 _FILE_MODE = 0o640
 _DIRECTORY_MODE = 0o750
 
-#: What ``st_blocks`` counts in, whatever the file system does.
+#: Unit of ``st_blocks``, which does not depend on the file system.
 _BLOCK_BYTES = 512
 
 _FLUSHERS = 8
 _FLUSHES_APART_MAX = 16
 
-# fdatasync leaves out the times but not the size; not every system has it.
+# fdatasync skips timestamps but not the size; not every system has it.
 _flush_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
-    """Flush each of many; the system puts together what waits at the same time."""
+    """Flush each item; many run in parallel, so that the system can combine their flushes."""
     if len(each) <= _FLUSHES_APART_MAX:
         for one in each:
             flush(one)
@@ -340,13 +340,13 @@ def _call_each(flush: Callable[[T], None], each: Sequence[T]) -> None:
         for one in share:
             flush(one)
 
-    # Written back at once, and what is left for each flush is little.  It promises nothing: what
-    # must be durable is flushed nevertheless.
+    # This writes back everything at once and leaves little for each flush. It guarantees nothing,
+    # so each item is still flushed.
     os.sync()
     with ThreadPoolExecutor(_FLUSHERS, thread_name_prefix="flush_all") as flushers:
-        # A share for each thread: handing over one by one takes longer than most flushes.
+        # One share per thread: handing over items one by one takes longer than most flushes.
         shares = [each[first::_FLUSHERS] for first in range(_FLUSHERS)]
-        # Taken to the end, so that an error of any of them is raised.
+        # Consume all results, so that an error in any thread is raised.
         list(flushers.map(flush_share, shares))
 
 
@@ -356,7 +356,7 @@ def _write_zeros(descriptor: int, _start: int, size: int) -> None:
         os.pwrite(descriptor, zeros[: size - at], at)
 
 
-# Not every system has it.
+# Not every system has posix_fallocate.
 _fallocate: Callable[[int, int, int], None] = getattr(os, "posix_fallocate", _write_zeros)
 
 

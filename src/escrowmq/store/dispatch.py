@@ -1,7 +1,7 @@
-"""From records to consume queues: which entries a record makes visible.
+"""Dispatch from records to consume queues: the entries that a record makes visible.
 
-Entries are made when the record is applied and handed to the queues after the flush, in the order
-of the log, at most ``SLICE_ROWS`` at a time: a Spark batch may bring millions.
+The dispatcher notes entries when their record is applied. The store adds them to the queues after
+the flush, in log order, about ``SLICE_ROWS`` at a time, because a Spark batch may bring millions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Block = tuple[int, int, Entry | Columns]
 
 
 class Dispatcher:
-    """Entries on their way to the queues."""
+    """Entries that wait to be added to their consume queues."""
 
     def __init__(self, table: StateTable, keys: KeyIndex, lost: LostRanges) -> None:
         self._table = table
@@ -55,11 +55,11 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every entry is with its queue."""
+        """Whether no entry waits."""
         return not self._waiting
 
     def take(self) -> list[Block]:
-        """The next entries, about ``SLICE_ROWS`` of them; empty when there are no more."""
+        """Return the next entries, about ``SLICE_ROWS`` of them; empty when none is left."""
         blocks: list[Block] = []
         rows = 0
         while self._waiting and rows < SLICE_ROWS:
@@ -78,7 +78,7 @@ class Dispatcher:
         return blocks
 
     def dispatch(self, record: Record, where: Where) -> None:
-        """Note what a record that was just applied makes visible and findable."""
+        """Note the queue entries and index keys of a record that was just applied."""
         kind = type(record)
         if kind is Prepared or kind is Scheduled:
             self._index(record, where)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ class Dispatcher:
             self._waiting.append(self._ranges(record.ranges, record.given, waits, where))
 
     def skip(self, queue: int, first: int, end: int, where: Where) -> None:
-        """Queue offsets ``[first, end)`` were given by frames that are lost."""
+        """Add empty entries at queue offsets ``[first, end)``, which lost frames had assigned."""
         self._waiting.append(skipped(queue, first, end, where))
 
     def _index(self, record: Prepared | Scheduled | Stored | Moved, where: Where) -> None:
@@ -130,23 +130,23 @@ class Dispatcher:
         if queues.count(queues[0]) == len(queues):
             self._waiting.append((queues[0], record.queue_offsets[0], columns))
             return
-        # In each queue the offsets are a run, so its first one tells them all.
+        # Offsets within a queue are consecutive, so the first one determines the rest.
         firsts = dict(zip(reversed(queues), reversed(record.queue_offsets), strict=True))
         self._waiting.extend(_by_queue(columns, array("I", queues), firsts))
 
     def _entry(self, row: int, where: Where) -> Entry:
         entry = entry_of(self._table, row, where.at_ms)
-        # Of a row that is gone only the place is left, and it goes with this frame.
+        # A row that is gone leaves an empty entry, which retention deletes with this frame.
         return entry if entry.size else Entry(where.frame, where.at_ms, 0, 0, 0)
 
     def _released(self, record: Released, where: Where) -> None:
         if NOWHERE in record.queue_offsets[:1]:
-            # All of them went with their topic.
+            # Their topic was deleted, so none of them becomes visible.
             return
         if not self._lost.ranges:
             rows = np.array(record.rows, dtype=np.int64)
             columns, _ = columns_of_each(self._table, rows, where.at_ms, gone_at=where.frame)
-            # In each queue the offsets are a run, so its first one tells them all.
+            # Offsets within a queue are consecutive, so the first one determines the rest.
             ends = dict(zip(reversed(record.queues), reversed(record.queue_offsets), strict=True))
             self._waiting.extend(_by_queue(columns, array("I", record.queues), ends))
             return
@@ -209,7 +209,7 @@ class Dispatcher:
     def _held(
         self, ranges: list[tuple[int, int]], waiting: set[int], where: Where
     ) -> list[tuple[int, Entry] | None]:
-        """Queue and entry of each row that is not waiting; None for one that is gone."""
+        """Return queue and entry of each row that is not waiting; None for a row that is gone."""
         halves = (
             self._table.get(row)
             for first, count in ranges
@@ -224,7 +224,7 @@ class Dispatcher:
 def _by_queue(
     columns: Columns, queues: array[int], ends: dict[int, int], only: list[int] | None = None
 ) -> list[Block]:
-    """One block per queue, rows in their order; moves ``ends``."""
+    """Return one block per queue with its rows in order, and advance ``ends``."""
     numbers = np.frombuffer(queues, dtype=np.uint32)
     order = np.argsort(numbers, kind="stable")
     if only is not None:

@@ -1,7 +1,7 @@
-"""Which checks are due, and whether any came due since somebody looked.
+"""Back-checks that are due, and whether any came due since the last look.
 
-With a million undecided transactions a look at all of them takes milliseconds.  So chunks remember
-what was seen of them, and from when on a second look may find more.
+A look at a million undecided transactions takes milliseconds. So each chunk remembers the result of
+its last look, and the earliest time at which another look may find more.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Dues:
-    """Belongs to one store."""
+    """Due back-checks of one store."""
 
     def __init__(self, table: StateTable, names: Names) -> None:
         self._table = table
         self._names = names
-        #: Origins that are sinks, among those below this number.
+        #: Origins of Spark sinks, among the origins below ``_named``.
         self._sinks: list[int] = []
         self._named = 0
-        #: Everything that was due by then has been seen.
+        #: The last look saw every check that was due by this time.
         self.looked_at_ms = 0
         self._late_at_ms = 0
 
     def may_be_news(self, now_ms: int) -> bool:
-        """Whether a look now may find a check that the last one did not."""
+        """Whether a look now may find a check that the last look did not."""
         return self._unseen_from_ms() <= max(now_ms, self.looked_at_ms)
 
     def _unseen_from_ms(self) -> int:
@@ -44,10 +44,10 @@ class Dues:
         return min([self._table.survivors.check_from_ms, *in_chunks])
 
     def look(self, now_ms: int) -> Checks:
-        """All that is undecided, and due by ``looked_at_ms``: now, or a moment later.
+        """Count what is undecided, and what is due by ``looked_at_ms``: now, or a moment later.
 
-        What came in since the last look and was due already then counts as due from now on only:
-        whoever knows all that was due then would never hear of it.
+        A check that was added since the last look, but was due before it, counts as due only now.
+        Otherwise a caller that knows all checks due at the last look would never learn of it.
         """
         now_ms = max(now_ms, self.looked_at_ms)
         if self._unseen_from_ms() <= self.looked_at_ms:
@@ -70,7 +70,7 @@ class Dues:
         times = _check_times(table.survivors.columns.all())
         next_at_ms = int(times[times > now_ms].min(initial=NEVER))
         table.survivors.check_from_ms = next_at_ms
-        # Those of a chunk that is about to leave are counted there.
+        # Survivors of a chunk that is about to leave memory are counted in the chunk.
         kept = table.kept_rows()
         times = _check_times(kept)
         is_head = times != NEVER
@@ -93,7 +93,7 @@ class Dues:
 
 
 def _check_times(kept: KeptRows) -> Rows:
-    """When each row is to be checked next; NEVER for rows that are no undecided heads."""
+    """Return when each row's next check is due; NEVER for rows that are not prepared heads."""
     is_undecided = kept.view("state") == State.PREPARED
     times: Rows = np.where(is_undecided, kept.view("next_at_ms"), NEVER)
     return times

@@ -1,7 +1,7 @@
-"""From messages to the bytes and facts that a frame holds of them.
+"""Encoding of messages into the bytes and facts that a frame holds.
 
-Limits are checked on the way, at next to no cost for messages that keep them: nothing has been
-applied or written when a message is refused here.
+The encoder also checks limits, at almost no cost for valid messages. It refuses a message before
+anything is applied or written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class MessageEncoder:
-    """Lays messages out for one broker address."""
+    """Encoder of messages for one broker address."""
 
     def __init__(self, store_host: bytes) -> None:
         self._store_host = store_host
@@ -39,14 +39,15 @@ class MessageEncoder:
         bits: int,
         placed: Placed,
     ) -> tuple[bytearray, list[int]]:
-        """A frame with these messages, and where each will be from log offset and time ``at`` on.
+        """Return a frame with these messages, and the log offset of each.
 
-        Fills ``placed``.  RequestRefused if a message breaks a limit.
+        ``at`` is the log offset of the first message and the store time. This method fills
+        ``placed``. It raises RequestRefused if a message breaks a limit.
         """
         try:
             encoded = self._encode(messages, queue_offsets, at, bits, placed)
         except (StructError, AssertionError):
-            # A number or an address that the layout cannot hold.
+            # The layout cannot hold a number or an address; ``validate`` raises the right error.
             for message in messages:
                 validate(message)
             raise
@@ -58,11 +59,11 @@ class MessageEncoder:
     def encode_one(
         self, message: Message, queue_offset: int, at: tuple[int, int], bits: int, placed: Placed
     ) -> tuple[bytes, bytes, bytes]:
-        """``encode`` for the commonest frame, which has one message: its parts, in order."""
+        """``encode`` for the most common frame, with one message; return its parts, in order."""
         try:
             head, rest, size, crc = lay_out(message, queue_offset, *at, self._store_host, bits)
         except (StructError, AssertionError):
-            # A number or an address that the layout cannot hold.
+            # The layout cannot hold a number or an address; ``validate`` raises the right error.
             validate(message)
             raise
         if size > BODY_BYTES_MAX:
@@ -85,7 +86,7 @@ class MessageEncoder:
         bits: int,
         placed: Placed,
     ) -> tuple[bytearray, list[int]]:
-        """``encode`` for very many messages, which keep all limits."""
+        """``encode`` for very many messages, which must be within all limits."""
         pieces, sizes, placed.crcs, log_offsets = encode_columns(
             messages, first_queue_offset, at, self._store_host, bits
         )
@@ -120,13 +121,13 @@ class MessageEncoder:
 
 
 def note_copied(placed: Placed, records: Iterable[bytes]) -> None:
-    """Fill in the keys of messages that are copied as they were stored."""
+    """Fill in the keys of stored messages that are written again unchanged."""
     facts = [index_facts(skim(record)[-1]) for record in records]
     _note_keys(placed, [unique_key for unique_key, _, _ in facts], [keys for _, keys, _ in facts])
 
 
 def note_transaction(placed: Placed, transaction_id: str) -> None:
-    """Let the first message be found by its transaction's id too."""
+    """Index the first message by its transaction id too."""
     hashed = crc32(transaction_id.encode())
     if hashed != placed.unique[0]:
         placed.keys.append(hashed)

@@ -1,4 +1,4 @@
-"""Where a queue ended when the log ended at some place."""
+"""The end of a queue when the log ended at a given offset."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def end_at(store: Store, reader: Reader, queue: ConsumeQueue, log_offset: int) -> int:
-    """The queue's end before the frame at this log offset; its start if that is deleted.
+    """Return the queue's end before the frame at this log offset; its start if that is deleted.
 
-    Of messages that became visible in the very millisecond of the frame, a half message counts by
-    the frame that decided it.  One that waited for its delay counts as visible after the place.
+    Some messages may have become visible in the same millisecond as the frame. Among them, a half
+    message counts as visible before the frame if an earlier frame decided it. A message that
+    waited for its delay counts as visible after it.
     """
     if log_offset >= store.log.end:
         return queue.end
@@ -38,7 +39,7 @@ def end_at(store: Store, reader: Reader, queue: ConsumeQueue, log_offset: int) -
 
 
 def _was_visible(store: Store, half: Half | None, at_ms: int, log_offset: int) -> bool:
-    """Whether a message that is in the log before the place became visible before it, too."""
+    """Whether a message stored before this log offset also became visible before it."""
     if half is None:
         return True
     _, decided_at_ms = store.table.decided_by(half)
@@ -46,7 +47,7 @@ def _was_visible(store: Store, half: Half | None, at_ms: int, log_offset: int) -
 
 
 def _time_at(store: Store, log_offset: int) -> int | None:
-    """The store time of the frame here; None if retention has deleted it."""
+    """Return the store time of the frame here, or None if retention has deleted it."""
     for epoch in store.core.lineage.without_repairs().epochs:
         if epoch.log_offset == log_offset and epoch.at_ms:
             return epoch.at_ms

@@ -1,4 +1,4 @@
-"""From rows of the state table to the consume queue's entries for them."""
+"""Consume queue entries made from rows of the state table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def entry_of(table: StateTable, row: int, visible_at_ms: int) -> Entry:
-    """The entry for this row."""
+    """Return the entry for this row."""
     chunk, at = table.place(row)
     if chunk is None:
         half = table.get(row)
@@ -32,7 +32,7 @@ def entry_of(table: StateTable, row: int, visible_at_ms: int) -> Entry:
 def columns_of(
     table: StateTable, first: int, count: int, visible_at_ms: int
 ) -> Iterator[tuple[Columns, array[int]]]:
-    """Entries for these rows, and their queues, chunk by chunk."""
+    """Yield entries for these rows, and their queues, chunk by chunk."""
     if not table.lacks_rows and table.is_in_chunks(first, count):
         for chunk, at, end in table.slices(first, count):
             yield chunk.columns(at, end, visible_at_ms), chunk.queue[at:end]
@@ -54,9 +54,10 @@ def columns_of(
 def columns_of_each(
     table: StateTable, rows: Rows, visible_at_ms: int, *, gone_at: int | None = None
 ) -> tuple[Columns, array[int]]:
-    """Entries for these rows, in their order, and their queues.
+    """Return entries for these rows, in their order, and their queues.
 
-    A row that is gone gets an empty entry at ``gone_at``, where its place goes with the log.
+    A row that is gone gets an empty entry that points to ``gone_at``, so that retention deletes
+    the entry with that part of the log.
     """
     held = gather(table, rows, gone_at=gone_at)
     return (
@@ -72,7 +73,7 @@ def columns_of_each(
 
 
 def gather(table: StateTable, rows: Rows, *, gone_at: int | None = None) -> dict[str, Rows]:
-    """What consume queue entries need of these rows, in their order."""
+    """Return the columns of these rows that consume queue entries need, in their order."""
     columns = {
         name: np.zeros(len(rows), dtype=STATE_ROW[name])
         for name in ("log_offset", "size", "tags", "crc", "queue")

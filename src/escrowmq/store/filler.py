@@ -1,7 +1,7 @@
-"""Frames that take the place of damaged bytes, exactly as long.
+"""Fillers: frames that replace damaged bytes and are exactly as long.
 
-Log offsets are identities, so what follows the damage must stay where it is.  The frame says what
-its place had given: names, half offsets, queue offsets; ``sequence`` found out which.
+Log offsets are identities, so everything after the damage must stay where it is. A filler states
+what the damaged bytes had assigned: names, half offsets, queue offsets. ``sequence`` finds them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import Record
 
 BYTES_MIN = 48
-"""The shortest filler.  Every frame that a store writes is longer."""
+"""Length of the shortest filler. Every frame that a store writes is longer."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _TAG = Lost.__struct_config__.tag
 
 
 class Filler(msgspec.Struct):
-    """What one damaged range had given."""
+    """Names and offsets that one damaged range had assigned."""
 
     place: BadRange
-    #: Where it must be divided, if that lies in its range: the highest offset known as flushed,
-    #: since the next start writes the log again from there on.
+    #: The highest offset known as flushed. If it lies in the range, the filler is divided there,
+    #: because the next start rewrites the log from there on.
     border: int
     names: list[NamedQueue | NamedOrigin] = []
     rows_end: int = -1
@@ -42,19 +42,19 @@ class Filler(msgspec.Struct):
 
     @property
     def room(self) -> int:
-        """Bytes that are left for more facts, all of which go to the first frame."""
+        """Bytes left for more facts in the first frame, which holds all of them."""
         is_divided = self.place.log_offset < self.border < self.place.end
         stop = self.border if is_divided else self.place.end
         length = min(stop - self.place.log_offset, FRAME_BYTES_MAX)
         return length - HEAD_BYTES - len(_encode(self.records(length)))
 
     def records(self, length: int) -> tuple[Record, ...]:
-        """All that it says."""
+        """Return the records of a first frame of this length."""
         lost = Lost(length, self.rows_end, sorted(self.queue_ends.items()))
         return (*self.names, lost)
 
     def frames(self, seed: int) -> Iterator[tuple[int, bytearray]]:
-        """Log offset and bytes of the frames that fill the range."""
+        """Yield log offset and bytes of the frames that fill the range."""
         offset, end = self.place.log_offset, self.place.end
         while offset < end:
             stop = self.border if offset < self.border < end else end
@@ -68,23 +68,23 @@ class Filler(msgspec.Struct):
 
 
 def fillers(inspection: Inspection) -> list[Filler]:
-    """One for each damaged range, with everything that their places had given."""
+    """Return one filler per damaged range, with everything that the ranges had assigned."""
     made = [Filler(place, inspection.flushed) for place in inspection.report.damage]
     for filler in made:
         if filler.place.length < BYTES_MIN:
             raise _impossible(filler.place)
     first: dict[str, int] = {}
     for gap in inspection.report.gaps:
-        # Which of them it was nobody knows, but what gave that much had room for it.
+        # The range is unknown, so pick the one with the most room.
         suspects = _suspects(made, gap, first.get(gap.what, 0))
         filler = max(suspects, key=lambda one: one.room)
         _give(filler, gap, inspection)
         if filler.room < 0:
             raise _impossible(filler.place)
         if gap.what in (QUEUE_NAME, ORIGIN):
-            # Names count only in the order of their numbers.
+            # Names are valid only in the order of their numbers.
             first[gap.what] = filler.place.log_offset
-    # The others say it too, as far as they can: a replay may start between them.
+    # Other fillers with enough room repeat the facts, because a replay may start between them.
     for gap in inspection.report.gaps:
         for filler in _suspects(made, gap, 0):
             more = msgspec.structs.replace(filler, queue_ends=dict(filler.queue_ends))
@@ -114,7 +114,7 @@ def _give(filler: Filler, gap: Gap, inspection: Inspection) -> None:
 
 def _named(what: str, number: int, inspection: Inspection) -> NamedQueue | NamedOrigin:
     if what == QUEUE_NAME:
-        # A name that no topic can have, if no message is left that tells the true one.
+        # No topic can have this name; it is used if no message is left that tells the real one.
         unknown = NamedQueue(number, f"lost.{number}", 0)
         return inspection.queues.get(number, unknown)
     assert what == ORIGIN
@@ -127,7 +127,7 @@ def _frame(
     room = length - HEAD_BYTES
     said: tuple[object, ...] = records
     if len(_encode(records)) > room:
-        # So short a frame gave nothing; fields that are left out have their defaults.
+        # Such a short frame assigned nothing; omitted fields have their defaults.
         said = ([_TAG, length],)
     frame = open_frame([bytes(room - len(_encode(said)))])
     close_frame(frame, said, place, seed)  # type: ignore[arg-type] # a record, only shorter

@@ -1,4 +1,4 @@
-"""The file that says what a store is: its format version and what was chosen when it was made."""
+"""The file with a store's format version and the values chosen when the store was created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATH = "format"
 TEMPORARY = "format.tmp"
 VERSION = 3
-"""Version 2 has epochs in the log, version 3 topics, consumer groups and settings."""
+"""Version 2 added epochs to the log; version 3 added topics, consumer groups and settings."""
 READABLE = (1, 2, 3)
 DIRECTORIES = (
     commit_log.DIRECTORY,
@@ -28,20 +28,20 @@ DIRECTORIES = (
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """Chosen once, when the store is made."""
+    """Values fixed when the store is created; only ``upgrade`` changes the version."""
 
-    #: Of all files of the store, but for those that state one of their own.
+    #: Version of all files of the store, except files that state their own.
     version: int
-    #: Goes into every frame's checksum, so that no other store's frame passes for ours.
+    #: Part of every frame's checksum, so that a frame of another store is never accepted.
     seed: int
     #: Rows in a file of the state table.
     chunk_rows: int
-    #: CRC-32 of the above: a store that is read by wrong numbers looks damaged all over.
+    #: CRC-32 of the fields above: with a wrong value, the whole store would look damaged.
     check: int
 
 
 def chosen(seed: int, chunk_rows: int) -> Format:
-    """The format of a store that is made today."""
+    """Return the format of a new store."""
     check = _check(VERSION, seed, chunk_rows)
     return Format(version=VERSION, seed=seed, chunk_rows=chunk_rows, check=check)
 
@@ -51,10 +51,10 @@ def _check(version: int, seed: int, chunk_rows: int) -> int:
 
 
 def read_or_make(disk: Disk, chunk_rows: int) -> Format:
-    """The store's format; an empty directory becomes a store."""
+    """Return the store's format; create a store if the directory is empty."""
     if disk.exists(PATH):
         return read(disk)
-    # One of our directories may be there, empty: a link to another volume.
+    # One of our directories may exist, but empty: an operator may have linked it to a volume.
     names = [
         name
         for name in disk.list("")
@@ -73,7 +73,7 @@ def read_or_make(disk: Disk, chunk_rows: int) -> Format:
 
 
 def upgrade(disk: Disk) -> None:
-    """Let no program open the store that cannot read what this version writes."""
+    """Raise the store's version, so that older releases refuse to open it."""
     found = read(disk)
     if found.version != VERSION:
         _write(disk, chosen(found.seed, found.chunk_rows))
@@ -92,7 +92,7 @@ def _write(disk: Disk, form: Format) -> None:
 
 
 def read(disk: Disk) -> Format:
-    """The format of a store that is there."""
+    """Read the format of an existing store."""
     file = disk.open(PATH)
     try:
         data = file.read_at(0, file.size())

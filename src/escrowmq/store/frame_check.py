@@ -1,7 +1,7 @@
-"""Whether the messages in a frame say of themselves what the frame's records say of them.
+"""Check that the messages in a frame agree with the frame's records.
 
-Checksums are right when this looks at a frame, so what is found here is no rot: it was written
-wrong.
+The frame's checksums were verified before, so a mismatch found here is not bit rot: the frame was
+written wrong.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _Bringing = Stored | Scheduled | Prepared | Moved
 
 
 class FrameCheck:
-    """Goes over frames in the order of the log, and learns the names of queues on the way."""
+    """Checks frames in log order, and collects the names of queues and origins."""
 
     def __init__(self, checkpoint: Checkpoint | None, report: Report) -> None:
         self._report = report
-        #: By number: as the checkpoint or the log names them, or else as their messages do.
+        #: By number: the names from the checkpoint or the log, or else from the messages.
         self.queues: dict[int, NamedQueue] = {}
         self.origins: dict[int, NamedOrigin] = {}
         if checkpoint is not None:
@@ -84,7 +84,7 @@ class FrameCheck:
 
 
 def _numbers(record: _Bringing, log_offset: int) -> list[tuple[int, int]]:
-    """Queue offset and log offset that each message must state."""
+    """Return the queue offset and log offset that each message must state."""
     if isinstance(record, Moved):
         return [(row.half_offset, row.log_offset) for row in record.rows]
     log_offsets = accumulate(record.placed.sizes[:-1], initial=log_offset)

@@ -1,6 +1,6 @@
 """Frames: the unit of atomicity in the commit log.
 
-A frame is one command's doing: the messages it brings, then the records that say what they mean.
+A frame holds the result of one command: its messages, then the records that describe them.
 
     position  size  field
            0     4  magic "EMQF"
@@ -15,11 +15,10 @@ A frame is one command's doing: the messages it brings, then the records that sa
           44     -  messages in RocketMQ's stored layout, one after the other
            -     -  records: one MessagePack array of arrays, or a lone one in fixed layout
 
-Integers are little-endian; inside a message they are RocketMQ's, big-endian.  The records hold the
-size and a checksum of every message, so the one checksum vouches for the whole frame, and a single
-message can be verified without reading the others.  The seed is made with the store, so that
-neither a frame of another store nor one that a producer hides in a message body is ever taken for
-ours.
+Integers are little-endian; inside a message they are RocketMQ's, big-endian. The records hold the
+size and a checksum of every message, so the frame's checksum covers the whole frame, and a single
+message can be verified without reading the others. The seed is created with the store, so the store
+never accepts a frame of another store, or one that a producer hides in a message body.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ CHECKSUM_AT = 40
 #: The largest transaction (16 MiB of bodies and properties) with its headers fits easily.
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
-#: The head, for whoever reads many at once.
+#: The head as a numpy type, for bulk reads.
 FRAME_HEAD = np.dtype(
     [
         ("magic", "<u4"),
@@ -96,14 +95,14 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 def open_frame(messages: Iterable[bytes]) -> bytearray:
-    """A frame with its messages, whole or in parts, but nothing that vouches for them yet."""
+    """Return a frame with these messages, whole or in parts, and an empty head."""
     return bytearray().join((_NO_HEAD, *messages))
 
 
 def close_frame(
     frame: bytearray, records: tuple[Record, ...], place: tuple[int, int, int], seed: int
 ) -> None:
-    """Add records and head; ``place`` is log offset, store time and what is known as flushed."""
+    """Add records and head; ``place`` is log offset, store time and offset known as flushed."""
     tail = encode_records(records)
     records_at = len(frame)
     frame += tail
@@ -131,15 +130,15 @@ def whole_frame(
     return b"".join((head, checksum, *messages, tail))
 
 
-#: Log offset, length, where the records start, store time, what was known as flushed, and the
-#: bytes of the records.
+#: Log offset, length, where the records start, store time, offset known as flushed, and the bytes
+#: of the records.
 Vouched = tuple[int, int, int, int, int, Bytes]
 
 
 def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None:
-    """The intact frame at ``data[at:]``, which is ``log_offset`` in the log; None if it is bad.
+    """Return the intact frame at ``data[at:]``, which is at ``log_offset``, or None if it is bad.
 
-    A frame that ends beyond ``data`` is bad too: the caller brings enough bytes.
+    A frame that ends beyond ``data`` counts as bad: the caller must pass enough bytes.
     """
     vouched = next(each_vouched(data, at, log_offset, seed), None)
     if vouched is None:
@@ -152,10 +151,10 @@ def read_frame(data: Bytes, at: int, log_offset: int, seed: int) -> Frame | None
 
 
 def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[Vouched]:
-    """Frames that follow each other, up to the first bad one.
+    """Yield consecutive frames, up to the first bad one.
 
-    Only heads and records were looked at: ``are_intact`` tells about the messages.  A memoryview
-    is fastest.
+    Only heads and records are verified; ``are_intact`` verifies the messages. A memoryview is
+    fastest.
     """
     room = len(data) - at
     unpack, crc_of = _unpack_head, crc32
@@ -181,7 +180,7 @@ def each_vouched(data: Bytes, at: int, log_offset: int, seed: int) -> Iterator[V
 
 
 def is_vouched(head: bytes, tail: bytes, log_offset: int, seed: int) -> bool:
-    """Whether these are head and records of the frame at this offset, whatever its messages are."""
+    """Whether these are head and records of the frame at this offset; ignores its messages."""
     heads = np.frombuffer(head, dtype=FRAME_HEAD)
     is_ours = bool(are_ours(heads, np.array([log_offset]))[0])
     checksum = crc32(tail, crc32(head[:CHECKSUM_AT], seed))
@@ -189,17 +188,17 @@ def is_vouched(head: bytes, tail: bytes, log_offset: int, seed: int) -> bool:
 
 
 def stated_heads(data: bytes, log_offset: int) -> tuple[Rows, Rows]:
-    """Where frames start that follow each other, as their heads say, and these heads.
+    """Return where consecutive frames start, by the lengths in their heads, and these heads.
 
-    It ends before the first that cannot be one, or is not whole.  Nothing vouches for any of them
-    yet: ``are_vouched`` tells.
+    The list ends before the first frame that is invalid or incomplete. No checksum is verified
+    yet; ``are_vouched`` does that.
     """
     starts: list[int] = []
     add, unpack = starts.append, _unpack_length
     at, last = 0, len(data) - HEAD_BYTES
     while at <= last:
         add(at)
-        # However wrong, it goes on.
+        # A wrong length does no harm: the checks below cut the list at a bad head.
         at += unpack(data, at)[0] or len(data)
     places = np.array(starts, dtype=np.int64)
     heads = windows(data, FRAME_HEAD, places)
@@ -209,7 +208,7 @@ def stated_heads(data: bytes, log_offset: int) -> tuple[Rows, Rows]:
 
 
 def are_ours(heads: Rows, log_offsets: Rows) -> Rows:
-    """Whether heads at these offsets say what the head of a frame there must say."""
+    """Whether each head has the fields that a frame at its log offset must have."""
     is_ours: Rows = (
         (heads["magic"] == _MAGIC)
         & (heads["version"] == VERSION)
@@ -222,7 +221,7 @@ def are_ours(heads: Rows, log_offsets: Rows) -> Rows:
 
 
 def are_vouched(data: bytes, places: Rows, heads: Rows, seed: int) -> Rows:
-    """Whether head and records of the frames at these places are what was written."""
+    """Whether the checksum over head and records is right, for each frame at these places."""
     borders = zip(
         places.tolist(),
         (places + heads["records_at"]).tolist(),
@@ -239,12 +238,12 @@ def are_vouched(data: bytes, places: Rows, heads: Rows, seed: int) -> Rows:
 
 
 def encode_records(records: tuple[Record, ...]) -> bytes:
-    """The bytes of a frame's records."""
+    """Return the bytes of a frame's records."""
     return lone.encode(records) or _encode_records(records)
 
 
 def decode_records(tail: Bytes, log_offset: int) -> list[Record]:
-    """The records of the frame at this offset, whose checksum is right."""
+    """Return the records of the frame at this offset, whose checksum was verified."""
     try:
         if not tail or tail[0] != lone.MARK:
             return _decode_records(tail)
@@ -253,7 +252,7 @@ def decode_records(tail: Bytes, log_offset: int) -> list[Record]:
     except (msgspec.MsgspecError, StructError, IndexError, UnicodeDecodeError) as error:
         record, cause = None, str(error)
     if record is None:
-        # This is what was written.
+        # The checksum is right, so these bytes are not damaged.
         raise StoreUnusable(
             "records_unknown",
             "a newer EscrowMQ wrote this log; use that one",
@@ -264,10 +263,10 @@ def decode_records(tail: Bytes, log_offset: int) -> list[Record]:
 
 
 def are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
-    """Whether the messages in ``data[at:end]`` are those that the records vouch for."""
+    """Whether the messages in ``data[at:end]`` match the sizes and checksums in the records."""
     for record in records:
         if type(record) is Lost:
-            # What repair found here is gone; the bytes only fill its place.
+            # Repair replaced damaged bytes here; these only fill the space.
             return True
         if type(record) in BRINGS_MESSAGES:
             placed = record.placed  # type: ignore[union-attr]
@@ -279,7 +278,7 @@ def are_intact(data: Bytes, at: int, end: int, records: list[Record]) -> bool:
 
 
 class StatedHead(msgspec.Struct, frozen=True, gc=False):
-    """What bytes say that start like a frame; nothing of it is checked."""
+    """Unverified head fields of bytes that start like a frame."""
 
     version: int
     length: int
@@ -287,7 +286,7 @@ class StatedHead(msgspec.Struct, frozen=True, gc=False):
 
 
 def stated_head(data: Bytes, at: int = 0) -> StatedHead | None:
-    """What the frame at ``data[at:]`` says of itself; None if that cannot be a frame."""
+    """Return the head fields of the frame at ``data[at:]``, or None if it cannot be a frame."""
     if len(data) - at < HEAD_BYTES:
         return None
     magic, version, _, length, records_at = _START.unpack_from(data, at)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class FrozenChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a chunk at some moment; another thread may have them."""
+    """Copy of a chunk's rows at one moment; another thread may use it."""
 
     base: int
     columns: dict[str, Rows]
-    #: Where the bytes of each row are.
+    #: Log offset of each row's bytes.
     locations: Rows
 
     def to_rows(self, ops: OpColumns) -> Rows:
-        """All rows as a file holds them, except for op offsets that only the last file knows."""
+        """Return all rows as a file holds them, without op offsets that only the last file has."""
         count = len(self.columns["log_offset"])
         rows = np.zeros(count, dtype=STATE_ROW)
         for name, column in self.columns.items():

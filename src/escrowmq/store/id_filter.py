@@ -1,8 +1,8 @@
-"""A filter that answers "certainly new" for nearly every transaction id that is new.
+"""A Bloom filter that recognizes nearly every new transaction id as new.
 
-Every half message asks whether its id has been seen; the rows can answer, but only by a scan.
-Two bits per id in a bitmap of at least eight bits per row (a Bloom filter) spare it: about one new
-id in fifty is taken for a known one and costs a scan.
+For every half message, the broker must know whether it has seen the id; finding out from the rows
+takes a scan. The filter avoids the scan with two bits per id, in a bitmap of at least eight bits
+per row. About one new id in fifty looks like a known one and costs a scan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORD = 0xFFFF_FFFF
 
 
 class IdFilter:
-    """The set of all id hashes in the table, with a few strangers."""
+    """The set of all id hashes in the table, with a few false positives."""
 
     def __init__(self) -> None:
         self.added = 0
@@ -32,11 +32,11 @@ class IdFilter:
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be built anew, larger."""
+        """Whether it should be rebuilt larger."""
         return self.added * _BITS_PER_ROW > self._mask + 1
 
     def add(self, id_hash: int) -> None:
-        """Put one hash in."""
+        """Add one hash."""
         first = id_hash & self._mask
         second = (id_hash * _ODD & _WORD) >> 3 & self._mask
         self._bits[first >> 3] |= 1 << (first & 7)
@@ -52,7 +52,7 @@ class IdFilter:
         return bool(self._bits[second >> 3] >> (second & 7) & 1)
 
     def rebuild(self, columns: Iterable[npt.NDArray[np.uint32]], rows: int) -> None:
-        """Start over with these hashes, with room for as many again."""
+        """Rebuild from these hashes, with room for as many again."""
         bits = _BITS_MIN
         while bits < 2 * _BITS_PER_ROW * rows:
             bits *= 2
@@ -63,7 +63,7 @@ class IdFilter:
             self.add_many(hashes)
 
     def add_many(self, hashes: npt.NDArray[np.uint32]) -> None:
-        """Put these hashes in."""
+        """Add these hashes."""
         marked = np.frombuffer(self._bits, dtype=np.uint8)
         mask = np.uint32(self._mask)
         second = (hashes * np.uint32(_ODD)) >> np.uint32(3)

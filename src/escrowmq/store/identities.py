@@ -1,6 +1,6 @@
-"""Transaction ids of many requests: they stand in the log only, in the records of each frame.
+"""Bulk reads of transaction ids, which are only in the log, in the records of each frame.
 
-Only heads and records are checked: whoever reads a message checks that.
+Only heads and records are verified; code that reads a message verifies the message.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
 
 UNKNOWN = -1
-"""The head of a request of which the log has nothing any more."""
+"""Head of a request that is no longer in the log."""
 
 READ_BYTES = 512 * 1024
-"""Frames that are near each other are read together, so much at a time."""
+"""Frames near each other are read together, about this many bytes at a time."""
 
 _GAP_BYTES = 16 * 1024
-#: Of the last frame of a read: enough for its message, if it is no large one.
+#: Bytes read of the last frame: enough unless its message is large.
 _LAST_BYTES = 4 * 1024
 
 
 def identities(store: Store, rows: Rows, locations: Rows) -> tuple[list[bytes], Rows]:
-    """Transaction id and head of each request, given by its first row and where its bytes are.
+    """Return transaction id and head of each request, given its first row and that row's location.
 
-    An id is UTF-8; empty, and its head UNKNOWN, where retention has deleted the frame or damage has
-    taken it.
+    Ids are UTF-8. If retention has deleted the frame, or it is lost, the id is empty and the head
+    is UNKNOWN.
     """
     ids = [b""] * len(rows)
     heads = np.full(len(rows), UNKNOWN, dtype=np.int64)
     frames_at = locations - HEAD_BYTES
-    # Nearly always in order already: only what was carried forward is not.
+    # Nearly always in order already, except for rows that were carried forward.
     order = np.argsort(frames_at, kind="stable")
     done = int(np.searchsorted(frames_at[order], store.log.start))
     while done < len(order):
@@ -69,14 +69,14 @@ def identities(store: Store, rows: Rows, locations: Rows) -> tuple[list[bytes], 
 
 
 def _run(frames_at: Rows, bytes_max: int) -> int:
-    """How many of these frames, from the first on, are near each other."""
+    """Return how many of these frames, from the first on, are near enough for one read."""
     count = int(np.searchsorted(frames_at, frames_at[0] + bytes_max))
     gaps = np.flatnonzero(np.diff(frames_at[:count]) > _GAP_BYTES)
     return int(gaps[0]) + 1 if len(gaps) else count
 
 
 class _Block:
-    """Bytes of the log, and the ids that were found in them."""
+    """A block of the log, and the ids found in it."""
 
     def __init__(self, store: Store, data: bytes, start: int) -> None:
         self._seed = store.seed
@@ -85,7 +85,7 @@ class _Block:
         self.ids: list[bytes] = []
 
     def read(self, rows: Rows, places: Rows) -> Rows:
-        """Which of the frames at these places hold this one half message; their ids are kept."""
+        """Return which frames at these places hold only the given half message; keep their ids."""
         data = self._data
         is_read = places + HEAD_BYTES <= len(data)
         places = places[is_read]
@@ -107,18 +107,18 @@ class _Block:
 
 
 def _alone(store: Store, row: int, frame_at: int) -> tuple[bytes, int]:
-    """The same of one request, whose frame may be anything."""
+    """Return id and head of one request, whose frame may be of any kind."""
     if store.lost.hold(frame_at):
         return b"", UNKNOWN
     head = store.log.peek(frame_at, HEAD_BYTES)
     stated = stated_head(head)
     if stated is not None:
-        # Its messages may be megabytes, and are not needed.
+        # Skip the messages, which may be megabytes.
         size = stated.length - stated.records_at
         tail = store.log.peek(frame_at + stated.records_at, size)
         if is_vouched(head, tail, frame_at, store.seed):
             return _identity_in(decode_records(tail, frame_at), row)
-    # Damaged: this says so.
+    # The frame is damaged, and this call raises.
     return _identity_in(store.reading.frame(frame_at).records, row)
 
 

@@ -1,7 +1,7 @@
-"""``check``: reads a store without changing anything, and tells what is wrong with it.
+"""``check``: reads a store without changing anything, and reports what is wrong with it.
 
-It works on a store that does not open.  Memory stays bounded: the log is read frame by frame, the
-projections piece by piece.  Of a store that a broker is writing to, the end may look torn.
+It works on a store that does not open. Memory stays bounded: the log is read frame by frame, the
+projections piece by piece. While a broker writes to the store, its end may look torn.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ATTEMPTS_MAX = 3
 
 
 class Inspection(msgspec.Struct, kw_only=True):
-    """A report, and what a repair needs besides it."""
+    """A report, and the other facts that a repair needs."""
 
     report: Report
     seed: int
-    #: The highest offset that anything intact knows to be flushed.
+    #: The highest offset that an intact frame or checkpoint knows to be flushed.
     flushed: int
     checkpoint: Checkpoint | None
     queues: dict[int, NamedQueue]
@@ -47,12 +47,12 @@ class Inspection(msgspec.Struct, kw_only=True):
 
 
 def check(disk: Disk) -> Report:
-    """Everything that is wrong with the store on this disk, and what is in it."""
+    """Return a report of what is in the store on this disk, and of everything wrong with it."""
     return inspect(disk).report
 
 
 def inspect(disk: Disk) -> Inspection:
-    """The same, with what a repair needs."""
+    """Inspect the store on this disk; return the report and what a repair needs."""
     if not disk.exists(formats.PATH):
         raise StoreUnusable("store_missing", "there is no store in this directory")
     form = formats.read(disk)
@@ -66,7 +66,7 @@ def inspect(disk: Disk) -> Inspection:
     elif checkpoint is not None:
         before = len(report.findings)
         _projections(disk, checkpoint, inspection)
-        # What whole projections know is not lost with the frames that said it.
+        # Facts that intact projections hold are not lost with the frames that stated them.
         known_to = checkpoint.log_end if len(report.findings) == before else 0
     add_gaps(report, inspection.queues, known_to)
     return inspection
@@ -183,7 +183,7 @@ def _walk(log: CommitLog, seed: int, checkpoint: Checkpoint | None, report: Repo
 
 
 def _date(report: Report, at_ms: int) -> None:
-    """Bad ranges before the first intact frame are as old as that one."""
+    """Give this store time to all bad ranges before the first intact frame."""
     report.ranges = [msgspec.structs.replace(one, stored_at_ms=at_ms) for one in report.ranges]
 
 
@@ -200,7 +200,7 @@ def _count_frame(segment: SegmentFound, found: FoundFrame) -> None:
 
 
 def _judge_sequence(sequence: Sequence, report: Report) -> None:
-    """A gap is explained by a bad range in its place; without one, something else is wrong."""
+    """Keep gaps that a damaged range explains; report other gaps, and repeats, as findings."""
     report.gaps = [gap for gap in sequence.gaps if _is_explained(gap, report)]
     for gap in sequence.gaps:
         if gap not in report.gaps:
@@ -230,7 +230,7 @@ def _name(gap: Gap) -> str:
 
 
 def _projections(disk: Disk, checkpoint: Checkpoint, inspection: Inspection) -> None:
-    """A broker may take the next checkpoint while we read the files of the last: read again."""
+    """Check the projections, and start over if a broker takes a newer checkpoint meanwhile."""
     report = inspection.report
     findings, left_out = list(report.findings), report.findings_left_out
     for _ in range(_ATTEMPTS_MAX):

@@ -1,1 +1,1 @@
-"""The rules of half messages: commands and time in, records and refusals out.  Pure."""
+"""Pure rules of half messages: commands and time in, records and refusals out."""

@@ -7,12 +7,12 @@ from escrowmq.transaction.commands import Decision
 
 
 def refuse(code: str, message: str, **facts: object) -> Decision:
-    """Answer that it cannot be done, and why."""
+    """Refuse a command, with the reason and the facts."""
     return Decision(refused=RequestRefused(code, message, **facts))
 
 
 def no_such_half(half_offset: int) -> Decision:
-    """Answer that nothing is known of this half message."""
+    """Refuse a command for an unknown half message."""
     return refuse(
         "no_such_half_message",
         "it was never stored here, or its retention is over",

@@ -1,15 +1,15 @@
-"""Which Spark batches have been decided: the memory of the exactly-once sink.
+"""Memory of decided Spark batches, which makes the sink exactly-once.
 
-A streaming query numbers its batches upwards, so the highest one per (app, query) says it all.  A
-plain write has a name instead of a number; names are kept while the log that decided them is.
+A streaming query numbers its batches upwards, so the highest number per (app, query) is enough. A
+plain write has a name instead of a number; a name is kept while the log has its decision.
 
-Spark gives a batch that may have been committed the same query and number again, whatever rows a
-repetition finds.  Another query that comes with a known name must bring the same rows.
+If a batch may have been committed, Spark repeats it with the same query and number, whatever rows
+the repetition finds. Another query that comes with a known name must bring the same rows.
 
-A query that decides nothing for long expires.  Its app keeps the highest number of all expired
-queries: a batch above that number was never decided, and is new; a batch up to it may have been,
-and is refused.  When all queries of an app have expired, ``ExpiredQueries`` alone remembers it, in
-a space that does not grow.
+A query that decides nothing for long expires. Its app keeps the highest number of all expired
+queries: a batch above that number was never decided and is new; a batch up to it may have been
+decided and is refused. When an app has no queries and no names left, only ``ExpiredQueries``
+remembers it, in fixed space.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NamedBatch(msgspec.Struct, array_like=True):
 
     query_id: str
     log_offset: int
-    #: What its writer said of the rows; empty if it said nothing.
+    #: The writer's fingerprint of the rows; empty if it gave none.
     content: str = ""
 
 
@@ -40,15 +40,15 @@ class AppBatches(msgspec.Struct):
 
     highest: dict[str, int] = msgspec.field(default_factory=dict)
     named: dict[str, NamedBatch] = msgspec.field(default_factory=dict)
-    #: Queries that decide every number.
+    #: Queries that decide every number, including those of empty batches.
     gapless: list[str] = msgspec.field(default_factory=list)
-    #: By query: when it decided last.
+    #: By query: store time of its last decision.
     decided_at_ms: dict[str, int] = msgspec.field(default_factory=dict)
     #: The highest number of all expired queries; -1 if none has expired.
     expired_highest: int = -1
 
     def copy(self) -> AppBatches:
-        """The same, for a checkpoint that is written while this one changes."""
+        """Return a copy for a checkpoint, which is written while this object changes."""
         return AppBatches(
             dict(self.highest),
             dict(self.named),
@@ -59,7 +59,7 @@ class AppBatches(msgspec.Struct):
 
 
 class SavedExpiredQueries(msgspec.Struct, frozen=True):
-    """All of ``ExpiredQueries``, for a checkpoint."""
+    """Checkpoint of ``ExpiredQueries``."""
 
     queries: bytes = b""
     apps: bytes = b""
@@ -67,7 +67,7 @@ class SavedExpiredQueries(msgspec.Struct, frozen=True):
 
 
 class ExpiredQueries:
-    """Queries that expired, and how far apps got that have no other queries; of fixed size."""
+    """Fixed-size memory of expired queries, and of the numbers of apps without other queries."""
 
     def __init__(self) -> None:
         self._queries = ExpiredNames()
@@ -84,19 +84,19 @@ class ExpiredQueries:
         self._highest.note(app_id, highest)
 
     def has_query(self, app_id: str, query_id: str) -> bool:
-        """Whether the query expired; true for a few that did not."""
+        """Whether the query expired; also true for a few queries that did not."""
         return self._queries.may_have(app_id, query_id)
 
     def highest_of(self, app_id: str) -> int:
-        """No number above this one was decided by an expired app; -1 for other apps."""
+        """Upper bound of the numbers that an expired app decided; -1 for most other apps."""
         return self._highest.highest(app_id) if self._apps.may_have(app_id) else -1
 
     def saved(self) -> SavedExpiredQueries:
-        """All of it."""
+        """Return the content for a checkpoint."""
         return SavedExpiredQueries(self._queries.saved(), self._apps.saved(), self._highest.saved())
 
     def load(self, saved: SavedExpiredQueries) -> None:
-        """Take the content that a checkpoint holds."""
+        """Load the content of a checkpoint."""
         self._queries.load(saved.queries)
         self._apps.load(saved.apps)
         self._highest.load(saved.highest)
@@ -113,13 +113,13 @@ class Batches:
         self.expired = ExpiredQueries()
 
     def knows(self, app_id: str) -> bool:
-        """Whether the app decided anything, as far as that is kept."""
+        """Whether the app is known to have decided a batch."""
         return app_id in self.apps or self.expired.highest_of(app_id) >= 0
 
     def judge(self, app_id: str, query_id: str, batch_id: int | str, content: str = "") -> Verdict:
-        """Whether this batch is new, was decided by this query, or belongs to another one.
+        """Tell whether this batch is new, done already, or taken by another query.
 
-        Nobody knows any more of a batch of an expired query that may have been decided.
+        ``expired`` means that its query expired and may have decided it.
         """
         if isinstance(batch_id, int):
             return self._judge_number(app_id, query_id, batch_id)
@@ -138,27 +138,27 @@ class Batches:
             return "done"
         if app.expired_highest >= batch_id:
             return "expired" if self.expired.has_query(app_id, query_id) else "taken"
-        # Another query got this far: a deleted checkpoint, or an app id used twice.
+        # Another query reached this number: a deleted checkpoint, or an app id used twice.
         if any(highest >= batch_id for highest in app.highest.values()):
             return "taken"
         return "new"
 
     def is_after_gap(self, app_id: str, query_id: str, batch_id: int | str) -> bool:
-        """Whether decisions before this batch are lost: its query decides every number."""
+        """Whether decisions before this batch were lost: a gapless query skips no number."""
         app = self.apps.get(app_id)
         if app is None or isinstance(batch_id, str) or query_id not in app.gapless:
             return False
         return batch_id > app.highest[query_id] + 1
 
     def unused(self, app_ids: Iterable[str], since_ms: int) -> Iterator[tuple[str, str]]:
-        """Apps and queries, of these apps, that decided nothing since."""
+        """Yield (app, query) for each query of these apps that decided nothing since."""
         for app_id in app_ids:
             for query_id in self.apps[app_id].highest if app_id in self.apps else ():
                 if self.is_unused(app_id, query_id, since_ms):
                     yield app_id, query_id
 
     def is_unused(self, app_id: str, query_id: str, since_ms: int) -> bool:
-        """Whether a query is known and decided nothing since."""
+        """Whether a known query decided nothing since ``since_ms``."""
         app = self.apps.get(app_id)
         return app is not None and app.decided_at_ms.get(query_id, since_ms) < since_ms
 
@@ -178,7 +178,7 @@ class Batches:
             app.gapless.append(query_id)
 
     def expire(self, queries: Iterable[tuple[str, str]]) -> None:
-        """Let queries go."""
+        """Expire queries: their app keeps only the highest number."""
         for app_id, query_id in queries:
             self.expired.add_query(app_id, query_id)
             app = self.apps.get(app_id)
@@ -209,11 +209,11 @@ class Batches:
                 self._note_past(app_id, app)
 
     def saved(self) -> dict[str, AppBatches]:
-        """All apps as they are now."""
+        """Return a copy of all apps for a checkpoint."""
         return {app_id: app.copy() for app_id, app in self.apps.items()}
 
     def load(self, apps: dict[str, AppBatches], expired: SavedExpiredQueries, at_ms: int) -> None:
-        """Be as it was; queries of a release that noted no times are taken to be in use."""
+        """Load a checkpoint; a query without a time, from an older release, counts as used now."""
         self.apps = {app_id: app.copy() for app_id, app in apps.items()}
         self.expired.load(expired)
         for app in self.apps.values():

@@ -1,4 +1,4 @@
-"""Deciding Spark batches: all attempts of a batch at once, and every batch once."""
+"""Decisions about Spark batches: all attempts of a batch at once, and every batch once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decision:
-    """Commit all attempts of a batch, once; what a finished batch sends again is rolled back."""
+    """Commit all attempts of a batch, once; roll back attempts of a batch that is done already."""
     batches, app_id, query_id = core.batches, command.app_id, command.query_id
     judged = batches.judge(app_id, query_id, command.batch_id, command.content)
     refused = refuse_batch(core, command, judged)
@@ -53,7 +53,7 @@ def decide_batch(core: Transactions, command: DecideBatch, now_ms: int) -> Decis
 
 
 def refuse_batch(core: Transactions, command: DecideBatch, judged: Verdict) -> Decision | None:
-    """Why a batch cannot be decided, whatever its attempts hold; None if it can."""
+    """Refuse a batch that cannot be decided, whatever its attempts hold; None if it can."""
     if judged == "taken":
         return refuse(
             "batch_decided_by_another_query",
@@ -81,8 +81,8 @@ def refuse_batch(core: Transactions, command: DecideBatch, judged: Verdict) -> D
 
 
 def facts_of(core: Transactions, command: DecideBatch) -> dict[str, object]:
-    """The batch that is refused, and what was decided before it."""
-    # Of an app whose queries have all expired nothing is left but a number.
+    """Return the facts of a refusal: the batch, and what was decided before it."""
+    # An app whose queries have all expired is no longer in ``apps``.
     app = core.batches.apps.get(command.app_id, AppBatches())
     known: dict[str, object] = {"last_decided": app.highest.get(command.query_id, -1)}
     if isinstance(command.batch_id, str):
@@ -97,7 +97,7 @@ def facts_of(core: Transactions, command: DecideBatch) -> dict[str, object]:
 
 
 def head_of_attempt(core: Transactions, claim: AttemptClaim) -> Half | None:
-    """The first half message of an attempt, if it is known."""
+    """Return the first half message of an attempt; None if it is unknown."""
     half = core.find(claim.transaction_id)
     return None if half is None else core.head_row(half)
 
@@ -108,7 +108,7 @@ def commit_attempts(
     ranges_by_head: dict[int, list[tuple[int, int]]],
     now_ms: int,
 ) -> Decision:
-    """The one record that commits these attempts and remembers the batch; all or none."""
+    """Commit these attempts and remember the batch in one record, all or nothing."""
     ranges = [held for ranges in ranges_by_head.values() for held in ranges]
     if is_deleted(core, ranges):
         return refuse(
@@ -140,7 +140,7 @@ def commit_attempts(
 
 
 def roll_back_attempts(core: Transactions, command: DecideBatch, now_ms: int) -> Decision:
-    """The batch is done already: its new attempts must never become visible."""
+    """Roll back the new attempts of a batch that is done already."""
     records: dict[int, Record] = {}
     for claim in command.attempts:
         head = head_of_attempt(core, claim)

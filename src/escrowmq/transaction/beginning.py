@@ -1,4 +1,4 @@
-"""The start of an epoch, and what happens to store time."""
+"""Records of a new epoch, and of changes to store time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def begin(_core: Transactions, command: Begin, _now_ms: int) -> Decision:
-    """Record the epoch; nothing can refuse it."""
+    """Record the epoch; this is never refused."""
     return Decision(records=(Began(command.epoch, command.boot_ms, command.boot_id),))
 
 
 def move_time(_core: Transactions, command: MoveTime, _now_ms: int) -> Decision:
-    """Record what is to happen; whoever keeps store time has decided it."""
+    """Record a change that the broker's ``StoreTime`` has decided."""
     moved = TimeMoved(
         command.from_ms,
         command.to_ms,

@@ -1,7 +1,7 @@
-"""Which topics, consumer groups and settings there are, as the log says.
+"""The catalog: all topics, consumer groups and settings that the log knows.
 
-Like the transactions it only changes by ``apply``.  There are two of it: the core's, which decides
-what comes next, and the one that is durable, which everybody else sees.
+Like the transactions, it changes only by ``apply``. There are two catalogs: the core's, against
+which commands are decided, and the durable one, which all other parts read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OFFSETS_LOST = "offsets_lost"
 
 
 class KeptTopic(msgspec.Struct, frozen=True):
-    """A topic, and when in the log it began."""
+    """A topic, and where in the log it was created."""
 
     topic: Topic
     incarnation: int
-    #: The log offset of the frame that made it; 0 if that was before the log kept topics.
+    #: Log offset of the frame that created it; 0 if that was before the log kept topics.
     born: int
     is_remade: bool = False
     #: A message or a consumer made it, and no operator has changed it since.
@@ -38,16 +38,16 @@ class KeptTopic(msgspec.Struct, frozen=True):
 
 
 class KeptGroup(msgspec.Struct, frozen=True):
-    """A consumer group, and when in the log it began."""
+    """A consumer group, and where in the log it was created."""
 
     group: Group
-    #: As of a topic.
+    #: As in ``KeptTopic``.
     born: int
     is_made_by_use: bool = False
 
 
 class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, for a checkpoint."""
+    """Checkpoint of the catalog."""
 
     is_kept: bool = False
     incarnations_end: int = 1
@@ -60,42 +60,42 @@ class SavedCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    """Topics, consumer groups and settings by their names."""
+    """Topics, consumer groups and settings, by name."""
 
     def __init__(self) -> None:
-        #: Whether the log has them all; a store without a broker has none.
+        #: Whether the log has the whole catalog; a store without a broker has none.
         self.is_kept = False
-        #: The next number for a topic that is made.
+        #: Incarnation of the next topic that is created.
         self.incarnations_end = 1
-        #: Groups that are older than this log offset may have lost how far they were; -1: none.
+        #: Groups created before this log offset may have lost their offsets; -1 if none has.
         self.offsets_lost_at = -1
         self.topics: dict[str, KeptTopic] = {}
         self.groups: dict[str, KeptGroup] = {}
         self.settings: dict[str, Setting] = {}
-        #: Topics that were ever deleted: of one that is made again, old consumers may still come.
+        #: Names of all topics ever deleted: if one is created again, old consumers may still come.
         self.removed = ExpiredNames()
-        #: Groups that expired: one that returns has lost its offsets.
+        #: Names of expired groups: a group that returns has lost its offsets.
         self.expired_groups = ExpiredNames()
 
     def topic(self, name: str) -> Topic | None:
-        """The topic, if it is there."""
+        """The topic, or None if it does not exist."""
         kept = self.topics.get(name)
         return None if kept is None else kept.topic
 
     def group(self, name: str) -> Group | None:
-        """The consumer group, if it is there."""
+        """The consumer group, or None if it does not exist."""
         kept = self.groups.get(name)
         return None if kept is None else kept.group
 
     def has_lost_offsets(self, group: str) -> bool:
-        """Whether this group may have been further than anybody knows."""
+        """Whether this group may have consumed further than its known offsets."""
         kept = self.groups.get(group)
         if kept is not None and kept.born < self.offsets_lost_at:
             return True
         return self.expired_groups.may_have(group)
 
     def apply(self, record: CatalogRecord, frame: int) -> None:
-        """Make a record so.  Applying it again changes nothing more."""
+        """Apply a record. Applying it again changes nothing."""
         match record:
             case TopicPut():
                 self._put_topic(record, frame)
@@ -137,7 +137,7 @@ class Catalog:
         self.skip_incarnation(record.incarnation)
 
     def skip_incarnation(self, incarnation: int) -> None:
-        """This number is used, also if damage has taken the record that used it first."""
+        """Mark a number as used, even if damage destroyed the record that used it first."""
         self.incarnations_end = max(self.incarnations_end, incarnation + 1)
 
     def _remove_topic(self, record: TopicRemoved) -> None:
@@ -153,7 +153,7 @@ class Catalog:
             self.expired_groups.add(record.name)
 
     def saved(self) -> SavedCatalog:
-        """All of it, frozen."""
+        """Return the content for a checkpoint."""
         return SavedCatalog(
             is_kept=self.is_kept,
             incarnations_end=self.incarnations_end,
@@ -166,7 +166,7 @@ class Catalog:
         )
 
     def load(self, saved: SavedCatalog) -> None:
-        """Be as it was."""
+        """Load a checkpoint."""
         self.is_kept = saved.is_kept
         self.incarnations_end = saved.incarnations_end
         self.offsets_lost_at = saved.offsets_lost_at

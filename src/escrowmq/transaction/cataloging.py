@@ -1,6 +1,6 @@
-"""Making, changing and removing topics, consumer groups and settings.
+"""Decisions that create, change and remove topics, consumer groups and settings.
 
-Every function here reads the core and answers with a ``Decision``; none changes anything.
+The functions read the core and return a ``Decision``; none changes the core.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 LISTED_MAX = 20
-"""Undecided half messages that a refusal to delete their topic names."""
+"""Maximum number of undecided half messages listed when their topic cannot be deleted."""
 
 EXPIRED: Literal["expired"] = "expired"
 
 
 def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
-    """Make the topic, as a new incarnation, or change it."""
+    """Create the topic as a new incarnation, or change it."""
     catalog, name = core.catalog, command.topic.name
     known = catalog.topics.get(name)
     if known is not None and command.is_only_made:
@@ -61,16 +61,16 @@ def put_topic(core: Transactions, command: PutTopic, _now_ms: int) -> Decision:
             return Decision(reply=Cataloged(is_changed=False))
         record = TopicPut(topic, known.incarnation, known.is_remade)
     else:
-        # Before the log kept topics nobody counted.
+        # Incarnations are numbered only once the log keeps topics.
         incarnation = catalog.incarnations_end if catalog.is_kept else 0
         record = TopicPut(topic, incarnation, catalog.removed.may_have(name), command.is_only_made)
     return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
 
 def remove_topic(core: Transactions, command: RemoveTopic, _now_ms: int) -> Decision:
-    """Remove the topic and its queues; refused while something is undecided, unless by force.
+    """Remove the topic and its queues; refused while messages are undecided, unless forced.
 
-    One that is only not used any more must have nothing that waits either.
+    A topic that expires must have no messages that wait for their time either.
     """
     known = core.catalog.topics.get(command.name)
     queues = sorted(core.names.queues_of.get(command.name, {}).values())
@@ -105,7 +105,7 @@ def remove_topic(core: Transactions, command: RemoveTopic, _now_ms: int) -> Deci
 
 
 def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
-    """Make the consumer group, or change it."""
+    """Create the consumer group, or change it."""
     known = core.catalog.groups.get(command.group.name)
     if known is not None and command.is_only_made:
         return Decision(reply=Cataloged(is_changed=False))
@@ -113,10 +113,10 @@ def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
         group = checked(command.group, core.catalog.groups, core.limits.groups_max, "groups")
     except RequestRefused as refused:
         return Decision(refused=refused)
-    # Tools write a whole group without knowing of pauses: they neither pause nor resume it.
+    # Tools write a whole group without its pause, so this neither pauses nor resumes it.
     pause = None if known is None else known.group.pause
     group = msgspec.structs.replace(group, pause=pause)
-    # What an operator has set stays, even if it is what a member would have made.
+    # An equal group that was made by use is written again, because it is now an operator's.
     if known is not None and known.group == group and not known.is_made_by_use:
         return Decision(reply=Cataloged(is_changed=False))
     record = GroupPut(group, command.is_only_made)
@@ -124,7 +124,7 @@ def put_group(core: Transactions, command: PutGroup, _now_ms: int) -> Decision:
 
 
 def remove_group(core: Transactions, command: RemoveGroup, _now_ms: int) -> Decision:
-    """Forget the consumer group, and how far it was."""
+    """Remove the consumer group and its offsets."""
     if command.name not in core.catalog.groups:
         return Decision(reply=Cataloged(is_changed=False))
     record = GroupRemoved(command.name, command.reason, command.by)
@@ -162,7 +162,7 @@ def put_setting(core: Transactions, command: PutSetting, _now_ms: int) -> Decisi
 
 
 def remove_setting(core: Transactions, command: RemoveSetting, _now_ms: int) -> Decision:
-    """Forget a value."""
+    """Remove a value."""
     if command.name not in core.catalog.settings:
         return Decision(reply=Cataloged(is_changed=False))
     forgotten = SettingPut(Setting(name=command.name, value=None), is_removed=True)
@@ -170,7 +170,7 @@ def remove_setting(core: Transactions, command: RemoveSetting, _now_ms: int) -> 
 
 
 def mark_catalog(_core: Transactions, command: MarkCatalog, _now_ms: int) -> Decision:
-    """Note something about all topics and groups."""
+    """Record a mark about all topics and groups."""
     record = CatalogMarked(command.mark, command.detail)
     return Decision(records=(record,), reply=Cataloged(is_changed=True))
 
@@ -178,15 +178,15 @@ def mark_catalog(_core: Transactions, command: MarkCatalog, _now_ms: int) -> Dec
 def checked(
     document: DocumentT, known: Mapping[str, object], known_max: int, table: str
 ) -> DocumentT:
-    """The document as it will be read again; RequestRefused if it breaks a limit."""
+    """Return the document as the next start will read it; RequestRefused if it breaks a limit."""
     kind = type(document)
     name, what = document.name, kind.__name__.lower()
     if name not in known and len(known) >= known_max:
         raise RequestRefused(f"{table}_limit", name=name, rows_max=known_max)
     try:
         encoded = msgspec.json.encode(document)
-        # Back through the decoder, which checks the limits of each field; and what is kept is
-        # what the next start will read, not something the caller can still change.
+        # The decoder checks the limits of each field. The decoded document is kept: the next start
+        # reads the same, and the caller cannot change it.
         found = msgspec.json.decode(encoded, type=kind)
     except (ValueError, TypeError, RecursionError) as error:
         raise RequestRefused(f"bad_{what}", str(error), name=name) from error

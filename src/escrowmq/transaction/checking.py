@@ -1,4 +1,4 @@
-"""Back-checks: asked, counted, stopped, started again, and what the pipeline says of them."""
+"""Decisions about back-checks and single verdicts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_sent(core: Transactions, command: CheckSent, now_ms: int) -> Decision:
 
 
 def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
-    """Stop the checks of an undecided transaction."""
+    """Park an undecided transaction: stop its back-checks."""
     half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
@@ -56,7 +56,7 @@ def park(core: Transactions, command: Park, _now_ms: int) -> Decision:
 
 
 def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
-    """Check a parked transaction again, from the first check."""
+    """Resume the back-checks of a parked transaction, from the first one."""
     half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
@@ -73,7 +73,7 @@ def resume(core: Transactions, command: Resume, now_ms: int) -> Decision:
 
 
 def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
-    """Do what the pipeline says, unless the world has moved on since it looked."""
+    """Carry out a verdict, unless the transaction has changed since the pipeline read it."""
     half = core.half(verdict.half_offset)
     head = None if half is None else core.head_row(half)
     if head is None or (head.state, head.checks_sent) != (verdict.state, verdict.checks_sent):
@@ -89,9 +89,9 @@ def obey(core: Transactions, verdict: Verdict, now_ms: int) -> Decision:
 
 
 def outcome_of(decision: Decision) -> VerdictOutcome:
-    """How a verdict ended; ``ASKED`` if a producer is to be asked now."""
+    """Return how a verdict ended; ``ASKED`` if the caller must send a back-check now."""
     if decision.refused is not None:
-        # It came too late for its topic.
+        # The topic was deleted, so the commit was refused and parked the transaction.
         return VerdictOutcome.PARKED if decision.records else VerdictOutcome.REFUSED
     if decision.back_checks:
         return VerdictOutcome.ASKED
@@ -111,7 +111,7 @@ def _ask(core: Transactions, head: Half) -> Decision:
 
 
 def _is_exhausted(core: Transactions, head: Half) -> bool:
-    """Whether all checks that the policy allows were sent."""
+    """Whether all back-checks that the policy allows were sent."""
     return head.checks_sent >= core.policy.checks_max
 
 

@@ -1,7 +1,7 @@
-"""What can be asked of the transaction core, and what it answers.
+"""Commands to the transaction core, and its answers.
 
-A command says what somebody wants; the core answers with a ``Decision``: the records that make it
-so, a reply, or a refusal.  Nothing has happened until the records are on disk.
+The core answers a command with a ``Decision``: the records that carry it out, a reply, or a
+refusal. Nothing has happened until the records are on disk.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None = None
     #: A Spark attempt: no limit on the whole transaction, only on each request.
     bulk: bool = False
-    #: The UUID of the ledger table that knows the outcome, and how long the sender may take.
+    #: The UUID of the ledger table that has the outcome, and how long the sender may take.
     ledger: str = ""
     allowed_ms: int = 0
     #: Age before the first back-check; None means the policy's.
     check_after_ms: int | None = None
-    #: Very many messages, in the place of those above.
+    #: The messages of a large request, instead of ``messages``.
     columns: MessageColumns | None = None
 
     @property
     def content(self) -> tuple[Message, ...] | MessageColumns:
-        """The messages, in whichever form they came."""
+        """The messages, one by one or in columns."""
         return self.messages if self.columns is None else self.columns
 
 
@@ -73,46 +73,46 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     half_offset: int
     resolution: Resolution
     by: str
-    #: What the caller believes; checked when given.
+    #: The producer group and log offset that the caller expects; checked when given.
     group: str | None = None
     log_offset: int | None = None
     #: One of these must be the transaction's id, if any is given.
     ids: tuple[str, ...] = ()
-    #: The epoch that the half message was seen under; checked when given.
+    #: The epoch under which the caller saw the half message; checked when given.
     epoch: str = ""
-    #: Up to which log offset that epoch was seen.
+    #: The log offset up to which the caller saw that epoch.
     seen_to: int = 0
-    #: The answer to a back-check: an UNKNOWN is then recorded.
+    #: Whether this answers a back-check: an UNKNOWN is then recorded.
     from_check: bool = False
     #: Why it is UNKNOWN, in the producer's words; recorded with the answer.
     remark: str = ""
-    #: A person decides by force, whatever the ledger says: it goes on record.
+    #: Whether a person forces the decision, whatever the ledger says; the record says so.
     is_forced: bool = False
 
 
 class CheckSent(msgspec.Struct, frozen=True, kw_only=True):
-    """A live producer was really asked: its socket took the back-check."""
+    """Count a back-check that a live producer's socket took."""
 
     half_offset: int
     client: str
 
 
 class Park(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop asking: keep the transaction, undelivered, for a person to settle."""
+    """Stop the back-checks; keep the transaction, undelivered, for a person to settle."""
 
     half_offset: int
     reason: str
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
-    """Start asking again about a parked transaction."""
+    """Restart the back-checks of a parked transaction."""
 
     half_offset: int
     by: str
 
 
 class VerdictKind(StrEnum):
-    """What the pipeline can tell the broker to do."""
+    """Actions that the pipeline can request."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -121,7 +121,7 @@ class VerdictKind(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline's word on one transaction, valid only for the version it was computed from."""
+    """The pipeline's verdict on one transaction, valid only for the version it was made from."""
 
     half_offset: int
     kind: VerdictKind
@@ -132,19 +132,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdicts(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline's word on many transactions, by columns; each ends, or is not obeyed."""
+    """The pipeline's verdicts on many transactions, in columns, to commit or roll back each."""
 
     half_offsets: Column
-    #: Whether to commit it; else it is rolled back.
+    #: Whether to commit the transaction instead of rolling it back.
     commits: Column
-    #: The versions that they were computed from.
+    #: The versions that the verdicts were computed from: state and checks sent.
     states: Column
     checks_sent: Column
     by: str = "settle"
 
 
 class AttemptClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Spark driver knows of one task's attempt: it must match what was prepared."""
+    """The Spark driver's claim about one attempt: it must match what the broker holds."""
 
     transaction_id: str
     last_number: int
@@ -159,57 +159,57 @@ class DecideBatch(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: BatchId
     attempts: tuple[AttemptClaim, ...]
     by: str
-    #: What the writer says of all its rows, to recognize them; empty if it says nothing.
+    #: The writer's fingerprint of all rows; empty if it gave none.
     content: str = ""
-    #: Whether the query decides every number, also of empty batches.
+    #: Whether the query decides every number, including those of empty batches.
     is_gapless: bool = False
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """Make messages visible whose time has come."""
+    """Make messages visible that are due."""
 
     half_offsets: tuple[int, ...]
 
 
 class Carry(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy forward what is needed of one request, so that the log before it may be deleted.
+    """Carry forward the needed rows of one request, so that the log before them can be deleted.
 
-    A large request is carried in parts, the last rows first: as long as the first row is where it
-    was, the request counts as not carried.
+    A large request is carried in parts, the last rows first. It counts as not carried until the
+    part with its first row is.
     """
 
     #: The request's first row.
     first: int
-    #: The part to carry, as half offsets: from, and up to; None means all of it.
+    #: The half offsets ``[start, end)`` to carry; None means all of the request.
     part: tuple[int, int] | None = None
-    #: When the first part of several was carried; 0 if this is the only one.
+    #: When the first of several parts was carried; 0 if this is the only part.
     since_ms: int = 0
 
 
 class CarryAlone(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy forward ordinary messages that were sent alone and become visible now, in one frame."""
+    """Carry forward, in one frame, ordinary messages sent alone that become visible now."""
 
     halves: tuple[Half, ...]
 
 
 class Abandon(msgspec.Struct, frozen=True, kw_only=True):
-    """Repair found bytes of this half message's transaction damaged: it must end undelivered."""
+    """End a half message undelivered, because repair found its transaction damaged."""
 
     half_offset: int
     by: str
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker starts: what it writes from here on belongs to this epoch."""
+    """Start an epoch: everything that the broker writes from here on belongs to it."""
 
     epoch: str
-    #: The boot clock, and which boot of which machine it counts from.
+    #: The boot clock, and the id of the boot that it counts from.
     boot_ms: int = 0
     boot_id: str = ""
 
 
 class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Put on record that store time moves, or that the wall clock is behind it."""
+    """Record that store time moves, or that the wall clock is behind it or no longer is."""
 
     from_ms: int
     to_ms: int
@@ -221,34 +221,34 @@ class MoveTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a topic, or change it."""
+    """Create a topic, or change it."""
 
     topic: Topic
-    #: One that is there already stays as it is.
+    #: Leave an existing one as it is.
     is_only_made: bool = False
 
 
 class RemoveTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove a topic with all that is in it."""
+    """Remove a topic with all its messages."""
 
     name: str
     by: str
-    #: ``expired``: nobody uses it any more; then it must hold nothing back.
+    #: ``expired`` means unused: the topic must have no undecided and no waiting messages.
     reason: Literal["deleted", "expired"] = "deleted"
-    #: Even if half messages in it are undecided.
+    #: Remove the topic even if it has undecided half messages.
     is_forced: bool = False
 
 
 class PutGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a consumer group, or change it."""
+    """Create a consumer group, or change it."""
 
     group: Group
-    #: One that is there already stays as it is.
+    #: Leave an existing one as it is.
     is_only_made: bool = False
 
 
 class RemoveGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Forget a consumer group, and how far it was."""
+    """Remove a consumer group and its offsets."""
 
     name: str
     by: str
@@ -262,13 +262,13 @@ class PutSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """Forget a value."""
+    """Remove a value."""
 
     name: str
 
 
 class MarkCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """Note something about all topics and groups."""
+    """Record a mark about all topics and groups."""
 
     mark: Literal["kept", "offsets_lost"]
     detail: str = ""
@@ -307,9 +307,9 @@ Command = (
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """The one decision of a transaction, whoever asks for it."""
+    """The decision of a transaction, which is the same for every caller."""
 
-    #: The half message that the request named, whichever of its transaction that is.
+    #: The half message that the request named, which may be any of its transaction.
     half_offset: int
     state: State
     by: str
@@ -319,7 +319,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, kw_only=True):
-    """Where the half messages of one request are.  The store fills in the log offsets."""
+    """Offsets of one request's half messages. The store fills in the log offsets."""
 
     half_offset: int
     count: int
@@ -328,7 +328,7 @@ class Held(msgspec.Struct, kw_only=True):
 
 
 class Appended(msgspec.Struct, kw_only=True):
-    """Where ordinary messages are; a scheduled one has no queue offset yet (-1)."""
+    """Offsets of ordinary messages; a scheduled message has no queue offset yet (-1)."""
 
     queue_offsets: list[int]
     log_offsets: list[int]
@@ -344,7 +344,7 @@ class BatchReply(msgspec.Struct, frozen=True, kw_only=True):
 class Ended(IntEnum):
     """How one of many verdicts ended."""
 
-    #: Not looked into: it has to be obeyed on its own.
+    #: Not decided here: the caller must submit it as a single ``Verdict``.
     LEFT = 0
     COMMITTED = 1
     ROLLED_BACK = 2
@@ -352,21 +352,21 @@ class Ended(IntEnum):
 
 
 class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
-    """How many verdicts ended."""
+    """Outcomes of ``Verdicts``."""
 
-    #: One byte for each, the code of ``Ended``.
+    #: One byte per verdict, the code of its ``Ended``.
     ends: bytes
-    #: Those of them, by their place, that say the opposite of what was decided.
+    #: Indexes of the verdicts that say the opposite of what was decided.
     contradicted: list[int]
 
 
 class Cataloged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change of topics, groups or settings did."""
+    """Result of a change to topics, groups or settings."""
 
-    #: False if it was so before.
+    #: False if there was nothing to change.
     is_changed: bool
-    #: Half messages in a removed topic that can only be rolled back now, and messages in it that
-    #: wait for their time and will never be visible.
+    #: In a removed topic: half messages that can now only be rolled back, and messages that wait
+    #: for their time and will never be visible.
     undecided: int = 0
     waiting: int = 0
 
@@ -375,22 +375,22 @@ Reply = Settled | Held | Appended | BatchReply | Obeyed | Cataloged
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core answers to a command.
+    """The core's answer to a command.
 
-    A refusal may have records: a commit that comes too late for its topic parks the transaction.
+    A refusal may have records: a commit whose topic was deleted parks the transaction.
     """
 
     records: tuple[Record, ...] = ()
     reply: Reply | None = None
     refused: RequestRefused | None = None
-    #: Half messages whose producer should be asked now.
+    #: Half messages about which the caller must back-check a producer now.
     back_checks: tuple[int, ...] = ()
-    #: Messages to be written with the records, in the order of their sizes.
+    #: Messages to write with the records, in the order of ``Placed``.
     messages: tuple[Message, ...] = ()
     columns: MessageColumns | None = None
-    #: Half messages to be written again with the records.
+    #: Half messages whose bytes are written again with the records.
     copies: tuple[Half, ...] = ()
-    #: Requests, by their first rows, to be carried forward in frames of their own before this.
+    #: First rows of requests to carry forward before this, each in a frame of its own.
     carries: tuple[int, ...] = ()
-    #: Ordinary messages that were sent alone, to be carried together in one frame before this.
+    #: Ordinary messages that were sent alone, to carry forward before this, all in one frame.
     carries_alone: tuple[Half, ...] = ()

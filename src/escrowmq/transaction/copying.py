@@ -1,9 +1,9 @@
-"""Copying half messages forward: for retention, and when they become visible very late.
+"""Carrying half messages forward, for retention or because they become visible very late.
 
-A copy is the same bytes further on in the log; the half message keeps its identity.  Each request
-is carried in frames of its own: no frame outgrows a request, and the frame of a request's first
-row is found from the row alone.  Ordinary messages that were sent alone share a frame when they
-become visible together.
+A carried half message has the same bytes at a later log offset, and keeps its identity. Each
+request is carried in frames of its own, so no frame is larger than a request, and the frame of a
+request's first row is found from the row alone. Ordinary messages that were sent alone share a
+frame when they become visible together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
-    """Whether its bytes are so old that it would not live a whole retention from now."""
+    """Whether its bytes are ``copy_after_ms`` old: a copy makes it live a whole retention."""
     since_ms = half.stored_at_ms
     if half.location != half.log_offset:
         since_ms = core.moved_at_ms.get(half.first, since_ms)
@@ -45,9 +45,9 @@ def is_stale(core: Transactions, half: Half, now_ms: int) -> bool:
 def stale_requests(
     core: Transactions, ranges: Iterable[tuple[int, int]], waits: set[int], now_ms: int
 ) -> tuple[int, ...]:
-    """Those of these requests that must be carried before they become visible.
+    """Return those of these requests, by first row, to carry before they become visible.
 
-    One whose rows all wait becomes visible later, and is looked at then.
+    A request whose rows all wait is skipped: it is examined when they become visible.
     """
     return tuple(
         first
@@ -58,7 +58,7 @@ def stale_requests(
 
 
 def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
-    """Copy forward those half messages of a request that are still needed."""
+    """Carry forward the half messages of a request that are still needed."""
     rows = range(*command.part) if command.part is not None else _rows_of(core, command.first)
     halves = [
         half
@@ -69,16 +69,16 @@ def carry(core: Transactions, command: Carry, _now_ms: int) -> Decision:
 
 
 def carry_alone(core: Transactions, command: CarryAlone, _now_ms: int) -> Decision:
-    """Copy forward ordinary messages that become visible now.
+    """Carry forward ordinary messages that become visible now.
 
-    They share a frame, because nobody looks for the transaction of an ordinary message in it: a
-    frame each takes twice as long.
+    They share a frame, because an ordinary message has no transaction to look up in it. A frame for
+    each takes twice as long.
     """
     return _copied(core, command.halves, 0)
 
 
 def _copied(core: Transactions, halves: Sequence[Half], since_ms: int) -> Decision:
-    # What waits for its time in a topic that was deleted waits no more.
+    # A message that waits for its time in a deleted topic will never be visible.
     gone = [half for half in halves if is_waiting_in_deleted(core, half)]
     dropped = _dropped([half.half_offset for half in gone], [half.queue for half in gone])
     if gone:
@@ -99,12 +99,12 @@ def _copied(core: Transactions, halves: Sequence[Half], since_ms: int) -> Decisi
 
 
 def is_waiting_in_deleted(core: Transactions, half: Half) -> bool:
-    """Whether it waits for its time in a queue that went with its topic."""
+    """Whether it waits for its time in a queue of a deleted topic."""
     return half.state is State.COMMITTED and half.queue not in core.queue_ends
 
 
 def _are_deleted(core: Transactions, queues: Numbers) -> Numbers:
-    """Which of these queues went with their topic."""
+    """Return a mask of the queues whose topic was deleted."""
     if not core.names.lacks_queues:
         return np.zeros(len(queues), dtype=np.bool_)
     gone = set(np.unique(queues).tolist()) - core.queue_ends.keys()
@@ -112,21 +112,21 @@ def _are_deleted(core: Transactions, queues: Numbers) -> Numbers:
 
 
 def _dropped(rows: list[int], queues: list[int]) -> tuple[Released, ...]:
-    """The record that these will never be visible, if there are any: their topic was deleted."""
+    """Return the record that these rows of deleted topics will never be visible, if any."""
     return (Released(rows, queues, [NOWHERE] * len(rows)),) if rows else ()
 
 
 def _rows_of(core: Transactions, first: int) -> range:
-    """The rows of a request.
+    """Return the rows of a request.
 
-    The first one may be gone, while later ones of the request still wait for their time.
+    If the first row is gone, its count is unknown, and later rows may still wait for their time.
     """
     half = core.table.get(first)
     return range(first, first + (SPAN_MAX if half is None else half.part & ~FIRST))
 
 
 def moved_row(core: Transactions, half: Half) -> MovedRow:
-    """All that is known of a half message, for the log that will outlive its first frame."""
+    """Return everything known about a half message, because the log will lose its first frame."""
     # An ordinary message has no transaction, so its frame need not be read.
     is_named = half.part & FIRST and half.origin != PLAIN
     transaction_id, number = core.table.identity(half) if is_named else ("", UNNUMBERED)
@@ -147,8 +147,8 @@ def moved_row(core: Transactions, half: Half) -> MovedRow:
 
 
 def release(core: Transactions, command: Release, now_ms: int) -> Decision:
-    """Make messages visible whose time has come; the others are passed over."""
-    # Each once: a table may name a row twice while it moves it from one place to another.
+    """Make due messages visible; skip the others."""
+    # Drop duplicates: a table may name a row twice while the row changes its place.
     rows = np.array(list(dict.fromkeys(command.half_offsets)), dtype=np.int64)
     held = core.table.columns(rows)
     for index in np.flatnonzero(~held.is_here).tolist():
@@ -159,7 +159,7 @@ def release(core: Transactions, command: Release, now_ms: int) -> Decision:
             held.state[index], held.queue[index] = half.state, half.queue
             held.stored_at_ms[index] = half.stored_at_ms
     is_due = (held.state == int(State.COMMITTED)) & (held.next_at_ms <= now_ms)
-    # In the order of their times, so that a queue shows them as they were meant.
+    # In the order of their times, so that each queue shows them in that order.
     order = np.lexsort((rows, held.next_at_ms))
     order = order[is_due[order]]
     is_deleted = _are_deleted(core, held.queue[order])

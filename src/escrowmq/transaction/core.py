@@ -1,8 +1,8 @@
 """The transaction state machine.
 
-``decide`` reads and never writes; ``apply`` writes and never decides.  Recovery is ``apply`` over
-the log, so a restarted broker cannot disagree with the one that crashed.  Nothing here opens a
-file, reads a clock, awaits or logs; ``decide.py`` says where the rules of each command are.
+``decide`` reads and never writes; ``apply`` writes and never decides. Recovery is ``apply`` over
+the log, so a restarted broker cannot disagree with the one that crashed. Nothing here opens a file,
+reads a clock, awaits or logs. ``decide.py`` lists the function that decides each command.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from escrowmq.transaction.policy import CheckPolicy
 
 MOVED_MAX = 100_000
-"""Requests whose last move is remembered; forgetting one only means one copy more."""
+"""Requests whose last ``Moved`` is remembered; forgetting one costs one extra copy at most."""
 
 
 class Where(msgspec.Struct, frozen=True, gc=False):
-    """What a frame adds to its records: where and when they were written."""
+    """The place and time at which a record's frame was written."""
 
     frame: int
     #: The log offset of the first message that the record brings.
@@ -100,17 +100,17 @@ class Transactions:
         self.lineage = new_lineage(store_id)
         #: By queue number: the next queue offset to give, in queues that were not deleted.
         self.queue_ends: dict[int, int] = {}
-        #: By head: transactions of several requests, while they are undecided.
+        #: By head: undecided transactions of several requests.
         self.parts = PartsByHead()
         #: First row of a later request -> head of its transaction.
         self.heads: dict[int, int] = {}
-        #: Undecided half messages with a delivery delay.
+        #: By half offset: delivery delays of undecided half messages.
         self.delays: dict[int, int] = {}
-        #: Undecided transactions that were parked before: their age counts from the resume.
+        #: By head: when an undecided transaction was resumed; its age counts from there.
         self.resumed_at_ms: dict[int, int] = {}
         #: First row of a request -> when it was carried forward last.
         self.moved_at_ms: dict[int, int] = {}
-        #: What happened to store time last, and the last time that is known by the boot clock.
+        #: The last change of store time, and the last store time tied to the boot clock.
         self.time_moved: TimeMoved | None = None
         self.anchor: Anchor | None = None
         self._moved_max = moved_max
@@ -141,11 +141,11 @@ class Transactions:
         }
 
     def decide(self, command: Command, now_ms: int) -> Decision:
-        """What this command leads to at this time.  Changes nothing."""
+        """Decide a command at this time. Changes nothing."""
         return DECIDERS[type(command)](self, command, now_ms)
 
     def apply(self, record: Record, where: Where) -> None:
-        """Make a record so.  Applying it again changes nothing more."""
+        """Apply a record. Applying it again changes nothing."""
         self._appliers[type(record)](record, where)
 
     def half(self, half_offset: int) -> Half | None:
@@ -154,13 +154,13 @@ class Transactions:
         return None if half is None or half.origin == PLAIN else half
 
     def row(self, half_offset: int) -> Half:
-        """A row that is known to be there."""
+        """A row that must exist."""
         half = self.table.get(half_offset)
         assert half is not None
         return half
 
     def find(self, transaction_id: str) -> Half | None:
-        """The first row of the newest request with this id; an empty one is nobody's."""
+        """The first row of the newest request with this id; None for an empty id."""
         found = self.table.find(transaction_id) if transaction_id else None
         return None if found is None else self.row(found)
 
@@ -176,7 +176,7 @@ class Transactions:
     def ranges_of(self, head: int) -> list[tuple[int, int]]:
         """Rows ``(first, count)`` of the undecided transaction that starts here.
 
-        Empty while a log is replayed that no longer has them: a later record restores them.
+        Empty while recovery replays a log that no longer has them: a later record restores them.
         """
         parts = self.parts.get(head)
         if parts is not None:
@@ -301,7 +301,7 @@ class Transactions:
 
     def _give(self, given: list[Span]) -> None:
         for span in given:
-            # A log that is replayed on a later state gives places in queues that are deleted there.
+            # Recovery may replay the log on a later state, in which the queue is deleted.
             if span.queue in self.queue_ends:
                 self.queue_ends[span.queue] = span.first + span.count
 
@@ -315,7 +315,7 @@ class Transactions:
         self.table.count_check(record.head, record.checks_sent, record.next_check_at_ms)
 
     def _apply_answered(self, record: Answered, _where: Where) -> None:
-        """An UNKNOWN is kept for the transaction's life line only."""
+        """Do nothing: an UNKNOWN is only kept for the transaction's life line."""
 
     def _apply_parked(self, record: Parked, _where: Where) -> None:
         for first, count in self.ranges_of(record.head):
@@ -342,10 +342,11 @@ class Transactions:
             if row.deliver_after_ms:
                 self.delays[row.half_offset] = row.deliver_after_ms
         if record.since_ms and not record.rows[0].part & FIRST:
-            # The part with the first row comes last, and says when the others were carried.
+            # The part with the first row comes last; its ``since_ms`` is the time of the first
+            # part.
             return
         first = first_row(record.rows[0].half_offset, record.rows[0].part)
-        # The latest move is the last to be forgotten.
+        # Insert it anew, so that the oldest entry is the first to be forgotten.
         self.moved_at_ms.pop(first, None)
         if len(self.moved_at_ms) >= self._moved_max:
             del self.moved_at_ms[next(iter(self.moved_at_ms))]
@@ -355,7 +356,7 @@ class Transactions:
         for queue, end in record.queue_ends:
             if queue in self.queue_ends:
                 self.queue_ends[queue] = end
-        # Decisions may be lost with it: this history differs from the one before the repair.
+        # Decisions may be lost with the range, so the history from here on is another one.
         self.lineage = self.lineage.with_epoch(
             repaired(where.frame + record.length, self.table.end)
         )

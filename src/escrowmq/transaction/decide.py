@@ -1,4 +1,4 @@
-"""Which function decides which command."""
+"""Table of the function that decides each command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.core import Transactions
 
 
-# Commands are told apart by their type alone, so the table's values take what its keys name.
+# ``Any``, because each function takes only the type of command that is its key.
 DECIDERS: dict[type, Callable[[Transactions, Any, int], Decision]] = {
     Prepare: holding.prepare,
     Append: holding.append,

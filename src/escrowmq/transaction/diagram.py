@@ -1,4 +1,4 @@
-"""Draws the tables of states and rules for the reference page, so that the page cannot lag."""
+"""Diagram and table for the reference page, made from the code so that they stay true."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fixed-size memories of names that expired, and of the numbers that they reached.
+"""Fixed-size memories of expired names, and of the numbers that they reached.
 
-Both take the same space for one name as for a million, and both err to the safe side: they never
-forget a name, and they never give a number that is too low.
+Both take the same space for one name as for a million. Both err on the safe side: they never forget
+a name, and never return a number that is too low.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from hashlib import blake2b
 import numpy as np
 
 BYTES = 128 * 1024
-"""Size of each of the two, once it holds a name."""
+"""Size of each memory once it holds a name."""
 _BITS = BYTES * 8
 _SLOTS = BYTES // 8
 _HASH_BYTES = 4
 
 
 class ExpiredNames:
-    """A Bloom filter of names, each made of one or more texts.
+    """Bloom filter of names, each made of one or more texts.
 
-    With 10,000 names in it, it takes one other name in 2,500 for expired; with 100,000, one in 30.
+    With 10,000 names in it, one other name in 2,500 is a false positive; with 100,000, one in 30.
     """
 
     def __init__(self) -> None:
-        #: Empty until the first name comes: most stores never expire anything.
+        #: Empty until the first name is added: most stores never expire anything.
         self._bits = bytearray()
         self._saved: bytes | None = b""
 
     def add(self, *name: str) -> None:
-        """Remember a name; one that is known changes nothing."""
+        """Add a name; a known one changes nothing."""
         if not self._bits:
             self._bits = bytearray(BYTES)
         for hashed in _hashes(name):
@@ -44,25 +44,25 @@ class ExpiredNames:
         return bool(bits) and all(bits[at >> 3] >> (at & 7) & 1 for at in places)
 
     def saved(self) -> bytes:
-        """All of it, for a checkpoint."""
+        """Return the content for a checkpoint."""
         if self._saved is None:
             self._saved = bytes(self._bits)
         return self._saved
 
     def load(self, saved: bytes) -> None:
-        """Take the content that a checkpoint holds."""
+        """Load the content of a checkpoint."""
         self._bits, self._saved = bytearray(saved), saved
 
 
 class ExpiredNumbers:
-    """For each name, a number that is at least as high as the highest noted for it.
+    """Upper bound, for each name, of the numbers noted for it.
 
-    A name has two slots, which it may share with others; each slot holds the highest number of all
-    its names.  A name that was never noted may have a number as well: ask a filter first.
+    A name has two slots, which it may share with others. Each slot holds the highest number of all
+    its names. A name that was never noted may have a number too, so check a filter first.
     """
 
     def __init__(self) -> None:
-        #: One more than the number; 0 in a slot without a name.
+        #: The number plus 1; 0 in a slot without a name.
         self._slots = np.zeros(0, dtype="<i8")
         self._saved: bytes | None = b""
 
@@ -76,19 +76,19 @@ class ExpiredNumbers:
         self._saved = None
 
     def highest(self, name: str) -> int:
-        """At least the highest number of this name; -1 if none was noted."""
+        """Return an upper bound of this name's numbers; -1 if one of its slots is empty."""
         if not len(self._slots):
             return -1
         return min(int(self._slots[hashed % _SLOTS]) for hashed in _hashes((name,))) - 1
 
     def saved(self) -> bytes:
-        """All of it, for a checkpoint."""
+        """Return the content for a checkpoint."""
         if self._saved is None:
             self._saved = self._slots.tobytes()
         return self._saved
 
     def load(self, saved: bytes) -> None:
-        """Take the content that a checkpoint holds."""
+        """Load the content of a checkpoint."""
         self._slots, self._saved = np.frombuffer(saved, dtype="<i8").copy(), saved
 
 

@@ -1,6 +1,6 @@
-"""Letting names go that nobody uses any more.
+"""Decisions about the expiry of unused names.
 
-The caller names candidates, a few at a time; here it is decided which of them may go.
+The caller names a few candidates at a time; these functions decide which of them expire.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BY = "limits.unused_expire_ms"
 OWN_PREFIXES = ("%RETRY%", "%DLQ%", GROUP_PREFIX)
-"""Topics that the broker makes for itself."""
+"""Prefixes of topics that the broker makes for itself."""
 
 
 def unused_since_ms(core: Transactions, now_ms: int) -> int:
@@ -35,7 +35,7 @@ def unused_since_ms(core: Transactions, now_ms: int) -> int:
 
 
 def expire_origins(core: Transactions, command: ExpireOrigins, now_ms: int) -> Decision:
-    """Let origins go, but for those with a half message that is undecided or not yet visible."""
+    """Expire unused origins without a half message that is undecided or not yet visible."""
     origins, since_ms = core.names.origins, unused_since_ms(core, now_ms)
     unused = {number for number in command.numbers if origins.is_unused(number, since_ms)}
     if unused:
@@ -44,14 +44,14 @@ def expire_origins(core: Transactions, command: ExpireOrigins, now_ms: int) -> D
 
 
 def expire_queries(core: Transactions, command: ExpireQueries, now_ms: int) -> Decision:
-    """Let queries of Spark sinks go that decided nothing for long."""
+    """Expire queries of Spark sinks that decided nothing for ``unused_expire_ms``."""
     since_ms = unused_since_ms(core, now_ms)
     unused = [query for query in command.queries if core.batches.is_unused(*query, since_ms)]
     return Decision(records=(QueriesExpired(unused),) if unused else ())
 
 
 def note_uses(core: Transactions, command: NoteUses, now_ms: int) -> Decision:
-    """Note uses, unless that was done not long ago."""
+    """Record uses of names whose last note is at least ``slack_ms`` old."""
     noted_before_ms = now_ms - slack_ms(core.limits)
     groups, topics = (
         [name for name in used if noted.get(name, now_ms) <= noted_before_ms]
@@ -69,7 +69,7 @@ def noted_since_ms(core: Transactions, now_ms: int) -> int:
 
 
 def expire_groups(core: Transactions, command: ExpireGroups, now_ms: int) -> Decision:
-    """Let consumer groups go that no operator made and nobody used for long."""
+    """Expire unused consumer groups that no operator made."""
     since_ms = noted_since_ms(core, now_ms)
     known = core.catalog.groups
     return Decision(
@@ -84,21 +84,21 @@ def expire_groups(core: Transactions, command: ExpireGroups, now_ms: int) -> Dec
 
 
 def expire_topic(core: Transactions, command: ExpireTopic, now_ms: int) -> Decision:
-    """Let a topic go that no operator made, nobody used for long, and nothing is in."""
+    """Expire an unused topic that was made by use and is empty."""
     name = command.name
     kept = core.catalog.topics.get(name)
     since_ms = noted_since_ms(core, now_ms)
     if kept is None or not may_expire(kept) or core.uses.topics.get(name, now_ms) >= since_ms:
         return Decision()
     numbers = core.names.queues_of.get(name, {}).values()
-    # A message that came meanwhile has moved an end.
+    # A message that arrived meanwhile has advanced an end.
     if {number: core.queue_ends[number] for number in numbers} != command.queue_ends:
         return Decision()
     decision = remove_topic(core, RemoveTopic(name=name, by=BY, reason=EXPIRED), now_ms)
-    # One that holds something back stays.
+    # A topic with undecided or waiting messages stays.
     return Decision() if decision.refused is not None else decision
 
 
 def may_expire(kept: KeptTopic) -> bool:
-    """Whether a topic was made by being used."""
+    """Whether a topic was made by use, or by the broker for itself."""
     return kept.is_made_by_use or kept.topic.name.startswith(OWN_PREFIXES)

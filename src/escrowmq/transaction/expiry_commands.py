@@ -1,4 +1,4 @@
-"""Commands by which a broker lets names go that nobody uses any more."""
+"""Commands that expire unused names."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import msgspec
 
 
 class ExpireOrigins(msgspec.Struct, frozen=True, kw_only=True):
-    """Let those of these origins go that nobody uses."""
+    """Expire those of these origins that are unused."""
 
     numbers: tuple[int, ...]
 
 
 class ExpireQueries(msgspec.Struct, frozen=True, kw_only=True):
-    """Let those of these queries of Spark sinks go that decide nothing: apps and queries."""
+    """Expire those of these queries of Spark sinks that are unused: pairs of app and query."""
 
     queries: tuple[tuple[str, str], ...]
 
 
 class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
-    """Note that these consumer groups and topics were used since the last note."""
+    """Record that these consumer groups and topics were used since the last note."""
 
     groups: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
 
 
 class ExpireGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """Let those of these consumer groups go that nobody uses; none has a retained backlog."""
+    """Expire those of these consumer groups that are unused; none has a retained backlog."""
 
     names: tuple[str, ...]
 
 
 class ExpireTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Let a topic go if nobody uses it; all its queues were empty at these ends."""
+    """Expire a topic if it is unused; all its queues were empty at these ends."""
 
     name: str
-    #: By the number of a queue.
+    #: Queue number -> queue offset.
     queue_ends: dict[int, int]

@@ -1,4 +1,4 @@
-"""Which queue offsets messages get when they become visible."""
+"""Assignment of queue offsets to messages that become visible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def give_each(core: Transactions, queues: list[int]) -> list[int]:
-    """The next offset in its queue for each message."""
+    """Return, for each message, the next offset in its queue."""
     ends: dict[int, int] = {}
     offsets = []
     for queue in queues:
@@ -27,7 +27,7 @@ def give_each(core: Transactions, queues: list[int]) -> list[int]:
 def waiting_rows(
     core: Transactions, ranges: list[tuple[int, int]], now_ms: int
 ) -> list[tuple[int, int]]:
-    """Those of these rows that become visible later than now, and when."""
+    """Return the rows that become visible later than now, and when."""
     if not core.delays:
         return []
     return [
@@ -39,7 +39,7 @@ def waiting_rows(
 
 
 def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[int]) -> list[Span]:
-    """Queue offsets for these rows: in each queue a run, in the order of the rows."""
+    """Return queue offsets for these rows: one run per queue, in the order of the rows."""
     counts: Counter[int] = Counter()
     for first, count in ranges:
         queues = core.table.queues(first, count)
@@ -53,7 +53,7 @@ def give_ranges(core: Transactions, ranges: list[tuple[int, int]], waiting: set[
 
 
 def is_deleted(core: Transactions, ranges: list[tuple[int, int]]) -> bool:
-    """Whether the topic of any of these rows was deleted since it was held."""
+    """Whether the topic of any of these rows was deleted since the row was held."""
     if not core.names.lacks_queues:
         return False
     ends = core.queue_ends.keys()

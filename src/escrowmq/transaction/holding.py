@@ -1,6 +1,6 @@
-"""Holding half messages, and storing ordinary ones.
+"""Decisions that hold half messages and store ordinary messages.
 
-Every function here reads the core and answers with a ``Decision``; none changes anything.
+The functions read the core; none changes it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     Messages = tuple[Message, ...] | MessageColumns
 
 DELAY_MS_MAX = 10 * 365 * 24 * HOUR_MS
-"""How far ahead a message may be scheduled."""
+"""The longest time by which a message can be scheduled ahead."""
 
 PROPERTIES_BYTES_MAX = 32_767
-"""What the stored layout has room for."""
+"""The longest properties that the stored layout has room for."""
 
 _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
@@ -59,7 +59,7 @@ def prepare(core: Transactions, command: Prepare, now_ms: int) -> Decision:
 
 
 def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
-    """Refuse a request that could not be held whatever came before it."""
+    """Refuse a request that breaks a limit by itself; None if it breaks none."""
     count = len(command.content)
     limit = SPAN_MAX if command.bulk else core.policy.messages_max
     if not 1 <= count <= limit:
@@ -72,9 +72,9 @@ def beyond_limits(core: Transactions, command: Prepare) -> Decision | None:
 
 
 def newest(core: Transactions, command: Prepare) -> Half | None:
-    """The newest request with this id, if it was numbered like this one, or not, like this one.
+    """Return the newest request with this id, if it and this one are both numbered or both not.
 
-    Stock clients reuse ids: what they send neither joins an SDK's transaction nor is joined.
+    Stock clients reuse ids, so their requests never join an SDK's transaction, nor the reverse.
     """
     half = core.find(command.transaction_id)
     if half is None:
@@ -84,7 +84,7 @@ def newest(core: Transactions, command: Prepare) -> Half | None:
 
 
 def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decision:
-    """The records that hold a new request of the transaction that starts at ``head``."""
+    """Hold a new request of the transaction that starts at ``head``."""
     records: list[Record] = []
     origins = core.names.origins
     origin = origins.of(command.group, command.ledger, command.allowed_ms)
@@ -108,7 +108,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
         return delay_illegal()
     after_ms = core.policy.check_after_ms
     if command.check_after_ms is not None:
-        # A first check after it would be parked makes no sense.
+        # The first check must not come after the transaction is parked.
         after_ms = min(max(command.check_after_ms, 0), core.policy.park_after_ms)
     first = core.table.end
     records.append(
@@ -132,7 +132,7 @@ def hold(core: Transactions, command: Prepare, head: int, now_ms: int) -> Decisi
 
 
 def is_resent(core: Transactions, half: Half, command: Prepare, now_ms: int) -> bool:
-    """Whether a stock client sends again the half message that it never saw acknowledged."""
+    """Whether a stock client resends a half message because it missed the reply."""
     return (
         len(command.messages) == 1
         and half.state not in _DECIDED
@@ -143,7 +143,7 @@ def is_resent(core: Transactions, half: Half, command: Prepare, now_ms: int) -> 
 
 
 def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
-    """Answer a numbered request of a known transaction; None if it is the next one."""
+    """Answer a numbered request of a known transaction; None if it can be held as the next one."""
     half = core.table.get(head)
     assert half is not None, "the head of a known transaction is still there"
     if not core.names.origins.is_of(half.origin, command.group):
@@ -171,7 +171,7 @@ def join(core: Transactions, head: int, command: Prepare) -> Decision | None:
 
 
 def answer_repeat(core: Transactions, command: Prepare, first: int, count: int) -> Decision:
-    """Answer a number that was used before: as the first time, if the messages are the same."""
+    """Answer a repeated number as the first time; refuse it if the messages differ."""
     if not is_same(core, first, count, command.content):
         return refuse(
             "number_reused",
@@ -200,7 +200,7 @@ def is_same(core: Transactions, first: int, count: int, messages: Messages) -> b
 def refuse_to_grow(
     core: Transactions, half: Half, ranges: list[tuple[int, int]], command: Prepare
 ) -> Decision | None:
-    """Why an undecided transaction cannot take this request too; None if it can."""
+    """Refuse a request that an undecided transaction cannot take; None if it can."""
     if half.state is State.PARKED:
         return refuse(
             "already_parked",
@@ -228,7 +228,7 @@ def refuse_to_grow(
 
 
 def number_gap(command: Prepare, *, expected: int) -> Decision:
-    """Answer that requests before this one are missing."""
+    """Refuse a request, because requests before it are missing."""
     return refuse(
         "number_gap",
         "send the requests of a transaction in order, from number 0",
@@ -239,14 +239,14 @@ def number_gap(command: Prepare, *, expected: int) -> Decision:
 
 
 def wrong_count(count: int, limit: int) -> Decision:
-    """Answer that there are no messages, or more than there may be."""
+    """Refuse a request with no messages or with more than the limit."""
     if not count:
         return refuse("no_messages", "a request brings at least one message")
     return refuse("too_many_messages", f"at most {limit} can be taken together", count=count)
 
 
 def request_too_large(core: Transactions) -> Decision:
-    """Answer that one request brings too many bytes for one frame of the log."""
+    """Refuse a request with too many bytes for one frame of the log."""
     return refuse(
         "request_too_large",
         f"a request brings at most {core.policy.transaction_bytes_max} bytes",
@@ -254,7 +254,7 @@ def request_too_large(core: Transactions) -> Decision:
 
 
 def delay_illegal() -> Decision:
-    """Answer that a message would become visible before its commit, or too far ahead."""
+    """Refuse a delay that is negative or too long."""
     return refuse("delay_illegal", f"a message can wait for 0 to {DELAY_MS_MAX} ms")
 
 
@@ -266,7 +266,7 @@ def held_before(core: Transactions, first: int, count: int) -> Decision:
 
 
 def delays_of(messages: Messages) -> list[int]:
-    """How long after the commit each becomes visible; may be empty when none waits."""
+    """Return the delay of each message after the commit; may be empty when none is delayed."""
     if isinstance(messages, tuple):
         return [message.deliver_after_ms for message in messages]
     return messages.deliver_after_ms
@@ -275,14 +275,14 @@ def delays_of(messages: Messages) -> list[int]:
 def number_queues(
     core: Transactions, messages: Messages, records: list[Record]
 ) -> list[int] | Decision:
-    """The queue number of each message; names new queues in ``records``, or refuses them."""
+    """Return each message's queue number; name new queues in ``records``, or refuse them."""
     if not isinstance(messages, tuple):
         return number_few_queues(core, messages, records)
     topic = messages[0].topic
     known = core.names.queues_of.get(topic, {})
     if len(messages) == 1 and messages[0].queue_id in known:
         return [known[messages[0].queue_id]]
-    # Nearly always one topic whose queues are known: then nothing is built per message.
+    # Nearly always one topic with known queues: this path builds no tuple per message.
     queues = [known.get(message.queue_id, -1) for message in messages if message.topic == topic]
     if len(queues) == len(messages) and -1 not in queues:
         return queues
@@ -292,7 +292,7 @@ def number_queues(
 def number_few_queues(
     core: Transactions, messages: MessageColumns, records: list[Record]
 ) -> list[int] | Decision:
-    """The same for very many messages of few queues."""
+    """Return the queue number of each message of a large request, which has few queues."""
     numbers = name_queues(core, [(one.topic, one.queue_id) for one in messages.queues], records)
     if isinstance(numbers, Decision):
         return numbers
@@ -302,7 +302,7 @@ def number_few_queues(
 def name_queues(
     core: Transactions, queues: list[tuple[str, int]], records: list[Record]
 ) -> list[int] | Decision:
-    """Their numbers; a queue without one gets it if its topic is there and has such a queue."""
+    """Return the numbers of queues; name a new queue if its topic exists and has this queue."""
     catalog = core.catalog
     new: dict[tuple[str, int], NamedQueue] = {}
     numbers = []
@@ -310,7 +310,7 @@ def name_queues(
         incarnation = 0
         if catalog.is_kept and core.names.number_of(topic, queue_id) is None:
             kept = catalog.topics.get(topic)
-            # Its sender found it, but it was deleted, or made anew, before it could be written.
+            # The sender saw the topic, but it was deleted or made anew before this command.
             if kept is None:
                 return refuse("topic_unknown", "create the topic first", topic=topic)
             if queue_id >= kept.topic.queue_count:
@@ -328,11 +328,11 @@ def name_queues(
 
 
 def exceeds(messages: Messages, bytes_max: int) -> bool:
-    """Whether these messages bring more than that many bytes of bodies and properties."""
+    """Whether the bodies and properties of these messages are over ``bytes_max`` bytes."""
     if not isinstance(messages, tuple):
         return messages.size > bytes_max
     bodies = sum([len(message.body) for message in messages])
-    # Few transactions are near the limit: spare the others a second look at each message.
+    # Few requests are near the limit: skip a second pass over the messages of the others.
     if bodies + len(messages) * PROPERTIES_BYTES_MAX <= bytes_max:
         return False
     return bodies + sum([len(message.properties) for message in messages]) > bytes_max

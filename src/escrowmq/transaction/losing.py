@@ -1,4 +1,4 @@
-"""Ending what damage has made incomplete."""
+"""Decisions that end transactions which damage has made incomplete."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def is_incomplete(core: Transactions, half: Half) -> bool:
 
 
 def request_of(core: Transactions, half: Half) -> tuple[int, int]:
-    """The rows ``(first, count)`` that came with this one."""
+    """Return the rows ``(first, count)`` of this row's request, as far as they are known."""
     first = core.table.get(half.first)
     return (half.first, first.part & ~FIRST) if first is not None else (half.half_offset, 1)
 
 
 def abandon(core: Transactions, command: Abandon, now_ms: int) -> Decision:
-    """End a half message that can never be delivered: some of its transaction is lost.
+    """End a half message that can never be delivered, because part of its transaction is lost.
 
-    An undecided transaction is rolled back as a whole, so that a part of it is never delivered.
-    One that waits for its time gets its place in the queue, which a pull passes over.
+    An undecided transaction is rolled back as a whole, so that a part of it is never delivered. A
+    committed message that waits for its time gets a queue offset, which a pull skips.
     """
     half = core.table.get(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
     if half.state is State.COMMITTED and half.next_at_ms != NEVER:
-        # None in a queue whose topic was deleted.
+        # A queue whose topic was deleted gives no offset.
         place = core.queue_ends.get(half.queue, NOWHERE)
         return Decision(records=(Released([half.half_offset], [half.queue], [place]),))
     if half.state in (State.COMMITTED, State.ROLLED_BACK):

@@ -1,7 +1,7 @@
-"""Small numbers for long names: queues; ``origins.py`` has where half messages come from.
+"""Numbers that stand for queues; ``origins.py`` has those that stand for origins.
 
-Rows and records hold the number; the name is written to the log before its first use.  A number is
-never used again: that of a queue goes with the topic that it was made for.
+Rows and records hold the number; the log has the name before its first use. A number is never
+reused: a queue's number ends with the topic that it was made for.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from escrowmq.transaction.origins import Origins
 from escrowmq.transaction.records import NamedQueue
 
 DELETED_MAX = 10_000
-"""Deleted queues whose names are remembered, for what is still undecided in them."""
+"""Deleted queues whose names are kept, because messages in them were not yet visible."""
 
 
 class Names:
-    """Every queue that is there, and every origin that the log has named."""
+    """Every queue that exists, and every known origin."""
 
     def __init__(self) -> None:
-        #: By number: the queues of topics that were not deleted.
+        #: By number: the queues of existing topics.
         self.queues: dict[int, NamedQueue] = {}
-        #: The next number of a queue.
+        #: The next queue number.
         self.queues_end = 0
         self.origins = Origins()
         #: Topic -> queue id -> number.
         self.queues_of: dict[str, dict[int, int]] = {}
-        #: Deleted queues with messages that were not visible yet.
+        #: By number: deleted queues with messages that were not yet visible.
         self.deleted: dict[int, NamedQueue] = {}
 
     def number_of(self, topic: str, queue_id: int) -> int | None:
-        """The queue's number, if it has one."""
+        """The queue's number, or None if it has none."""
         return self.queues_of.get(topic, {}).get(queue_id)
 
     def named(self, number: int) -> NamedQueue:
-        """The queue of this number; without a topic if it was deleted and nobody knows of which."""
+        """The queue with this number; without a topic if it was deleted and its name forgotten."""
         known = self.queues.get(number) or self.deleted.get(number)
         return NamedQueue(number, "", 0) if known is None else known
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether there are numbers of deleted queues."""
+        """Whether any queue was deleted."""
         return len(self.queues) < self.queues_end
 
     def queue_of(
@@ -48,7 +48,7 @@ class Names:
         new: dict[tuple[str, int], NamedQueue],
         incarnation: int = 0,
     ) -> int:
-        """The queue's number; a queue without one gets the next, and is noted in ``new``."""
+        """The queue's number; a queue without one gets the next and is added to ``new``."""
         known = self.number_of(topic, queue_id)
         if known is not None:
             return known
@@ -59,18 +59,18 @@ class Names:
         return named.id
 
     def apply(self, record: NamedQueue) -> None:
-        """Take a name from the log; one that is known, or deleted, already changes nothing."""
+        """Apply a name from the log; a number that was given before changes nothing."""
         if record.id == self.queues_end:
             self.queues_end += 1
             self.add(record)
 
     def add(self, named: NamedQueue) -> None:
-        """Know a queue."""
+        """Add a queue."""
         self.queues[named.id] = named
         self.queues_of.setdefault(named.topic, {})[named.queue_id] = named.id
 
     def remove(self, number: int, *, is_held: bool) -> None:
-        """Forget a queue; its name stays while something that is not visible yet is in it."""
+        """Remove a queue; keep its name if it has messages that are not yet visible."""
         named = self.queues.pop(number, None)
         if named is None:
             return

@@ -1,8 +1,8 @@
-"""Many verdicts at once: those that are all alike are decided together, by the column.
+"""Bulk verdicts: simple transactions are decided together, in columns.
 
-The rules are those of ``checking.obey``, for the commonest case: a transaction of one half message
-that is to be committed or rolled back.  Whatever is not that simple is left, to be obeyed on its
-own: then the rules are applied there, and nowhere twice.
+The rules are those of ``checking.obey`` for the most common case: a transaction of one half message
+that is to be committed or rolled back. Every other verdict is left to ``checking.obey``, so that no
+rule exists twice.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ VERDICTS_MAX = 32_768
 
 
 def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
-    """Do what the pipeline says of simple transactions that are as it saw them."""
+    """Carry out verdicts on simple transactions that are as the pipeline read them."""
     rows = np.asarray(command.half_offsets, dtype=np.int64)
     commits = np.asarray(command.commits, dtype=np.bool_)
     assert len(rows) <= VERDICTS_MAX
     held = core.table.columns(rows)
     is_simple = held.is_here & (held.origin != PLAIN) & (held.part == ALONE) & is_first(rows)
-    # With further requests, or a delay.
+    # Not simple: transactions with further requests or with a delay.
     for known in (core.parts, core.heads, core.delays):
         is_simple &= ~is_among(rows, known)
-    # The batch that it is of must be remembered.
+    # Not simple: parts of a sink's attempt, whose batch must be remembered.
     is_simple &= ~np.isin(held.origin, core.names.origins.parts)
     if core.names.lacks_queues:
-        # Of a topic that was deleted.
+        # Not simple: messages of a deleted topic.
         gone = set(np.unique(held.queue).tolist()) - core.queue_ends.keys()
         is_simple &= ~np.isin(held.queue, list(gone))
     is_undecided = (held.state == State.PREPARED) | (held.state == State.PARKED)
-    # It would have to be copied forward.
+    # Not simple: a late commit, which needs a copy.
     is_late = commits & (now_ms - held.stored_at_ms >= core.copy_after_ms)
     is_as_seen = (held.state == np.asarray(command.states)) & (
         held.checks_sent == np.asarray(command.checks_sent)
@@ -70,7 +70,7 @@ def obey_many(core: Transactions, command: Verdicts, now_ms: int) -> Decision:
 
 
 def is_first(rows: Numbers) -> Numbers:
-    """Of those that are named more than once, the first: the others come after its decision."""
+    """Mask of each row's first occurrence: the others come after its decision."""
     first = np.ones(len(rows), dtype=np.bool_)
     if not (rows[1:] > rows[:-1]).all():
         first[:] = False
@@ -79,14 +79,14 @@ def is_first(rows: Numbers) -> Numbers:
 
 
 def is_among(rows: Numbers, known: Collection[int]) -> Numbers:
-    """Which of these rows are among those that something is known of."""
+    """Mask of the rows that are in ``known``."""
     if not known:
         return np.zeros(len(rows), dtype=np.bool_)
     return np.fromiter((row in known for row in rows.tolist()), dtype=np.bool_, count=len(rows))
 
 
 def give_each_queue(core: Transactions, queues: Numbers) -> list[Span]:
-    """Queue offsets for messages of these queues: in each a run."""
+    """Return queue offsets for messages of these queues: one run per queue."""
     numbers, counts = np.unique(queues, return_counts=True)
     return [
         Span(queue, core.queue_ends[queue], count)

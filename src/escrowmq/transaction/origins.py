@@ -1,8 +1,8 @@
-"""Where half messages come from: numbers for producer group, ledger and time allowed.
+"""Numbers that stand for origins: producer group, ledger and time allowed.
 
-An origin that is not used for long expires: it no longer counts, and a producer group that returns
-gets a new number.  Its name stays known while the log has records with its number; no number is
-ever used again.
+An origin that is unused for long expires: it no longer counts against its limit, and a producer
+group that returns gets a new number. Its name is kept while the log has records with its number. A
+number is never reused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 EXPIRED = "(expired)"
-"""The producer group of a number that the log has no record of any more."""
+"""Stands for the producer group of a number that the log no longer has records of."""
 
 Key = tuple[str, str, int]
 """Producer group, ledger, time allowed."""
@@ -32,11 +32,11 @@ class PastOrigin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SavedOrigins(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint holds besides the names of the origins that are in use."""
+    """Checkpoint of the origins, but for the names of those in use."""
 
     #: The next number.
     end: int
-    #: In the order of the names: when each was last used, and its last place in the log.
+    #: In the order of the names: when each was last used, and the log offset of its last record.
     used_at_ms: list[int]
     frames: list[int]
     past: list[PastOrigin]
@@ -54,15 +54,15 @@ class Origins:
         self.frames: dict[int, int] = {}
         self.past: dict[int, PastOrigin] = {}
         self.numbers: dict[Key, int] = {}
-        #: Origins of what another broker decides.
+        #: Origins whose transactions another broker decides.
         self.parts: list[int] = []
 
     def __len__(self) -> int:
-        """How many are in use."""
+        """Number of origins in use."""
         return len(self.named)
 
     def __getitem__(self, number: int) -> NamedOrigin:
-        """What a number stands for, or stood for."""
+        """The origin that a number stands for, or stood for."""
         named = self.named.get(number)
         if named is None:
             past = self.past.get(number)
@@ -70,12 +70,12 @@ class Origins:
         return named
 
     def __iter__(self) -> Iterator[NamedOrigin]:
-        """All whose names are known, in the order of their numbers."""
+        """All origins with a known name, in the order of their numbers."""
         known = [*self.named.values(), *(past.named for past in self.past.values())]
         return iter(sorted(known, key=lambda named: named.id))
 
     def is_of(self, number: int, group: str) -> bool:
-        """Whether this producer group may be the one that a number stands for."""
+        """Whether a number may stand for this producer group; true if its name is forgotten."""
         return self[number].group in (group, EXPIRED)
 
     def of(self, group: str, ledger: str, allowed_ms: int) -> int | NamedOrigin:
@@ -84,7 +84,7 @@ class Origins:
         return NamedOrigin(self.end, group, ledger, allowed_ms) if known is None else known
 
     def apply(self, record: NamedOrigin, at_ms: int, frame: int) -> None:
-        """Take a name from the log; a number that was given before changes nothing."""
+        """Apply a name from the log; a number that was given before changes nothing."""
         if record.id == self.end:
             self.end += 1
             self._add(record, at_ms, frame)
@@ -98,23 +98,23 @@ class Origins:
             self.parts.append(named.id)
 
     def use(self, number: int, at_ms: int, frame: int) -> None:
-        """An origin was used; a log that is replayed on a later state changes nothing."""
-        # Above every place in the log if the origin is not known.
+        """Note a use of an origin; replaying the log on a later state changes nothing."""
+        # NEVER is above every log offset, so an unknown origin stays unknown.
         if self.frames.get(number, NEVER) < frame:
             self.used_at_ms[number] = at_ms
             self.frames[number] = frame
 
     def carry(self, number: int, frame: int) -> None:
-        """A half message was carried forward: the log has its number at a later place."""
+        """Note that a half message was carried forward: the log has its origin further on."""
         if self.frames.get(number, NEVER) < frame:
             self.frames[number] = frame
 
     def is_unused(self, number: int, since_ms: int) -> bool:
-        """Whether an origin is known and was not used since."""
+        """Whether a known origin was not used since ``since_ms``."""
         return self.used_at_ms.get(number, since_ms) < since_ms
 
     def expire(self, numbers: Iterable[int]) -> None:
-        """Let origins go; their names stay while the log has records of them."""
+        """Expire origins; keep their names while the log has records of them."""
         for number in numbers:
             named = self.named.pop(number, None)
             if named is None:
@@ -126,13 +126,13 @@ class Origins:
                 self.parts.remove(number)
 
     def forget_below(self, log_offset: int) -> None:
-        """Forget expired origins that the log has no record of any more."""
+        """Forget expired origins that the log no longer has records of."""
         gone = [number for number, past in self.past.items() if past.frame < log_offset]
         for number in gone:
             del self.past[number]
 
     def saved(self) -> SavedOrigins:
-        """All but the names in use, for a checkpoint."""
+        """Return everything but the names in use, for a checkpoint."""
         return SavedOrigins(
             end=self.end,
             used_at_ms=list(self.used_at_ms.values()),
@@ -141,7 +141,7 @@ class Origins:
         )
 
     def load(self, names: Iterable[NamedOrigin], saved: SavedOrigins) -> None:
-        """Be as it was."""
+        """Load a checkpoint."""
         for named, at_ms, frame in zip(names, saved.used_at_ms, saved.frames, strict=True):
             self._add(named, at_ms, frame)
         self.past = {past.named.id: past for past in saved.past}

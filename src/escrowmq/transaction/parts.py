@@ -1,4 +1,4 @@
-"""Transactions that came in more than one request, while they are undecided."""
+"""Undecided transactions that came in more than one request."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Parts(msgspec.Struct):
 class PartsByHead(dict[int, Parts]):
     """The parts of each transaction, by its head.
 
-    A checkpoint shares them with the core: there may be very many, and a copy of all of them would
-    hold the event loop.  A transaction that grows copies its own parts first.
+    A checkpoint shares them with the core: there may be very many, and copying all of them would
+    block the event loop. A transaction that grows copies its own parts first.
     """
 
     def __init__(self, known: dict[int, Parts] | None = None) -> None:
         super().__init__(known or {})
-        #: Heads of those that are not shared.
+        #: Heads of the transactions whose parts no checkpoint shares.
         self._unshared: set[int] = set()
 
     def frozen(self) -> dict[int, Parts]:
-        """All parts as they are now."""
+        """Return all parts for a checkpoint, which shares them from now on."""
         self._unshared.clear()
         return dict(self)
 
     def to_grow(self, head: int) -> Parts | None:
-        """The parts of a transaction, to be changed in place."""
+        """Return the parts of a transaction to change in place; shared ones are copied first."""
         parts = self.get(head)
         if parts is not None and head not in self._unshared:
             parts = Parts(list(parts.ranges), parts.messages, parts.bytes)
@@ -39,6 +39,6 @@ class PartsByHead(dict[int, Parts]):
         return parts
 
     def add(self, head: int, parts: Parts) -> None:
-        """Take parts that are not shared."""
+        """Add parts that are not shared."""
         self[head] = parts
         self._unshared.add(head)

@@ -9,7 +9,7 @@ class PauseGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Stop or restart the delivery of messages to a consumer group."""
 
     name: str
-    #: False resumes it.
+    #: False resumes the group.
     is_paused: bool
     by: str
     reason: str = ""

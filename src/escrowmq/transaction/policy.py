@@ -1,4 +1,4 @@
-"""What an operator may set about transactions."""
+"""Settings of transactions and their back-checks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    """Section ``[transaction]``.  The defaults are RocketMQ's."""
+    """Section ``[transaction]``. The defaults are RocketMQ's."""
 
     #: Age of an undecided transaction before its first back-check.
     check_after_ms: int = 6_000
     #: Wait between two back-checks of one transaction.
     check_interval_ms: int = 30_000
-    #: Factor by which the wait grows from check to check.
+    #: Factor by which the wait grows with each back-check.
     check_backoff: float = 1.0
-    #: The wait never grows beyond this.
+    #: Longest wait between two back-checks.
     check_interval_max_ms: int = 600_000
-    #: Back-checks really sent before a transaction is parked.
+    #: Back-checks sent to a live producer before a transaction is parked.
     checks_max: int = 15
-    #: An undecided transaction older than this is parked even if nobody could be asked.
+    #: An undecided transaction older than this is parked, even if no producer was online.
     park_after_ms: int = 72 * HOUR_MS
-    #: Interactive limits; the Spark sink's attempts have none.
+    #: Messages in one transaction. An attempt of the Spark sink has no such limit.
     messages_max: int = 4_096
+    #: Bytes in one transaction, and in one request. Only the latter limits the Spark sink.
     transaction_bytes_max: int = 16 * 1024 * 1024
-    #: A stock client's half sent again within this time is answered with the first one's offsets.
+    #: A half message that a stock client resends within this time gets the first one's offsets.
     resend_window_ms: int = 30_000
 
     def __post_init__(self) -> None:
@@ -37,7 +38,7 @@ class CheckPolicy:
 
     @classmethod
     def told_by(cls, status: object) -> CheckPolicy:
-        """What a broker's status tells of its policy; the defaults for what it does not tell."""
+        """Return the policy that a broker's status tells, with defaults for the rest."""
         names = (field.name for field in fields(cls))
         return cls(**{name: getattr(status, name) for name in names if hasattr(status, name)})
 

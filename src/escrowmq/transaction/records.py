@@ -1,8 +1,8 @@
-"""What a frame says besides the messages in it: the facts that recovery applies again.
+"""Records: the facts in a frame besides its messages, which recovery applies again.
 
-Records hold absolute values (check number 3), never increments, so applying one twice, or on top
-of a state that already contains it, gives the same state.  On disk each is a MessagePack array
-that starts with its tag; a later version may only add fields at the end, with defaults.
+Records hold absolute values (check number 3), never increments, so applying one twice, or to a
+state that already contains it, gives the same state. On disk each is a MessagePack array that
+starts with its tag; a later version may only add fields at the end, with defaults.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ import msgspec
 from escrowmq.model.catalog import Group, Setting, Topic
 
 NEVER = 2**63 - 1
-"""The next check of a half message that nobody needs to look at again."""
+"""Due time of a row that needs no more attention."""
 
 PLAIN = 2**32 - 1
-"""The origin of a row that is no half message: an ordinary one waiting for its time."""
+"""Origin of a row that is not a half message: an ordinary message that waits for its time."""
 
 NOWHERE = -1
 """The queue offset of a message whose topic was deleted before its time came."""
 
 UNNUMBERED = -1
-"""The part number of a stock client's half message."""
+"""The request number of a stock client's half message."""
 
 
 BOOT_CLOCK = "boot_clock"
 KERNEL = "kernel"
 CLIENTS = "clients"
 PERSON = "person"
-"""Why store time moves ahead: who vouches for it."""
+"""Why store time moves ahead: the source that vouches for the new time."""
 
 BEHIND = "behind"
-"""The wall clock is behind store time, which stays."""
+"""The wall clock is behind store time, which does not go back."""
 
 AGREES = "agrees"
 """The wall clock is no longer behind."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Queue offsets ``[first, first + count)`` given in one queue."""
+    """Queue offsets ``[first, first + count)`` assigned in one queue."""
 
     queue: int
     first: int
@@ -51,7 +51,7 @@ class NamedQueue(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     id: int
     topic: str
     queue_id: int
-    #: Of the topic; 0 in a log that does not keep topics.
+    #: Incarnation of the topic; 0 in a log that does not keep topics.
     incarnation: int = 0
 
 
@@ -65,10 +65,10 @@ class NamedOrigin(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False)
 
 
 class Placed(msgspec.Struct, array_like=True):
-    """The messages that a record brings, one item each; they stand in its frame in this order.
+    """The messages that come with a record, one item each, in the order of its frame.
 
-    Recovery takes everything it needs from here, so it never parses a message.  The core knows
-    the queues; the store fills in the rest when it encodes the messages.
+    Recovery takes everything it needs from here, so it never parses a message. The core sets the
+    queues; the store fills in the rest when it encodes the messages.
     """
 
     queues: list[int]
@@ -77,7 +77,7 @@ class Placed(msgspec.Struct, array_like=True):
     tags: list[int] = []
     #: Hashes of the unique keys, one per message.
     unique: list[int] = []
-    #: Hashes of further keys under which messages can be found, and which message each is of.
+    #: Hashes of further keys, and the index of the message that each belongs to.
     keys: list[int] = []
     keyed: list[int] = []
 
@@ -90,7 +90,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Scheduled(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Ordinary messages that become visible at their own times.  They take rows like halves."""
+    """Ordinary messages that become visible at their own times. They take half offsets too."""
 
     first: int
     deliver_at_ms: list[int]
@@ -101,13 +101,13 @@ class Prepared(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Half messages: one request of one transaction."""
 
     first: int
-    #: The transaction's first half message, in whichever request it came.
+    #: First half message of the transaction, which may be of an earlier request.
     head: int
     origin: int
     transaction_id: str
     number: int
     next_check_at_ms: int
-    #: How long after the commit each becomes visible; empty when none waits.
+    #: Delay after the commit until each becomes visible; empty when no message is delayed.
     deliver_after_ms: list[int]
     placed: Placed
 
@@ -123,7 +123,7 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, tag=6):
     given: list[Span]
     #: Rows that become visible later, and when.
     waiting: list[tuple[int, int]]
-    #: A person decided it by force, whatever its ledger said.
+    #: A person forced the decision, whatever the ledger said.
     is_forced: bool = False
 
 
@@ -142,14 +142,14 @@ class BatchDecided(msgspec.Struct, frozen=True, array_like=True, tag=7):
     given: list[Span]
     #: Rows that become visible later, and when.
     waiting: list[tuple[int, int]]
-    #: What the writer says of all its rows, to recognize them; empty if it says nothing.
+    #: The writer's fingerprint of all rows; empty if it gave none.
     content: str = ""
     #: Whether the query decides every number, so that a gap shows that decisions were lost.
     is_gapless: bool = False
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
-    """A live producer was asked for the state of its transaction."""
+    """A live producer was sent a back-check."""
 
     head: int
     checks_sent: int
@@ -158,7 +158,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
 
 
 class Answered(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
-    """A producer answered that it does not know yet, and perhaps why."""
+    """A producer answered a back-check with UNKNOWN, and perhaps a reason."""
 
     head: int
     checks_sent: int
@@ -168,14 +168,14 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
 
 
 class Parked(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
-    """Nobody asks about this transaction any more until it is resumed or decided."""
+    """The transaction gets no more back-checks until it is resumed or decided."""
 
     head: int
     reason: str
 
 
 class Resumed(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
-    """A parked transaction is asked about again, from the first check."""
+    """A parked transaction gets back-checks again, from the first one."""
 
     head: int
     next_check_at_ms: int
@@ -183,9 +183,9 @@ class Resumed(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """Messages whose time has come: ``rows[i]`` is now at ``queue_offsets[i]`` of its queue.
+    """Messages that became visible: ``rows[i]`` is now at ``queue_offsets[i]`` of its queue.
 
-    At ``NOWHERE`` if its topic was deleted while it waited: it will never be visible.
+    The offset is ``NOWHERE`` if the topic was deleted: the message will never be visible.
     """
 
     rows: list[int]
@@ -194,7 +194,7 @@ class Released(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class MovedRow(msgspec.Struct, frozen=True, array_like=True):
-    """All that the state table knows of one half message that was carried forward."""
+    """Everything that the state table knows about one half message that was carried forward."""
 
     half_offset: int
     log_offset: int
@@ -213,8 +213,8 @@ class MovedRow(msgspec.Struct, frozen=True, array_like=True):
 class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Half messages carried forward, by retention or because they become visible very late.
 
-    They are of one request, or ordinary messages that were sent alone.  Their bytes are in this
-    frame, unchanged, and they keep their identity.
+    They belong to one request, or are ordinary messages that were sent alone. Their bytes are in
+    this frame, unchanged, and they keep their identity.
     """
 
     rows: list[MovedRow]
@@ -224,17 +224,17 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, tag=13):
 
 
 class Lost(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """Repair found these bytes damaged and put this frame in their place.
+    """Repair found a range of the log damaged and put this frame in its place.
 
-    What they said is gone.  Numbers that they gave are given nevertheless, so that every half
+    The records in the range are lost. Offsets that they assigned stay assigned, so that every half
     message and every message in a queue keeps its own.
     """
 
-    #: Bytes of the log, from the start of this frame on.
+    #: Bytes of the range, from the start of this frame on.
     length: int
-    #: The next half offset after it; -1 if it gave none.
+    #: The next half offset after the range; -1 if it assigned none.
     rows_end: int = -1
-    #: The next queue offset of each queue in which it gave places.
+    #: The next queue offset of each queue in which the range assigned offsets.
     queue_ends: list[tuple[int, int]] = []
 
 
@@ -248,12 +248,12 @@ class DecidedMany(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False
     #: Half offsets, 8 bytes each, little-endian.
     committed: bytes
     rolled_back: bytes
-    #: In each queue a run, in the order of those committed.
+    #: One run per queue, in the order of ``committed``.
     given: list[Span]
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Rows ``(first, count)`` that this decides: those committed first."""
+        """Rows ``(first, count)`` that this decides, the committed ones first."""
         return [(row, 1) for row in (*unpack_rows(self.committed), *unpack_rows(self.rolled_back))]
 
 
@@ -261,7 +261,7 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     """A broker started: from this frame on, the log is written under this epoch."""
 
     epoch: str
-    #: The boot clock at the frame's time, and which boot of which machine it counts from.
+    #: The boot clock at the frame's time, and the id of the boot that it counts from.
     boot_ms: int = 0
     boot_id: str = ""
 
@@ -269,27 +269,27 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
 class TimeMoved(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
     """Store time moves to ``to_ms``, or the wall clock is there and store time does not follow.
 
-    For what happened see the reasons above.  Nothing is written at the new time before this.
+    ``why`` tells the reason. No record has the new time before this one.
     """
 
-    #: Store time before, and what the wall clock said.
+    #: Store time before; then the new store time, or the wall clock that is not followed.
     from_ms: int
     to_ms: int
     why: str
     #: The person who confirmed it, if one did.
     by: str
-    #: The boot clock at that moment, and which boot of which machine it counts from.
+    #: The boot clock at that moment, and the id of the boot that it counts from.
     boot_ms: int = 0
     boot_id: str = ""
-    #: If the wall clock is behind: the store time since which it is, by this much or more.
+    #: If the wall clock is behind: the store time since which it has been this far behind or more.
     since_ms: int = 0
 
 
 class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    """The topic is made, or changed if it is there in this incarnation."""
+    """The topic is created, or changed if this incarnation exists."""
 
     topic: Topic
-    #: Numbers are never used twice; 0 is what was there before the log kept topics.
+    #: Never reused; 0 for a topic from before the log kept topics.
     incarnation: int
     #: A topic of this name was deleted before, and its consumers may still come.
     is_remade: bool = False
@@ -298,7 +298,7 @@ class TopicPut(msgspec.Struct, frozen=True, array_like=True, tag=18):
 
 
 class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag=19):
-    """The topic is gone, with everything in these queues; nobody sees their messages again."""
+    """The topic and these queues are removed; their messages are never delivered again."""
 
     name: str
     incarnation: int
@@ -306,12 +306,12 @@ class TopicRemoved(msgspec.Struct, frozen=True, array_like=True, tag=19):
     #: ``deleted`` or ``expired``.
     reason: str
     by: str
-    #: Those of the queues that have messages which are not visible yet: they keep their names.
+    #: The queues with messages that are not yet visible: they keep their names.
     held: list[int] = []
 
 
 class GroupPut(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """The consumer group is made, or changed."""
+    """The consumer group is created, or changed."""
 
     group: Group
     #: A member made it, and no operator has changed it since.
@@ -319,7 +319,7 @@ class GroupPut(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 
 class GroupRemoved(msgspec.Struct, frozen=True, array_like=True, tag=21):
-    """The consumer group is gone, and how far it was."""
+    """The consumer group and its offsets are removed."""
 
     name: str
     reason: str
@@ -327,42 +327,42 @@ class GroupRemoved(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 
 class SettingPut(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """A value is set, or forgotten."""
+    """A value is set, or removed."""
 
     setting: Setting
     is_removed: bool = False
 
 
 class CatalogMarked(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
-    """Something about all topics and groups: ``kept`` or ``offsets_lost``."""
+    """A mark about all topics and groups: ``kept`` or ``offsets_lost``."""
 
-    #: ``kept``: from here on the log has every topic and group.  ``offsets_lost``: how far
-    #: consumers were is not known any more, at least of some.
+    #: ``kept``: from here on the log has every topic and group. ``offsets_lost``: the offsets of
+    #: some consumer groups, or of all, are lost.
     mark: str
     detail: str = ""
 
 
 class OriginsExpired(msgspec.Struct, frozen=True, array_like=True, tag=24):
-    """These origins are no longer used, and none of their half messages is undecided."""
+    """These origins expire: they are unused, and none of their half messages is undecided."""
 
     numbers: list[int]
 
 
 class QueriesExpired(msgspec.Struct, frozen=True, array_like=True, tag=25):
-    """These queries of Spark sinks decide nothing any more: pairs of app and query."""
+    """These queries of Spark sinks expire because they are unused: pairs of app and query."""
 
     queries: list[tuple[str, str]]
 
 
 class NamesUsed(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """These consumer groups and topics were used not long ago."""
+    """These consumer groups and topics were used since the last note."""
 
     groups: list[str]
     topics: list[str]
 
 
 def unpack_rows(packed: bytes) -> memoryview[int]:
-    """Half offsets as they stand in a record."""
+    """Return the half offsets that a record holds as bytes."""
     return memoryview(packed).cast("q")
 
 
@@ -406,4 +406,4 @@ Op = Decided | BatchDecided | DecidedMany
 """Records that decide."""
 
 BRINGS_MESSAGES = frozenset((Stored, Scheduled, Prepared, Moved))
-"""Records with messages in their frame: at most one to a frame."""
+"""Records with messages in their frame; at most one per frame."""

@@ -1,9 +1,9 @@
 """The time rules: what an undecided half message is due for, and how long it waits.
 
 Each rule is written once, with operators that Python numbers and Spark Columns share, so the
-broker, the test double and the pipeline cannot disagree.  Hence no ``and or not if in min max``
-and no ``~`` in a rule: on a Column they raise, or mean something else than on a bool.  What
-operators cannot say (the smaller of two, a whole number) is passed in.
+broker, the test double and the pipeline cannot disagree. A rule therefore has no ``~`` and none of
+``and or not if in min max``: on a Column they raise, or mean something else than on a bool.
+Functions without an operator (minimum, truncation) are passed in.
 
 Time is an argument: nothing here reads a clock.
 """
@@ -18,13 +18,14 @@ from typing import Any, TypeAlias, TypeVar
 from escrowmq.transaction.policy import CheckPolicy
 from escrowmq.transaction.states import State
 
-# int and bool in Python, Column in Spark: no type names both.  The tests' truth tables pay for it.
+# int and bool in Python, Column in Spark: no type covers both. Truth tables in the tests make up
+# for it.
 Number: TypeAlias = Any
 Truth: TypeAlias = Any
 
 
 class Due(StrEnum):
-    """What the rules say should happen to a half message now."""
+    """The action that a half message is due for."""
 
     NOTHING = "nothing"
     WAIT = "wait"
@@ -42,16 +43,16 @@ class ParkReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # == on Columns would build a Column
 class HalfFacts:
-    """All that the rules know of a half message.  None of it may be NULL in Spark."""
+    """The facts about a half message that the rules use. None of them may be NULL in Spark."""
 
     #: Code of its ``State``.
     state: Number
-    #: The broker's clock now, minus when the broker stored it or, if it was parked since, when it
-    #: was resumed.
+    #: The broker's clock now, minus the time when the broker stored it, or resumed it if it was
+    #: parked.
     age_ms: Number
-    #: When its next check is due, minus the broker's clock now; due at 0 and below.
+    #: Time until its next check by the broker's clock; due at 0 and below.
     wait_ms: Number
-    #: Back-checks that a live producer was really sent.
+    #: Back-checks that were sent to a live producer.
     checks_sent: Number
     #: 1 if a ledger table knows its outcome, else 0.
     has_ledger: Number
@@ -74,12 +75,12 @@ def is_parked(half: HalfFacts, _policy: CheckPolicy) -> Truth:
 
 
 def is_past_retention(half: HalfFacts, policy: CheckPolicy) -> Truth:
-    """Its age has reached `park_after_ms`, whether or not anybody could be asked."""
+    """Its age has reached `park_after_ms`, whether or not a producer was online."""
     return half.age_ms >= policy.park_after_ms
 
 
 def is_waiting(half: HalfFacts, _policy: CheckPolicy) -> Truth:
-    """Its next check lies ahead."""
+    """Its next check is not due yet."""
     return half.wait_ms > 0
 
 
@@ -103,31 +104,31 @@ def is_overdue(half: HalfFacts, _policy: CheckPolicy) -> Truth:
     return half.wait_ms <= 0
 
 
-#: Order is the rule: the first row that holds decides.
+#: Order matters: the first row whose rule holds wins.
 DUES: Table[Due] = (
     (Due.NOTHING, is_decided),
     (Due.NOTHING, is_parked),
-    # Before anything that parks: after a long stop of the pipeline, whatever a ledger can settle is
-    # settled.  Look-ups are not counted, and checks sent before do not bar reading.
+    # Before every rule that parks: after a long stop of the pipeline, the ledger still settles what
+    # it can. Look-ups are not counted, and earlier back-checks do not prevent them.
     (Due.LOOK_UP, is_for_its_ledger),
-    # Before any wait, so that an absent producer cannot hold it open.
+    # Before any wait, so that an absent producer cannot keep it undecided.
     (Due.PARK, is_past_retention),
     (Due.WAIT, is_waiting),
-    # After the wait: the last check sent has as long to be answered as the others had.
+    # After the wait, so that the producer has as long to answer the last check as the others.
     (Due.PARK, is_exhausted),
     (Due.ASK, is_overdue),
 )
 
 
-#: The same for a half whose ledger was looked up and gave no outcome: a dead ledger must not hold
-#: it open for ever.
+#: The rules for a half message whose ledger was looked up and gave no outcome: a dead ledger must
+#: not keep it undecided forever.
 DUES_UNANSWERED: Table[Due] = (
     (Due.PARK, is_past_retention),
     (Due.WAIT, is_within_retention),
 )
 
 
-#: Why a half that is due to be parked is, in the order of the rules above.
+#: Why a half message is due to be parked, in the order of the rules above.
 PARK_REASONS: Table[ParkReason] = (
     (ParkReason.PAST_RETENTION, is_past_retention),
     (ParkReason.EXHAUSTED, is_exhausted),
@@ -135,7 +136,7 @@ PARK_REASONS: Table[ParkReason] = (
 
 
 def due(half: HalfFacts, policy: CheckPolicy, dues: Table[Due] = DUES) -> Due:
-    """Return what `half` is due for.  Python numbers only; Spark has ``label_column``."""
+    """Return what `half` is due for. Python numbers only; Spark has ``label_column``."""
     return label(half, policy, dues)
 
 
@@ -145,7 +146,7 @@ def label(half: HalfFacts, policy: CheckPolicy, table: Table[LabelT]) -> LabelT:
 
 
 def first_check_at_ms(stored_at_ms: Number, check_after_ms: Number) -> Number:
-    """Return when a half is first checked; it may bring a `check_after_ms` of its own."""
+    """Return when a half message is first checked; it may bring a `check_after_ms` of its own."""
     return stored_at_ms + check_after_ms
 
 
@@ -163,14 +164,14 @@ def check_wait_ms(
     """Return the wait before the next check, once `checks_sent` (1 or more) have been sent.
 
     It is ``check_interval_ms * check_backoff ** (checks_sent - 1)``, at most
-    ``check_interval_max_ms``, cut to a whole number.  `least` and `whole` are what Spark spells
-    differently.
+    ``check_interval_max_ms``, truncated to a whole number. `least` and `whole` have other names in
+    Spark.
     """
     # Never below 0: the remainder of a negative number differs between Python and Spark.
     exponent = least(-least(1 - checks_sent, 0), _EXPONENT_MAX)
-    # Two libraries' pow() may differ in the last bit, and cutting makes a millisecond of that.
-    # Products are rounded alike everywhere, so the power is made by squaring.  The largest,
-    # a day times 10.0 ** 255, is still far below what a double holds.
+    # pow() may differ in the last bit between two libraries, and truncation turns that into a
+    # millisecond. Products are rounded the same everywhere, so the power is made by squaring. The
+    # largest, a day times 10.0 ** 255, is still far below the limit of a double.
     wait_ms = float(policy.check_interval_ms)
     factor = float(policy.check_backoff)
     for bit in (2**position for position in range(_EXPONENT_BITS)):

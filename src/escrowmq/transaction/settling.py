@@ -1,4 +1,4 @@
-"""Deciding transactions: one decision each, for all their half messages, and it stands."""
+"""Decisions of transactions: each is decided once, for all its half messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 TOPIC_DELETED = "topic_deleted"
-"""Why a transaction is parked that came to commit too late."""
+"""Reason for parking a transaction whose topic was deleted before its commit."""
 
 REMARK_CHARS_MAX = 1_024
-"""What the log keeps of a producer's words."""
+"""Characters of a producer's remark that the log keeps."""
 
 
 def end(core: Transactions, command: End, now_ms: int) -> Decision:
-    """Commit or roll back, once; the first decision stands."""
+    """Commit or roll back a transaction, once; the first decision stands."""
     half = core.half(command.half_offset)
     if half is None:
         return no_such_half(command.half_offset)
@@ -48,7 +48,7 @@ def has_deleted(core: Transactions, half: Half) -> bool:
 
 
 def park_deleted(core: Transactions, half: Half) -> Decision:
-    """Refuse to deliver to a topic that was deleted meanwhile: only a rollback ends it."""
+    """Refuse a commit to a deleted topic, and park the transaction: only a rollback ends it."""
     refused = topic_deleted(core, half)
     if half.state is State.PARKED:
         return refused
@@ -57,7 +57,7 @@ def park_deleted(core: Transactions, half: Half) -> Decision:
 
 
 def topic_deleted(core: Transactions, half: Half) -> Decision:
-    """Answer that a transaction has messages for a topic that was deleted since."""
+    """Refuse a command for a transaction with messages for a deleted topic."""
     return refuse(
         "topic_deleted",
         "a topic of the transaction was deleted while it was undecided: roll it back",
@@ -67,7 +67,7 @@ def topic_deleted(core: Transactions, half: Half) -> Decision:
 
 
 def disagreement(core: Transactions, half: Half, command: End) -> Decision | None:
-    """What the caller believes of the half message and is not so."""
+    """Refuse a command that expects another half message at this offset; None if it does not."""
     if command.log_offset is not None and command.log_offset != half.log_offset:
         return refuse(
             "log_offset_wrong",
@@ -86,7 +86,7 @@ def disagreement(core: Transactions, half: Half, command: End) -> Decision | Non
 
 
 def _other_transaction(core: Transactions, half: Half, command: End) -> Decision | None:
-    """After a restore another transaction may have got the same offsets."""
+    """Refuse a command for another transaction, which had these offsets before a restore."""
     if command.epoch and not core.lineage.holds(command.epoch, command.seen_to):
         return refuse(
             "other_history",
@@ -114,7 +114,7 @@ def note_unknown(core: Transactions, half: Half, command: End) -> Decision:
 
 
 def answer_again(core: Transactions, half: Half, *, repeated: bool) -> Decision:
-    """Tell who decided and when: to the same decision as before, to the opposite as a refusal."""
+    """Tell who decided and when: in a reply to the same decision, in a refusal of the opposite."""
     by, at_ms = core.table.decided_by(half)
     named = half.half_offset
     if repeated:
@@ -139,7 +139,7 @@ def settle(
     *,
     is_forced: bool = False,
 ) -> Decision:
-    """The record that decides an undecided transaction."""
+    """Decide an undecided transaction."""
     named = half.half_offset
     head = core.head_of(half.first)
     is_alone = half.part == ALONE and head == named and head not in core.parts
@@ -152,13 +152,13 @@ def settle(
     waiting: list[tuple[int, int]] = []
     waits: set[int] = set()
     if is_alone and not core.delays:
-        # Nearly all of them: one message that does not wait.
+        # The most common case: one message without a delay.
         given = [Span(half.queue, core.queue_ends[half.queue], 1)]
     else:
         waiting = waiting_rows(core, ranges, now_ms)
         waits = {row for row, _ in waiting}
         given = give_ranges(core, ranges, waits)
-    # The head is the oldest: while it is young, nothing else needs a look.
+    # The head is the oldest: while it is young, no request is stale.
     if half.half_offset != head or now_ms - half.stored_at_ms >= core.copy_after_ms:
         carries = stale_requests(core, ranges, waits, now_ms)
     decided = Decided(head, settled, by, ranges, given, waiting, is_forced)
@@ -166,9 +166,9 @@ def settle(
 
 
 def batch_of_part(core: Transactions, half: Half, by: str) -> tuple[BatchDecided, ...]:
-    """The record that remembers the batch, if the half message is a part of a sink's attempt.
+    """Return the record that remembers the batch, if the half message is a part of an attempt.
 
-    The home of the part decides the batch.  If it is restored to a time before that, only the
+    The home of the part decides the batch. If the home is restored to a time before that, only the
     brokers that hold parts know that the batch was committed.
     """
     if half.origin not in core.names.origins.parts:

@@ -1,7 +1,7 @@
-"""What a transaction is, what may be answered about it, and every move between its states.
+"""States of a transaction, answers about it, and every transition between the states.
 
-The moves are data.  The core looks them up, the reference page draws its diagram from them and the
-tests walk over them; a move that is not a row here does not exist.
+The transitions are data. The core looks them up, the reference page draws its diagram from them,
+and the tests iterate over them. A transition without a row here does not exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class State(IntEnum):
-    """What a transaction is.  The codes are written to disk: never renumber, only add."""
+    """State of a transaction. The codes are written to disk: never renumber, only add."""
 
     PREPARED = 0
     COMMITTED = 1
@@ -24,28 +24,28 @@ class State(IntEnum):
         return self.name.lower()
 
 
-#: By code: looking one up takes a tenth of the time of calling the class.
+#: By code: a lookup takes a tenth of the time of calling the class.
 STATES = tuple(State)
 
 
 class Resolution(StrEnum):
-    """What was answered about a transaction: by its producer, its ledger or a person."""
+    """Answer about a transaction, from its producer, its ledger or a person."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
-    #: Also every answer that is not understood.  It decides nothing, so it is in no row below.
+    #: Also every answer that is not understood. It decides nothing, so it is in no row below.
     UNKNOWN = "unknown"
 
 
 class Transition(NamedTuple):
-    """One permitted move; ``source`` is None where a transaction begins."""
+    """One permitted transition; ``source`` is None where a transaction begins."""
 
     source: State | None
     event: str
     target: State
 
 
-#: Which answer leads where.  A decided state and the opposite answer have no row: refused.
+#: The state that each answer leads to. The opposite of a decision has no row: it is refused.
 SETTLES: dict[tuple[State, Resolution], State] = {
     (State.PREPARED, Resolution.COMMIT): State.COMMITTED,
     (State.PREPARED, Resolution.ROLLBACK): State.ROLLED_BACK,
@@ -57,16 +57,16 @@ SETTLES: dict[tuple[State, Resolution], State] = {
     (State.PARKED, Resolution.ROLLBACK): State.ROLLED_BACK,
 }
 
-#: The moves that no answer causes.
+#: Transitions that no answer causes.
 MOVES: tuple[Transition, ...] = (
     Transition(None, "prepare", State.PREPARED),
-    # Being asked about changes counters, not the state.
+    # A back-check changes counters, not the state.
     Transition(State.PREPARED, "ask", State.PREPARED),
     Transition(State.PREPARED, "park", State.PARKED),
     Transition(State.PARKED, "resume", State.PREPARED),
 )
 
-#: Every move there is.
+#: All transitions.
 TRANSITIONS: tuple[Transition, ...] = MOVES + tuple(
     Transition(source, resolution.value, target) for (source, resolution), target in SETTLES.items()
 )

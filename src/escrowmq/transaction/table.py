@@ -1,7 +1,7 @@
-"""The port behind the core: one row per half message.
+"""Interface of the table behind the core: one row per half message.
 
-A row's number is the half message's offset in the half topic; it never changes.  Adapters: the
-state table on disk, and a plain dict in ``escrowmq.testing``.
+A row's number is the half message's offset in the half topic; it never changes. Implementations:
+the state table on disk, and a plain dict in ``escrowmq.testing``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import Moved, Placed
 
 SPAN_MAX = 0x7FFF
-"""Half messages in one request, at most."""
+"""Maximum number of half messages in one request."""
 
 FIRST = 0x8000
-"""Set in ``part`` of a request's first row: the rest is the number of its rows.
+"""Flag in ``part`` of a request's first row; the other bits are the number of its rows.
 
 In the other rows ``part`` is the distance to the first one.
 """
@@ -40,12 +40,12 @@ def first_row(half_offset: int, part: int) -> int:
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One row: what is known of a half message without reading it."""
+    """One row: the facts about a half message that need no read of its bytes."""
 
     half_offset: int
-    #: Its identity in the log: what the producer was told.
+    #: Its identity in the log: the offset that the producer was told.
     log_offset: int
-    #: Where its bytes are now; differs once retention carried it forward.
+    #: Log offset of its bytes now; it differs once the half message is carried forward.
     location: int
     size: int
     crc: int
@@ -56,9 +56,9 @@ class Half(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     part: int
     state: State
     checks_sent: int
-    #: Undecided: when to look at it next.  Committed: when it becomes visible.  Else NEVER.
+    #: Undecided: when its next check is due. Committed: when it becomes visible. Otherwise NEVER.
     next_at_ms: int
-    #: The frame that decided it, or -1.
+    #: Log offset of the frame that decided it, or -1.
     op_offset: int
 
     @property
@@ -81,9 +81,9 @@ class NewRows(msgspec.Struct, kw_only=True):
     origin: int
     state: State
     stored_at_ms: int
-    #: Where the first message is; the others follow it.
+    #: Log offset of the first message; the others follow it.
     log_offset: int
-    #: When to look at the rows, from the first one on; those without an item are never due.
+    #: Due times of the rows, from the first one on; rows without an item are never due.
     next_at_ms: list[int]
     transaction_id: str
     placed: Placed
@@ -93,9 +93,9 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of many rows: their columns."""
+    """Columns of many rows."""
 
-    #: Of a row that is not at hand nothing else here is true.
+    #: False for a row that is not available as columns; its other values then mean nothing.
     is_here: Numbers
     size: Numbers
     stored_at_ms: Numbers
@@ -108,17 +108,18 @@ class HalfColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of some queues that nobody sees yet."""
+    """Messages of some queues that are not yet visible."""
 
-    #: By queue: half messages that are undecided or parked, and messages that wait for their time.
+    #: By queue: counts of half messages that are undecided or parked, and of messages that wait for
+    #: their time.
     undecided: dict[int, int]
     waiting: dict[int, int]
-    #: The first of the undecided ones.
+    #: Half offsets of the first undecided ones.
     rows: list[int]
 
 
 class HalfTable(Protocol):
-    """What the core asks of its rows.  Questions change nothing."""
+    """Table of rows, as the core uses it. Queries change nothing."""
 
     @property
     def end(self) -> int:
@@ -126,19 +127,19 @@ class HalfTable(Protocol):
         ...
 
     def get(self, half_offset: int) -> Half | None:
-        """The row, or None if it never was or is gone."""
+        """The row, or None if it never existed or is gone."""
         ...
 
     def columns(self, rows: Numbers) -> HalfColumns:
-        """What is known of these rows, as far as they are at hand; ``get`` knows the others."""
+        """Columns of these rows, where available; ``get`` knows the others."""
         ...
 
     def find(self, transaction_id: str) -> int | None:
-        """The newest request's first row with exactly this transaction id, if still known."""
+        """The first row of the newest known request with exactly this transaction id, or None."""
         ...
 
     def may_have_id(self, half: Half, transaction_id: str) -> bool:
-        """Whether the row can be of this transaction, as far as its hash tells."""
+        """Whether the row may belong to this transaction, judged by a hash of the id."""
         ...
 
     def holds(self, half: Half, message: Message) -> bool:
@@ -146,7 +147,7 @@ class HalfTable(Protocol):
         ...
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when; ``("", 0)`` once retention has deleted the op record."""
+        """Author and time of its decision; ``("", 0)`` once retention has deleted the op record."""
         ...
 
     def queues(self, first: int, count: int) -> Sequence[int]:
@@ -158,15 +159,15 @@ class HalfTable(Protocol):
         ...
 
     def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
-        """What is undecided or waits in these queues; names so many undecided rows at most."""
+        """Undecided and waiting messages of these queues, and at most ``rows_max`` half offsets."""
         ...
 
     def origins_needed(self, origins: set[int]) -> set[int]:
-        """Those of these origins with a row that is undecided, parked or not yet visible."""
+        """The ones of these origins with a row that is undecided, parked or not yet visible."""
         ...
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Transaction id and part number, as they were prepared."""
+        """Transaction id and request number, as they were prepared."""
         ...
 
     def insert(self, rows: NewRows) -> None:
@@ -174,23 +175,23 @@ class HalfTable(Protocol):
         ...
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
-        """Set the state of rows for good."""
+        """Set the final state of rows."""
         ...
 
     def decide_many(self, rows: Numbers, state: State, op_offset: int) -> None:
-        """Set the state of requests of one row each, for good; no row is named twice."""
+        """Set the final state of requests of one row each; no row is named twice."""
         ...
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
-        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        """Set when this row is due next; NEVER if it needs no more attention."""
         ...
 
     def release(self, rows: Numbers) -> None:
-        """These rows became visible: there is nothing more to do."""
+        """Note that these rows became visible: they are never due again."""
         ...
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
-        """Set the number of checks sent and when to look next."""
+        """Set the number of checks sent, and when the next one is due."""
         ...
 
     def mark(self, first: int, count: int, state: State) -> None:
@@ -198,5 +199,5 @@ class HalfTable(Protocol):
         ...
 
     def restore(self, moved: Moved, location: int) -> None:
-        """Set whole rows as they were carried forward; the first one's bytes are at location."""
+        """Set whole rows that were carried forward; the first one's bytes are at ``location``."""
         ...

@@ -1,7 +1,7 @@
-"""When consumer groups and topics were last used, to the day.
+"""Times when consumer groups and topics were last used, to within ``slack_ms``.
 
-A broker notes the names that were used, at most once a day each, so that the log hardly grows.
-What was used since the last note is lost in a crash: ``slack_ms`` allows for that.
+A broker records each name in use at most once per ``slack_ms``, so that the log hardly grows. A
+crash loses the uses since the last note: ``slack_ms`` allows for that.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import CatalogRecord
 
 SLACK_PARTS = 10
-"""Uses are noted so many times before a name can expire, and at least once a day."""
+"""Uses are noted this many times before a name can expire, and at least once a day."""
 
 
 class SavedUses(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, for a checkpoint: store times by name."""
+    """Checkpoint of ``NameUses``: store times by name."""
 
     groups: dict[str, int] = {}
     topics: dict[str, int] = {}
@@ -39,7 +39,7 @@ class NameUses:
         self.topics: dict[str, int] = {}
 
     def apply(self, record: CatalogRecord | NamesUsed, at_ms: int, catalog: Catalog) -> None:
-        """Follow the catalog, to which the record was applied before."""
+        """Apply a record that the catalog has applied already."""
         if isinstance(record, NamesUsed):
             _use(self.groups, record.groups, at_ms, catalog.groups)
             _use(self.topics, record.topics, at_ms, catalog.topics)
@@ -49,21 +49,21 @@ class NameUses:
             _use(self.topics, [record.topic.name], at_ms, catalog.topics)
 
     def forget(self, *, group: str = "", topic: str = "") -> None:
-        """A name is gone."""
+        """Forget a name."""
         self.groups.pop(group, None)
         self.topics.pop(topic, None)
 
     def saved(self) -> SavedUses:
-        """All of it, frozen."""
+        """Return the content for a checkpoint."""
         return SavedUses(groups=dict(self.groups), topics=dict(self.topics))
 
     def load(self, saved: SavedUses) -> None:
-        """Be as it was."""
+        """Load a checkpoint."""
         self.groups, self.topics = dict(saved.groups), dict(saved.topics)
 
 
 def slack_ms(limits: LimitsConfig) -> int:
-    """A use may be so much later than it was noted."""
+    """Return how much later than its last note a name may have been used."""
     return min(DAY_MS, limits.unused_expire_ms // SLACK_PARTS)
 
 

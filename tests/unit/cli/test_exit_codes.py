@@ -113,12 +113,14 @@ def test_an_address_that_is_none_is_2(words: str, capsys: pytest.CaptureFixture[
     assert (code, "address_illegal" in told) == (DOCTOR if words == "doctor" else 2, True), told
 
 
-@pytest.mark.parametrize("words", ["status", "txn list", "dlq list", "backup"])
+@pytest.mark.parametrize("words", ["status", "txn list", "dlq list", "backup", "topic create"])
 def test_a_broker_that_does_not_know_our_requests_is_6(
     words: str, apache: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, told = ended(capsys, words, apache)
     assert (code, "request_unsupported" in told) == (6, True), told
+    assert "is not EscrowMQ's" in told
+    assert "use mqadmin" in told
 
 
 def test_the_http_port_of_a_broker_is_told_at_once(

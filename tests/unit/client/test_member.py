@@ -13,11 +13,12 @@ from escrowmq.client import member as members
 from escrowmq.client.connection import Connection
 from escrowmq.client.member import Member
 from escrowmq.model.errors import Unavailable
+from escrowmq.protocol.admin_headers import RunningInfoHeader
 from escrowmq.protocol.client_bodies import ConsumerMembership, Subscription
-from escrowmq.protocol.codes import RequestCode
+from escrowmq.protocol.codes import RequestCode, ResponseCode
 from escrowmq.protocol.consumer_headers import ConsumerGroupHeader
 from escrowmq.protocol.remoting import Frame, encode_request
-from tests.unit.broker.wire import LOOPBACK, eventually, serving
+from tests.unit.broker.wire import LOOPBACK, Peer, eventually, serving
 
 
 @asynccontextmanager
@@ -95,6 +96,20 @@ async def test_brokers_ask_and_only_what_is_understood_is_heard(tmp_path: Path) 
                 encode_request(code, 1, header=header, body=body, is_one_way=True)
             )
         await eventually(lambda: heard == [b"first", b"second"])
+
+
+async def test_a_tool_is_told_at_once_what_a_client_does_not_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, joined(server) as member:
+        await eventually(lambda: producers(server))
+        member.consuming["ship"] = ConsumerMembership(
+            group="ship", subscriptions=(Subscription(topic="orders"),)
+        )
+        await member.beat()
+        tool = await Peer.to(server.broker_address)
+        header = RunningInfoHeader(consumer_group="ship", client_id="me")
+        answer = await tool.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "SDK" in answer.remark
 
 
 async def test_goodbye_is_said_after_every_heartbeat_was_answered(

@@ -134,6 +134,26 @@ def test_a_refusal_is_raised_as_the_broker_raised_it(
             assert raised.value.message == "because, fact=1"
 
 
+@pytest.mark.parametrize(
+    ("remark", "told"),
+    [
+        (" request type 30040 not supported", "is not EscrowMQ's"),
+        ("request code 30040 is not known here", "the broker is older"),
+    ],
+    ids=["Apache RocketMQ", "an older broker of ours"],
+)
+def test_a_peer_that_does_not_know_a_request_is_told_from_an_older_broker(
+    remark: str, told: str
+) -> None:
+    with (
+        answering(lambda frame: encode_response(frame, 3, remark=remark)) as address,
+        OwnCalls(address) as calls,
+        pytest.raises(RequestRefused, match=f"request_unsupported: .*{told}") as raised,
+    ):
+        calls.call(OwnCode.LIST_TOPICS)
+    assert remark.strip() in str(raised.value)
+
+
 def test_what_the_broker_asks_meanwhile_is_passed_over() -> None:
     def noisy(frame: Frame) -> bytes:
         other = encode_request(40, frame.opaque, is_one_way=True)
