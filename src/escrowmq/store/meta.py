@@ -301,7 +301,7 @@ class Meta:
     # Writing.
 
     def take(self, standing: int = -1, rows_max: int = WRITTEN_MAX) -> Changes:
-        """Take about ``rows_max`` changes; after the last, the file is as the log at ``standing``."""
+        """Take about ``rows_max`` changes; the last of them bring the file to ``standing``."""
         changes = Changes(
             forgotten_topics=list(self._forgotten_topics),
             forgotten_groups=list(self._forgotten_groups),
