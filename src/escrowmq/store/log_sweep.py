@@ -135,7 +135,7 @@ class LogSweep:
         is_over: Callable[[], bool] = bool,
         is_brief: bool = False,
     ) -> Swept:
-        """Read at most ``frames_max`` frames that start in ``[start, end)``, until ``is_over``.
+        """Take at most ``frames_max`` frames that start in ``[start, end)``, until ``is_over``.
 
         Every call makes progress, so repeated calls reach the end.
         """

@@ -88,7 +88,7 @@ _HALF = Struct("<BBHIqqqIIIiII")
 _DECISION = Struct("<BBBBiqq")
 assert (_HALF.size, _DECISION.size) == (HALF_BYTES, DECISION_BYTES)
 
-#: Number of keys, size and checksum of a half message.
+#: Unpacks number of keys, size and checksum of a half message.
 unpack_vouched = Struct("<2xH32xII").unpack_from
 
 

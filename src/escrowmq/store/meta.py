@@ -10,7 +10,7 @@ offset counts only if its topic and its group began where the log says they did.
 not written before a crash, an old copy, and a file of another history cannot bring back an offset
 that would skip messages.
 
-One thread owns a ``Meta``. Another thread may ``write`` the changes it took, one write at a time.
+One thread owns a ``Meta``. Other threads may ``write`` the changes it took, one write at a time.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Meta:
 
         Topics in ``always`` have no record in the log and always exist. A file that is ahead of the
         log belongs to a lost history, in which groups may have begun at other log offsets, so only
-        their names are compared. From here on, the code that changes the catalog reports changes.
+        their names are compared. From here on, the code that changes the catalog calls ``changed``.
         """
         self._catalog = catalog
         topics = {

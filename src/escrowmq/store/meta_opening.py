@@ -1,4 +1,4 @@
-"""Opens ``meta.db`` even if it is missing or damaged: nothing in it may prevent a start."""
+"""Opens ``meta.db`` even if it is missing or damaged, which must not prevent a start."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def merged_by_queue(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
 
 
 def add_gaps(report: Report, queues: dict[int, NamedQueue], known_to: int) -> None:
-    """Count numbers that no intact frame assigned as lost: a destroyed frame assigned them.
+    """Add numbers that no intact frame assigned to the hits: a destroyed frame assigned them.
 
     Below the log offset ``known_to``, the projections already know what is lost.
     """

@@ -209,7 +209,7 @@ def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
 
 
 def take(store: Store, checkpoint: Checkpoint) -> None:
-    """Bring names, tables and queues to the checkpoint."""
+    """Load names, tables and queues from the checkpoint."""
     restore_core(store, checkpoint)
     files = store.table.files
     files.chunks = list(checkpoint.chunks)
@@ -296,7 +296,7 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
 
 
 def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
-    """Apply the log from where the projections end, and put its tail right."""
+    """Apply the log from where the projections end, then cut or rewrite its tail."""
     found.replayed_from = store.log.end
     replayer = Replayer(store)
     with no_collector():

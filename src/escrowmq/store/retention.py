@@ -94,7 +94,7 @@ def do_step(store: Store, step: Step, now_ms: int) -> list[Decision]:
 
 
 def retain(store: Store, now_ms: int) -> Removed:
-    """Delete what retention allows. The log must be flushed, and all queue entries published."""
+    """Delete what retention allows. All frames must be written, all queue entries published."""
     removed = Removed(log_start=store.log.start)
     steps = retirements(store, now_ms, removed)
     decisions: list[Decision] | None = None

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 Rows = npt.NDArray[Any]
 
-#: One row of the state table.  Little-endian; 72 bytes.
+#: One row of the state table. Little-endian; 72 bytes.
 STATE_ROW = np.dtype(
     [
         ("log_offset", "<i8"),
@@ -38,7 +38,7 @@ STATE_ROW = np.dtype(
 #: A survivor: its half offset, then the same fields. 80 bytes.
 SURVIVOR_ROW = np.dtype([("half_offset", "<i8"), *STATE_ROW.descr])
 
-#: One entry of a consume queue.  Little-endian; 32 bytes.
+#: One entry of a consume queue. Little-endian; 32 bytes.
 QUEUE_ENTRY = np.dtype(
     [
         ("log_offset", "<i8"),

@@ -72,7 +72,7 @@ _SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
 
 
 class Store:
-    """An open store.  ``open_store`` in recovery.py makes one."""
+    """An open store. ``open_store`` in recovery.py makes one."""
 
     def __init__(  # noqa: PLR0917 - called in one place only
         self,
@@ -358,7 +358,7 @@ class Store:
         return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:
-        """Take a checkpoint now. The log must be flushed, and all queue entries published."""
+        """Take a checkpoint now. All frames must be written, and all queue entries published."""
         job = self.begin_checkpoint()
         try:
             job.write()
@@ -368,7 +368,7 @@ class Store:
             raise
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """Freeze what a checkpoint must hold."""
+        """Take a snapshot of what a checkpoint must hold."""
         self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"

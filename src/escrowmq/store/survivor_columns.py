@@ -30,7 +30,7 @@ _COLUMNS = np.dtype(
     ]
 )
 _SLOTS_MIN = 64
-#: An empty slot looks like a row that nothing needs.
+#: An empty slot looks like a row that is not needed.
 _EMPTY = (-1, 0, NEVER, 0, 0, 0, 0, int(State.ROLLED_BACK))
 
 
@@ -51,7 +51,7 @@ class KeptRows:
 
     @property
     def is_needed(self) -> Rows:
-        """Which rows are undecided, parked, or committed but not yet visible."""
+        """Which rows are prepared, parked, or committed but not yet visible."""
         state = self.view("state")
         is_undecided = (state == State.PREPARED) | (state == State.PARKED)
         needed: Rows = is_undecided | (

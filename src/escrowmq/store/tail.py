@@ -1,7 +1,7 @@
 """Tells a torn tail of the log, which a crash leaves, from damage.
 
 A bad frame at or above the highest offset that any intact frame knows to be flushed is a torn
-tail: nothing from there on was ever acknowledged, so it is cut.  A bad frame below it is damage:
+tail: nothing from there on was ever acknowledged, so it is cut. A bad frame below it is damage:
 acknowledged bytes are gone, and the store refuses to start.
 """
 
@@ -53,7 +53,7 @@ def open_segments(disk: Disk, log: CommitLog, log_start: int) -> None:
             disk.remove(segment_path(start))
             continue
         if log.segments and log.segments[-1].end > start:
-            # The tail was rewritten into this segment; its old bytes are of no use.
+            # The tail was rewritten into this segment, so cut its old bytes off the previous one.
             _cut(log.segments[-1], start)
         log.segments.append(segment)
     disk.flush_directory(DIRECTORY)
@@ -100,7 +100,7 @@ def judge(log: CommitLog, seed: int, bad_offset: int, flushed: int) -> None:
     known = (frame.flushed for frame in later_frames(log, seed, bad_offset))
     later = next((offset for offset in known if offset > bad_offset), 0)
     if not later and segment is not None:
-        # If an intact frame follows, a higher version number is damage, not a newer version.
+        # If a later frame knows this one as flushed, a higher version number is damage.
         _refuse_newer(segment, bad_offset)
     if max(flushed, later) > bad_offset:
         raise StoreCorrupt(

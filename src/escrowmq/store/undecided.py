@@ -28,7 +28,7 @@ _COMMITTED = int(State.COMMITTED)
 class HeldBack(msgspec.Struct, frozen=True):
     """Messages that no consumer sees yet, by the number of their queue."""
 
-    #: Half messages of undecided transactions.
+    #: Half messages of prepared transactions; parked ones do not count.
     undecided: Counter[int]
     #: Messages that wait for their time.
     timed: Counter[int]

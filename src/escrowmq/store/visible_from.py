@@ -23,7 +23,7 @@ SEARCHED_BYTES = (4 * 1024, 256 * 1024, FRAME_BYTES_MAX)
 
 
 def visible_from_ms(store: Store, half: Half) -> int:
-    """Return a time shortly before the message became visible."""
+    """Return a time at which, or shortly after which, the message became visible."""
     bounds = [half.stored_at_ms, _written_from_ms(store, half.location)]
     if half.origin != PLAIN:
         bounds.append(_decided_from_ms(store, half))
