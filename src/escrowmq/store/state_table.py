@@ -219,7 +219,7 @@ class StateTable:
         return sum(half.size for half in self._halves(first, count))
 
     def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
-        """Count what is undecided or waits in these queues; name ``rows_max`` undecided rows."""
+        """Count what is held in these queues; name at most ``rows_max`` undecided rows."""
         return held_in(self, queues, rows_max)
 
     def due(self, now_ms: int, limit: int) -> list[int]:
