@@ -29,7 +29,7 @@ uses, so no other record starts with it.
            4     4  queue, -1 if rolled back
            8     8  half offset
           16     8  queue offset, -1 if rolled back
-          24     -  who decided
+          24     -  by whom
 
 Integers are little-endian. Texts are UTF-8 and extend to the end of the record.
 """
