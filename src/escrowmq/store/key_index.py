@@ -1,19 +1,19 @@
-"""Finds messages by key: the CRC-32 of a key to the log offsets of the messages that carry it.
+"""Index of messages by key: maps the CRC-32 of a key to the log offsets of messages that carry it.
 
-A projection of the commit log: lost or damaged, it is rebuilt from there; nothing is flushed on the
-hot path.  Entries gather in memory; a checkpoint turns them into a *run*, a sorted file that never
-changes (``key_run`` has its byte layout).  Eight runs of about one size are merged into one, so
-that a billion entries lie in some forty files.  Memory holds one number per 1,024 entries on disk,
-and no Python object per entry.
+The index is a projection of the commit log. If it is lost or damaged, it is rebuilt from the log,
+so nothing is flushed on the hot path. New entries collect in memory. A checkpoint turns them into
+a *run*, a sorted file that never changes (``key_run`` has its byte layout). Eight runs of about the
+same size are merged into one, so a billion entries take about forty files. Memory holds one number
+per 1,024 entries on disk, and no Python object per entry.
 
-What is found are candidates: keys may share a hash, so the caller looks into the record.
+A search returns candidates. Different keys may share a hash, so the caller checks the record.
 
-A checkpoint does ``snapshot`` -> ``PendingRun.write`` -> ``install``, keeps ``names`` and, once it
-is itself durable, removes what ``discard`` gives for them; a merge does ``merge`` -> ``write`` ->
-``install`` at any time.  Only ``write`` and ``remove_runs`` are long at the disk, and they may run
-in another thread; all else belongs to the thread that adds.  A file is removed only when no
-checkpoint names it any more; a file that no checkpoint names is removed when the index is opened,
-since it is ahead of the log that counts.
+A checkpoint calls ``snapshot`` -> ``PendingRun.write`` -> ``install`` and stores ``names``. Once
+the checkpoint is durable, it removes the runs that ``discard`` returns for them. A merge calls
+``merge`` -> ``write`` -> ``install`` at any time. Only ``write`` and ``remove_runs`` wait for the
+disk, and they may run in another thread; the thread that adds entries calls everything else. A
+file is removed only when no checkpoint names it. ``open`` removes files that no checkpoint names,
+because they are ahead of the recovered log.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from escrowmq.store.key_run import (
 )
 
 OFFSET_END = 2**63
-"""Above every log offset."""
+"""Greater than every log offset."""
 
 _NAME = re.compile(r"(\d{20})\.run(\.tmp)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyIndexLimits:
-    """How far things may grow before somebody must act."""
+    """Sizes at which the index asks for a snapshot or a merge, or refuses."""
 
-    #: Entries in memory at which ``snapshot_due``; 12 bytes each.
+    #: Entries in memory at which a snapshot is due; 12 bytes each.
     active_entries_max: int = 4_194_304
-    #: Runs of one size class at which ``merge_due``.
+    #: Runs of one size class at which a merge is due.
     merge_runs: int = 8
     #: Runs smaller than this count as one size class.
     small_entries: int = 4_096
-    #: A merge that would make a larger run than this is never due.
+    #: A merge that would produce more entries than this is never due.
     run_entries_max: int = 2**32
-    #: Open files; only reached if nobody merges.
+    #: Runs at which a snapshot is refused; reached only if the caller never merges.
     runs_max: int = 256
-    #: What one search may answer.
+    #: The most log offsets that one search returns.
     found_max: int = 10_000
 
 
@@ -66,15 +66,15 @@ DEFAULT_LIMITS = KeyIndexLimits()
 
 
 def key_hash(key: str) -> int:
-    """What the index knows of a key."""
+    """The hash under which the index stores a key."""
     return zlib.crc32(key.encode())
 
 
 class KeyIndex:
-    """The index; ``open`` it before anything else.
+    """The index; call ``open`` before anything else.
 
-    One ``snapshot`` and one ``merge`` may be under way at a time.  A ``write`` that failed may be
-    tried again.  Until a run is installed, its entries are found where they were before.
+    At most one ``snapshot`` and one ``merge`` may be in progress. A failed ``write`` may be
+    retried. Until a run is installed, searches find its entries where they were before.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class KeyIndex:
         self._frozen: Columns | None = None
         self._snapshot: PendingRun | None = None
         self._merge: PendingRun | None = None
-        #: By their highest offset, the highest first.
+        #: Sorted by highest offset, descending.
         self._runs: list[Run] = []
         self._garbage: list[Run] = []
         self._low = 0
         self._next_number = 1
 
     def open(self, valid_names: Collection[str]) -> None:
-        """Begin with exactly these runs, as a checkpoint named them, and remove all others.
+        """Open exactly these runs, which a checkpoint named, and remove all others.
 
-        StoreCorrupt("key_index_damaged") if one is missing or not as it was written: then
-        ``open(())`` and add everything again from the log.
+        Raises StoreCorrupt("key_index_damaged") if a run is missing or damaged. The caller then
+        calls ``open(())`` and adds everything again from the log.
         """
         self.close()
         self._disk.make_directory(self._directory)
@@ -124,7 +124,7 @@ class KeyIndex:
             self._disk.remove(f"{self._directory}/{name}")
 
     def close(self) -> None:
-        """Give the files back and forget everything; no ``write`` may be running."""
+        """Close the files and forget everything; no ``write`` may be running."""
         pending = [pending for pending in (self._snapshot, self._merge) if pending is not None]
         written = [pending.run for pending in pending if pending.run is not None]
         for run in (*self._runs, *self._garbage, *written):
@@ -132,24 +132,24 @@ class KeyIndex:
         self._reset()
 
     def add(self, key_hash: int, log_offset: int) -> None:
-        """Note that the record at ``log_offset`` has a key with this hash."""
+        """Record that the message at ``log_offset`` has a key with this hash."""
         self._hashes.append(key_hash)
         self._offsets.append(log_offset)
 
     def extend(self, hashes: Sequence[int], offsets: Sequence[int]) -> None:
-        """``add`` many; fastest with arrays of type "I" and "Q"."""
+        """Add many entries; fastest with arrays of type "I" and "Q"."""
         assert len(hashes) == len(offsets), "a hash without its offset"
-        # An array takes over another one, and is made of a list, twice as fast as item by item.
+        # Extending from an array, even one built from a list, is twice as fast as item by item.
         self._hashes.extend(array("I", hashes))
         self._offsets.extend(array("Q", offsets))
 
     def find(
         self, key_hash: int, *, low: int = 0, high: int = OFFSET_END, limit: int = 1_000
     ) -> list[int]:
-        """Log offsets in ``[low, high)`` noted for this hash, newest first.
+        """Return log offsets in ``[low, high)`` with this hash, newest first.
 
-        At most ``limit``, and never more than ``found_max``: who wants older ones asks again with
-        ``high`` set to the last one found.
+        Returns at most ``limit`` and never more than ``found_max`` offsets. For older ones, call
+        again with ``high`` set to the last offset found.
         """
         limit = min(limit, self._limits.found_max)
         low = max(low, self._low)
@@ -171,15 +171,15 @@ class KeyIndex:
 
     @property
     def unfiled_bytes(self) -> int:
-        """What a snapshot would write, about."""
+        """Roughly how many bytes a snapshot would write."""
         return len(self._hashes) * ENTRY_BYTES
 
     def snapshot_due(self) -> bool:
-        """Whether so much is in memory that a checkpoint should not wait any longer."""
+        """Whether memory holds so many entries that a checkpoint should be taken now."""
         return len(self._hashes) >= self._limits.active_entries_max
 
     def snapshot(self) -> PendingRun | None:
-        """Everything added so far as a run to be written; None if there is nothing new."""
+        """Return everything added so far as a run to write; None if there is nothing new."""
         assert self._snapshot is None, "the last snapshot was not installed"
         if not self._hashes:
             return None
@@ -191,15 +191,15 @@ class KeyIndex:
         return self._snapshot
 
     def merge_due(self) -> bool:
-        """Whether ``merge`` has something to do."""
+        """Whether ``merge`` would return a run to write."""
         return self._merge is None and bool(self._mergeable())
 
     def merge_bytes(self) -> int:
-        """What ``merge`` will write, about."""
+        """Roughly how many bytes ``merge`` will write."""
         return sum(run.count for run in self._mergeable()) * ENTRY_BYTES
 
     def merge(self) -> PendingRun | None:
-        """The oldest runs of a size class of which there are enough, as one run to be written."""
+        """Return the oldest runs of a full size class as one run to write; None if none is full."""
         assert self._merge is None, "the last merge was not installed"
         runs, low = self._mergeable(), self._low
         if runs:
@@ -207,7 +207,7 @@ class KeyIndex:
         return self._merge
 
     def install(self, pending: PendingRun) -> None:
-        """Search the written run from now on, in place of what it was made of."""
+        """From now on, search the written run instead of the entries or runs it was made from."""
         run = pending.run
         assert run is not None, "it was not written"
         if pending is self._snapshot:
@@ -215,26 +215,26 @@ class KeyIndex:
         else:
             assert pending is self._merge, "it was not asked for, or is installed"
             self._merge = None
-        # Some may have been forgotten while they were merged.
+        # ``forget_below`` may have dropped some of them during the merge.
         replaced = [old for old in pending.replaces if old in self._runs]
         self._garbage.extend(replaced)
         self._set_runs([run, *(old for old in self._runs if old not in replaced)])
 
     def names(self) -> list[str]:
-        """The files that hold everything but what was added since the last installed snapshot."""
+        """Names of the runs, which hold everything added before the last installed snapshot."""
         return sorted(run.name for run in self._runs)
 
     def forget_below(self, log_offset: int) -> None:
-        """The log before ``log_offset`` is gone: find nothing there, drop runs that end there."""
+        """Drop entries below ``log_offset``, where the log is deleted, and runs that end there."""
         self._low = max(self._low, log_offset)
         self._set_runs(self._runs)
 
     def garbage(self) -> list[str]:
-        """Files that are not searched any more, but that an earlier checkpoint may name."""
+        """Names of files that are no longer searched but that an earlier checkpoint may name."""
         return sorted(run.name for run in self._garbage)
 
     def discard(self, valid_names: Collection[str]) -> list[Run]:
-        """The garbage that no checkpoint names, for ``remove_runs``: forgotten here."""
+        """Forget and return the garbage runs that no checkpoint names, for ``remove_runs``."""
         in_use = self._merge.replaces if self._merge is not None else ()
         removed = [r for r in self._garbage if r.name not in valid_names and r not in in_use]
         self._garbage = [run for run in self._garbage if run not in removed]
@@ -254,7 +254,7 @@ class KeyIndex:
     def _mergeable(self) -> tuple[Run, ...]:
         classes: dict[int, list[Run]] = {}
         for run in reversed(self._runs):
-            # Eight runs of a class are one of the next: classes are powers of eight.
+            # Size classes are powers of eight: eight merged runs make one run of the next class.
             size_class = max(run.count, self._limits.small_entries).bit_length() // 3
             classes.setdefault(size_class, []).append(run)
         for _, runs in sorted(classes.items()):
@@ -274,14 +274,14 @@ class KeyIndex:
 
 
 def remove_runs(disk: Disk, runs: Iterable[Run]) -> None:
-    """Delete the files of runs that the index has discarded.  For any thread."""
+    """Delete the files of discarded runs. May run in any thread."""
     for run in runs:
         run.close()
         disk.remove(run.path)
 
 
 class PendingRun:
-    """A run that is to be written, or is written and to be installed."""
+    """A run that waits to be written or, once written, to be installed."""
 
     def __init__(
         self,
@@ -293,11 +293,11 @@ class PendingRun:
         self._disk = disk
         self._path = path
         self._pieces = pieces
-        #: The runs that are merged in it.
+        #: The runs that this run merges.
         self.replaces = replaces
-        #: Set once it is durable.
+        #: Set once the file is durable.
         self.run: Run | None = None
 
     def write(self) -> None:
-        """Make the file; durable under its name when this returns.  For any thread."""
+        """Write the file; it is durable under its name on return. May run in any thread."""
         self.run = write_run(self._disk, self._path, self._pieces())

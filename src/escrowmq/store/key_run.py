@@ -1,7 +1,7 @@
 """A run of the key index: a file of sorted entries that never changes once it has its name.
 
-An entry is the hash of a key and the log offset of a record that carries it.  This is how they lie
-in ``NUMBER.run``, format version 1, all numbers little-endian:
+An entry is the hash of a key and the log offset of a record that carries it. Layout of
+``NUMBER.run``, format version 1, all numbers little-endian:
 
     0      8   magic "EMQKEYS" and a zero byte
     8      4   format version
@@ -13,8 +13,8 @@ in ``NUMBER.run``, format version 1, all numbers little-endian:
     4096       blocks of 1,024 entries, only the last may have fewer: n hashes of 4 bytes each,
                then their n log offsets of 8 bytes each
 
-Entries are sorted by hash, then by offset, without duplicates.  A block is three pages, of which a
-search that finds nothing reads the first.  The checksum is verified when a run is opened.
+Entries are sorted by hash, then by offset, without duplicates. A block is three pages; a search
+that finds nothing reads only the first. Opening a run verifies the checksum.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ HEADER_BYTES = 4_096
 BLOCK_ENTRIES = 1_024
 ENTRY_BYTES = 12
 BLOCK_BYTES = BLOCK_ENTRIES * ENTRY_BYTES
-#: Blocks handled in one go when a run is written, merged or verified: bounds memory, and how long
-#: other threads must wait for the interpreter.
+#: Blocks handled at a time when a run is written, merged or verified. This bounds memory and how
+#: long other threads wait for the interpreter.
 PIECE_BLOCKS = 64
 
 _FIELDS = struct.Struct("<8sIQQQ")
@@ -53,13 +53,13 @@ Entries = tuple[Hashes, Offsets]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Entries in memory, in the order in which they came."""
+    """Entries in memory, in the order in which they were added."""
 
     hashes: array[int]
     offsets: array[int]
 
     def find(self, wanted: int, low: int, high: int, limit: int) -> list[int]:
-        """The newest ``limit`` offsets of a hash in ``[low, high)``."""
+        """Return the newest ``limit`` offsets of a hash in ``[low, high)``, ascending."""
         hashes, offsets = self._entries()
         offsets = offsets[hashes == wanted]
         offsets = np.unique(offsets[(offsets >= low) & (offsets < high)])
@@ -67,14 +67,14 @@ class Columns:
         return newest
 
     def sorted_pieces(self) -> Iterator[Entries]:
-        """All entries as a run has them."""
+        """Yield all entries sorted and without duplicates, as a run stores them."""
         hashes, offsets = _sorted(*self._entries())
         size = PIECE_BLOCKS * BLOCK_ENTRIES
         for start in range(0, len(hashes), size):
             yield hashes[start : start + size], offsets[start : start + size]
 
     def _entries(self) -> Entries:
-        # Views, not copies: nothing can be appended while somebody holds one.
+        # These are views, not copies: an array cannot grow while a view of it exists.
         return np.frombuffer(self.hashes, np.uint32), np.frombuffer(self.offsets, np.uint64)
 
 
@@ -92,16 +92,16 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The file name."""
         return self.path.rpartition("/")[2]
 
     def find(self, wanted: int, low: int, high: int, limit: int) -> list[int]:
-        """The newest ``limit`` offsets of a hash in ``[low, high)``, newest first."""
+        """Return the newest ``limit`` offsets of a hash in ``[low, high)``, newest first."""
         last = bisect_right(self._fence, wanted) - 1
         if last < 0:
             return []
         first = max(bisect_left(self._fence, wanted) - 1, 0)
-        # The blocks after the first begin with this hash, and its offsets ascend over all of them.
+        # Blocks after the first begin with this hash, and its offsets ascend across the blocks.
         last = first + bisect_left(range(first + 1, last + 1), high, key=self._first_offset)
         found: list[int] = []
         for block in range(last, first - 1, -1):
@@ -112,20 +112,20 @@ class Run:
         return found[:limit]
 
     def piece(self, number: int) -> Entries:
-        """The entries of the ``number``th ``PIECE_BLOCKS`` blocks; none past the end."""
+        """Return the entries of piece ``number`` (``PIECE_BLOCKS`` blocks); empty past the end."""
         end = HEADER_BYTES + self.count * ENTRY_BYTES
         start = min(HEADER_BYTES + number * PIECE_BLOCKS * BLOCK_BYTES, end)
         return _unpacked(self._read(start, min(PIECE_BLOCKS * BLOCK_BYTES, end - start)))
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     def _offsets_in(self, block: int, wanted: int) -> list[int]:
         position = HEADER_BYTES + block * BLOCK_BYTES
         size = min(BLOCK_ENTRIES, self.count - block * BLOCK_ENTRIES)
         hashes = np.frombuffer(self._read(position, 4 * size), "<u4")
-        # The type matters: for a Python int numpy would first make the hashes 64 bits wide.
+        # np.uint32 matters: for a Python int, numpy would first widen the hashes to 64 bits.
         start = int(hashes.searchsorted(np.uint32(wanted)))
         if start == size or hashes[start] != wanted:
             return []
@@ -147,7 +147,7 @@ class Run:
 
 
 def open_run(disk: Disk, path: str) -> Run:
-    """Open and verify a run; StoreCorrupt("key_index_damaged") unless it is as it was written."""
+    """Open and verify a run; raise StoreCorrupt("key_index_damaged") if it is damaged."""
     file = disk.open(path)
     try:
         return _verified(file, path)
@@ -181,9 +181,9 @@ def _verified(file: File, path: str) -> Run:
 
 
 def write_run(disk: Disk, path: str, pieces: Iterable[Entries]) -> Run:
-    """Make a run of sorted pieces; durable under its name when this returns."""
+    """Write sorted pieces as a run; it is durable under its name on return."""
     temporary = f"{path}.tmp"
-    # A failed attempt may have left it: the same bytes, which are all written and flushed again.
+    # A failed attempt may have left this file; every byte is written and flushed again.
     file = disk.open(temporary, create=True)
     try:
         run = _write(file, path, pieces)
@@ -215,11 +215,11 @@ def _write(file: File, path: str, pieces: Iterable[Entries]) -> Run:
 
 
 def merged(runs: Sequence[Run], low: int) -> Iterator[Entries]:
-    """The entries of all runs from log offset ``low`` on, sorted, a few pieces in memory."""
+    """Yield the entries of all runs from log offset ``low`` on, sorted; a few pieces in memory."""
     cursors = [_Cursor(run) for run in runs]
     while cursors:
-        # What is still on the disk comes after what is in memory of the same run, so everything
-        # up to the smallest such end is complete.
+        # Entries still on disk sort after the in-memory entries of the same run, so everything up
+        # to the smallest in-memory end is complete.
         bound = min(cursor.end() for cursor in cursors)
         parts = [cursor.take(bound) for cursor in cursors]
         hashes = np.concatenate([hashes for hashes, _ in parts])
@@ -230,7 +230,7 @@ def merged(runs: Sequence[Run], low: int) -> Iterator[Entries]:
 
 
 class _Cursor:
-    """How far a merge has come in one run."""
+    """A merge's position in one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -241,7 +241,7 @@ class _Cursor:
         return int(self._hashes[-1]), int(self._offsets[-1])
 
     def take(self, bound: tuple[int, int]) -> Entries:
-        """Everything in memory up to and with ``bound``; then there is a next piece in memory."""
+        """Take everything in memory up to and including ``bound``; load the next piece if empty."""
         left = int(self._hashes.searchsorted(np.uint32(bound[0])))
         right = int(self._hashes.searchsorted(np.uint32(bound[0]), "right"))
         end = left + int(self._offsets[left:right].searchsorted(np.uint64(bound[1]), "right"))
@@ -257,7 +257,7 @@ class _Cursor:
 
 
 def damaged(path: str, message: str) -> StoreCorrupt:
-    """The error for a run that is not as it was written."""
+    """The error for a damaged run."""
     return StoreCorrupt("key_index_damaged", message, path=path)
 
 
@@ -271,7 +271,7 @@ def _sorted(hashes: Hashes, offsets: Offsets) -> Entries:
 
 
 def _in_whole_blocks(pieces: Iterable[Entries]) -> Iterator[Entries]:
-    """The same entries, cut so that only the last piece ends within a block; none is empty."""
+    """Yield the same entries in non-empty pieces; only the last one ends inside a block."""
     hashes, offsets = np.empty(0, np.uint32), np.empty(0, np.uint64)
     for more_hashes, more_offsets in pieces:
         hashes = np.concatenate((hashes, more_hashes))
@@ -307,7 +307,7 @@ def _unpacked(data: bytes) -> Entries:
 
 
 def _first_hashes(data: bytes) -> Hashes:
-    """Each block's first one, in this machine's byte order."""
-    # A copy by four bytes, because a damaged file may end anywhere.
+    """The first hash of each block, in this machine's byte order."""
+    # A damaged file may end anywhere, so cut to whole 4-byte words.
     whole = len(data) // 4 * 4
     return np.frombuffer(data[:whole], "<u4")[::_BLOCK_WORDS].astype(np.uint32)

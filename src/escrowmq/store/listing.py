@@ -1,11 +1,11 @@
-"""Transactions by half offset, many at a time: columns of the state table, a page after the other.
+"""Lists transactions by half offset, page by page, as columns of the state table.
 
 One row of the table stands for each transaction: its head, the first half message of its first
-request.  Rows are picked by numpy from chunks and files; nothing is built per row.  A page ends at
-its limit of rows, or once enough was looked at, so that nobody else waits long for it.
+request. numpy picks rows from chunks and files, and no Python object is built per row. A page ends
+at its limit of rows, or after examining enough rows, so that it never holds the event loop long.
 
-Of a decided transaction the table no longer knows which requests belonged together: each of them
-is listed.
+For a decided transaction, the table no longer knows which requests belonged together, so each
+request is listed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
 
 LOOKED_AT_MAX = 2_000_000
-"""Rows that one page looks at."""
+"""A page ends after examining this many rows."""
 
 BLOCK_ROWS = 16_384
-"""Rows that are looked at together: hardly more than fit on a page."""
+"""Rows examined at a time: hardly more than fit on a page."""
 
 _DECIDED = frozenset((State.COMMITTED, State.ROLLED_BACK))
 _NAMES = (
@@ -50,9 +50,9 @@ _HEAD = np.dtype([(name, "<i8") for name in _NAMES])
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Heads in the order of their half offsets, and where to go on."""
+    """Heads sorted by half offset, and where the next page starts."""
 
-    #: One record each, its fields as 64-bit numbers.
+    #: One record per head, its fields as 64-bit numbers.
     heads: Rows
     #: The next half offset to ask for; None if the range is done.
     next_start: int | None
@@ -67,7 +67,7 @@ def list_heads(
     limit: int,
     looked_at_max: int = LOOKED_AT_MAX,
 ) -> Page:
-    """Heads in ``[start, end)`` that are in one of these states, of which there is at least one."""
+    """Return a page of heads in ``[start, end)`` that are in one of ``states``, at least one."""
     table = store.table
     end = min(end, table.end)
     found: list[Rows] = []
@@ -85,9 +85,10 @@ def list_heads(
 
 
 def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
-    """Ranges of half offsets that can be listed each on its own, and the needed rows in each.
+    """Split all half offsets into ranges that can be listed separately.
 
-    They cover everything; each has about so many needed rows, or is as small as a range can be.
+    Returns (start, end, needed rows) of each. A range has about ``weight`` needed rows, or is as
+    small as a range can be.
     """
     table = store.table
     weights: Counter[int] = Counter()
@@ -106,7 +107,7 @@ def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
         rows = min(table.end - base, table.chunk_rows)
         parts = min(-(-weights[base] // weight), rows)
         for part in range(1, parts):
-            # Where in the chunk they stand is not known: each part gets as many rows.
+            # The positions of the needed rows are unknown, so all parts get equally many rows.
             end = base + rows * part // parts
             ranges.append((start, end, weights[base] // parts))
             start = end
@@ -116,7 +117,7 @@ def plan(store: Store, weight: int) -> list[tuple[int, int, int]]:
 
 
 def message_counts(store: Store, heads: Rows) -> Rows:
-    """How many half messages each transaction has."""
+    """Return the number of half messages of each transaction."""
     counts: Rows = heads["part"] & ~FIRST
     parts = store.core.parts
     if parts:
@@ -127,7 +128,7 @@ def message_counts(store: Store, heads: Rows) -> Rows:
 
 
 def started_at_ms(store: Store, heads: Rows) -> Rows:
-    """Since when the age of each counts: when it was stored or, if later, resumed."""
+    """Return the time from which each age counts: when it was stored or, if later, resumed."""
     started: Rows = heads["stored_at_ms"].copy()
     resumed = store.core.resumed_at_ms
     if resumed:
@@ -143,7 +144,7 @@ def _page(found: list[Rows], next_start: int | None) -> Page:
 def _blocks(
     table: StateTable, start: int, end: int, states: Collection[State]
 ) -> Iterator[tuple[int, int]]:
-    """Ranges within chunks that may hold such rows."""
+    """Yield ranges within chunks that may hold rows in these states."""
     for base in _bases(table, start, end, states):
         last = min(base + table.chunk_rows, end)
         for first in range(max(base, start), last, BLOCK_ROWS):
@@ -151,7 +152,7 @@ def _blocks(
 
 
 def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -> list[int]:
-    """Where chunks begin that may hold such rows."""
+    """Return the bases of chunks that may hold rows in these states."""
     rows = table.chunk_rows
     bases = {half - half % rows for half in table.survivors.between(start, end)}
     if _DECIDED.isdisjoint(states):
@@ -165,7 +166,7 @@ def _bases(table: StateTable, start: int, end: int, states: Collection[State]) -
 def _heads_in(
     store: Store, block: tuple[int, int], states: Collection[State], limit: int
 ) -> tuple[Rows, int | None]:
-    """So many heads of a block at most, and where the next one is if there are more."""
+    """Return at most ``limit`` heads of a block, and where the next one is if there are more."""
     table = store.table
     base = block[0] - block[0] % table.chunk_rows
     chunk = table.chunks.get(base)
@@ -174,7 +175,7 @@ def _heads_in(
         for row in table.survivors.between(*block)
         if table.place(row)[0] is None
     ]
-    # One more says where the next page begins, and the map is newer than the file.
+    # One more head tells where the next page begins. Newer rows of the map replace the others.
     heads, more = np.empty(0, dtype=_HEAD), limit + 1 + len(kept)
     if chunk is not None:
         heads = _from_chunk(chunk, block, states, more)
@@ -183,7 +184,7 @@ def _heads_in(
     if kept:
         is_older = ~np.isin(heads["half_offset"], [half.half_offset for half in kept])
         heads = np.concatenate([heads[is_older], _from_halves(kept, states)])
-        # By one column: sorting whole records takes a hundred times as long.
+        # Sort by one column: sorting whole records takes a hundred times as long.
         heads = heads[np.argsort(heads["half_offset"])]
     next_start = int(heads["half_offset"][limit]) if len(heads) > limit else None
     heads = heads[:limit]
@@ -219,10 +220,10 @@ def _from_file(
 def _picked(
     column: Callable[[str], Rows], first: int, states: Collection[State], limit: int
 ) -> Rows:
-    """Of rows from the first one on, those that are heads: so many at most."""
+    """Return at most ``limit`` heads in these states; the columns start at row ``first``."""
     is_head = (column("part") >= FIRST) & (column("size") > 0) & (column("origin") != PLAIN)
     state = column("state")
-    # As plain numbers: comparing with an enum takes several times as long.
+    # Plain numbers: comparing with an enum takes several times as long.
     wanted = [int(one) for one in states]
     is_wanted = state == wanted[0]
     for code in wanted[1:]:

@@ -1,7 +1,7 @@
-"""One process per data directory.
+"""Lock that allows one process per data directory.
 
-The lock is the operating system's (flock) on ``DATA/lock``: it goes when its holder dies, however
-it dies.  The file itself stays for ever, because a process that removed it could let two others
+The lock is an operating system lock (flock) on ``DATA/lock``: the kernel releases it when its
+holder dies, however it dies. The file is never removed, because after a removal two processes could
 lock two different files of the same name.
 """
 
@@ -20,10 +20,10 @@ LOCK_NAME = "lock"
 
 
 class DirectoryLock:
-    """Holds the data directory ``path``, which it makes if need be, until ``close``.
+    """Lock on the data directory ``path``, held until ``close``; creates the directory if needed.
 
-    A child made by a bare fork shares the lock until it ends, too: meanwhile a restart is refused,
-    which is the safe side.  Programs that are executed do not inherit it.
+    A forked child shares the lock until it ends. Until then a restart is refused, which is the safe
+    side. Programs started with exec do not inherit the lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,15 +56,15 @@ class DirectoryLock:
                 pid=_holder_pid(self._descriptor),
             ) from None
         text = b"%d\n" % os.getpid()
-        # First the new number, then the cut: who reads in between still finds one line.
+        # Write the new number before truncating, so a reader in between still finds one line.
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
     def close(self) -> None:
-        """Let the directory go; no error if that is done already."""
+        """Release the directory; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            # Closing, not unlocking: a forked child that closes its copy must not free ours.
+            # Close, do not unlock: an unlock in a forked child would also release our lock.
             os.close(descriptor)
 
     def __enter__(self) -> Self:
@@ -80,15 +80,15 @@ class DirectoryLock:
 
 
 class Holder(NamedTuple):
-    """The process that serves a data directory; its number may not be known."""
+    """The process that serves a data directory; its pid may be unknown."""
 
     pid: int | None
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds this data directory, without holding it or changing anything in it.
+    """Return the process that holds this data directory, or None; changes nothing in it.
 
-    For the instant of asking, a process that starts just then is refused.
+    The check locks the file for an instant, and a process that starts just then is refused.
     """
     try:
         descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -104,6 +104,6 @@ def holder_of(path: Path) -> Holder | None:
 
 
 def _holder_pid(descriptor: int) -> int | None:
-    # None in the moment between the holder's lock and its first line.
+    # The line is missing between the holder's lock and its first write.
     line = os.pread(descriptor, 32, 0).partition(b"\n")[0]
     return int(line) if line.isdigit() else None

@@ -1,8 +1,8 @@
-"""Messages that stand between those of others, gathered from blocks of the log.
+"""Gathers messages that are scattered over the log, from cached blocks.
 
-Queues are filled in turn, so whoever reads one of eight passes over the other seven.  Blocks that
-were read are kept for a moment: who reads the queues side by side gets them all from one read.
-Nothing is made per message, if messages are of about one size.
+Producers fill queues in turn, so a reader of one of eight queues passes over the messages of the
+other seven. Blocks are cached for a moment, so readers of several queues share one read. If the
+messages are about the same size, no Python object is made per message.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 256 * 1024
 MARGIN_BYTES = 16 * 1024
-"""How far a message may pass the end of its block: each is read with that much more."""
+"""Extra bytes read with each block: how far its last message may extend past its end."""
 
 BLOCKS_MAX = 64
-"""Blocks that are kept: 17 MiB, which is what two tasks read of the log in a turn of 8 queues."""
+"""Blocks that are cached: 17 MiB, what two tasks read of the log in a turn of 8 queues."""
 
 Offsets = npt.NDArray[np.int64]
 
 
 class LogBlocks:
-    """Blocks of one log that were read a moment ago."""
+    """Cache of recently read blocks of one log."""
 
     def __init__(self, log: CommitLog, *, blocks_max: int = BLOCKS_MAX) -> None:
         self._log = log
         self._blocks_max = blocks_max
-        #: By log offset, the one that was used last at the end.
+        #: By log offset, the most recently used block last.
         self._held: dict[int, bytes] = {}
 
     def gather(self, log_offsets: Offsets, sizes: Offsets) -> memoryview:
-        """These records, one after the other; none may be larger than ``MARGIN_BYTES``."""
+        """Return these records, concatenated; none may be larger than ``MARGIN_BYTES``."""
         places = np.cumsum(sizes) - sizes
         width, total = int(sizes.max()), int(sizes.sum())
         data = np.empty(total + width, dtype=np.uint8)
@@ -47,7 +47,7 @@ class LogBlocks:
             cells = np.empty(len(sizes), dtype=f"V{width}")
             for start, block, rows in self._by_block(log_offsets, sizes, order):
                 cells[rows] = _cells(block, width)[log_offsets[rows] - start]
-            # One after the other: what follows a record in its cell makes way for the next one.
+            # Assigned in order: each record overwrites the excess bytes of the cell before it.
             _cells(data, width)[places] = cells
         else:
             into = data.data
@@ -61,7 +61,7 @@ class LogBlocks:
     def _by_block(
         self, log_offsets: Offsets, sizes: Offsets, order: Offsets
     ) -> Iterator[tuple[int, bytes, Offsets]]:
-        """Where each block starts, what is in it, and which records it has."""
+        """Yield each block's start, its bytes, and the indices of its records."""
         offsets = log_offsets[order]
         starts, ends = self._starts(offsets), offsets + sizes[order]
         borders = np.flatnonzero(starts[1:] != starts[:-1]) + 1
@@ -70,11 +70,11 @@ class LogBlocks:
             yield start, self._block(start, int(ends[first:after].max())), order[first:after]
 
     def forget(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._held.clear()
 
     def _starts(self, offsets: Offsets) -> Offsets:
-        """Where the blocks start in which these are: a new segment begins a new block."""
+        """Return the start of each offset's block; a new segment begins a new block."""
         segments = np.array([segment.start for segment in self._log.segments])
         begins = segments[np.searchsorted(segments, offsets, side="right") - 1]
         starts: Offsets = np.maximum(offsets - offsets % BLOCK_BYTES, begins)
@@ -87,10 +87,10 @@ class LogBlocks:
             end = start - start % BLOCK_BYTES + BLOCK_BYTES + MARGIN_BYTES
             block = log.peek(start, end - start)
             if start + len(block) < needed_end:
-                # It says what is wrong.
+                # This read raises the error that says what is wrong.
                 log.read(start, needed_end - start)
             if start + len(block) < end or log.written < end:
-                # The segment ends here, or what follows is still to be written.
+                # The segment ends here, or the rest is not written yet: do not cache this block.
                 return block.ljust(end - start, b"\0")
             if len(self._held) >= self._blocks_max:
                 del self._held[next(iter(self._held))]
@@ -99,5 +99,5 @@ class LogBlocks:
 
 
 def _cells(data: bytes | npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.void]:
-    """So many bytes from each place on."""
+    """View with a cell of ``width`` bytes at every position; the cells overlap."""
     return np.ndarray(len(data) - width + 1, dtype=f"V{width}", buffer=data, strides=(1,))

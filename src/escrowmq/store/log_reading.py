@@ -1,4 +1,4 @@
-"""Reading single frames and messages out of the log, checked before anybody sees them."""
+"""Reads single frames and messages from the log, and verifies them first."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 REMEMBERED_MAX = 1_024
-"""Requests whose identity is remembered: the next request of a transaction asks for it."""
+"""Requests whose identity is cached; the next request of the same transaction needs it."""
 LOST_BY = "unknown, lost with damaged bytes"
 
 
 class LogReading:
-    """What others ask of the log by offset."""
+    """Reads the log by offset."""
 
     def __init__(self, log: CommitLog, seed: int, lost: LostRanges) -> None:
         self._log = log
         self._seed = seed
         self._lost = lost
-        #: By their first rows: requests of very many messages, whose frames take long to check.
+        #: By first row. Only requests of very many messages, whose frames take long to verify.
         self._identities: dict[int, tuple[str, int]] = {}
 
     def record(self, log_offset: int, size: int, crc: int) -> bytes:
-        """A stored message, as it was written."""
+        """Return a stored message as it was written."""
         data = self._log.read(log_offset, size)
         if record_crc(data) != crc:
             raise StoreCorrupt(
@@ -46,11 +46,11 @@ class LogReading:
         return data
 
     def record_of(self, half: Half) -> bytes:
-        """A half message, as it was written."""
+        """Return a half message as it was written."""
         return self.record(half.location, half.size, half.crc)
 
     def frame(self, log_offset: int) -> Frame:
-        """A whole frame."""
+        """Return a whole, verified frame."""
         head = stated_head(self._log.read(log_offset, HEAD_BYTES))
         data = self._log.read(log_offset, head.length) if head else b""
         frame = read_frame(data, 0, log_offset, self._seed)
@@ -59,11 +59,11 @@ class LogReading:
         return frame
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Transaction id and part number of a request, by its first row.
+        """Return the transaction id and part number of a request, by its first row.
 
-        The whole frame is checked: a damaged id would be taken for one never seen, and what its
-        sender repeats would be held twice.  Of a decided request whose frame retention has deleted,
-        or damage has taken, nothing is known.
+        The whole frame is verified: a damaged id would look like a new one, and a message that its
+        sender repeats would be held twice. The id is empty if retention has deleted the frame,
+        damage has destroyed it, or the row does not start a request of a transaction.
         """
         known = self._identities.get(half.half_offset)
         if known is not None:
@@ -82,7 +82,7 @@ class LogReading:
         return found[0] if found else ("", UNNUMBERED)
 
     def remember(self, first: int, transaction_id: str, number: int) -> None:
-        """The identity of a request that is being written."""
+        """Cache the identity of a request that is being written."""
         if len(self._identities) >= REMEMBERED_MAX:
             del self._identities[next(iter(self._identities))]
         self._identities[first] = (transaction_id, number)
@@ -93,7 +93,7 @@ class LogReading:
         return (stored.topic, stored.body) == (message.topic, message.body)
 
     def decision(self, op_offset: int) -> tuple[str, int]:
-        """Who decided in this frame, and when; nobody knows once retention has deleted it."""
+        """Return who decided in this frame, and when; ("", 0) once retention has deleted it."""
         if op_offset < self._log.start:
             return "", 0
         if self._lost.hold(op_offset):

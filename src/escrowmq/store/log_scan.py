@@ -1,7 +1,7 @@
-"""Reading records out of the log in passing: from any offset on, and never much at a time.
+"""Scans the log from any offset, a limited number of bytes at a time.
 
-Frames say where they stand and are sealed by the store, so the next one can be found from anywhere
-between two.  Nothing at or above what is settled is looked at.
+A frame states its own log offset, and the store's seed goes into its checksum. So a scan finds the
+next frame from any offset between two frames. It never reads past the durable end of the log.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import Record
 
 SCANNED_BYTES_MAX = 1024 * 1024
-#: Bytes in which the next frame is looked for.
+#: Bytes that are searched for the next frame.
 SOUGHT_BYTES_MAX = 256 * 1024
-#: Places that say they are a frame and are none: only somebody who means it writes so many.
+#: False frame starts that one search accepts; only a crafted message holds this many.
 CANDIDATES_MAX = 16
 _PROBE_BYTES = 16 * 1024
 
-#: Where a frame says at which log offset it stands.
+#: The field in which a frame states its own log offset.
 _STATED = Struct("<16xQ")
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """A frame that was passed, and its records if they were asked for."""
+    """A frame that the scan passed, with its records if they were requested."""
 
     log_offset: int
     end: int
@@ -41,7 +41,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class LogScan:
-    """Belongs to one store."""
+    """Scanner of one store's log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -49,45 +49,45 @@ class LogScan:
     def frames(
         self, log_offset: int, bytes_max: int = SCANNED_BYTES_MAX, *, with_messages: bool = False
     ) -> Iterator[Passed]:
-        """Frames from the first one at or after this offset on.
+        """Yield frames, beginning with the first one at or after this offset.
 
-        The last one yielded may be without records, and says how far this has come.
+        The last item is empty: its offset says how far the scan came.
         """
         at = self.next_frame(log_offset)
         stop = min(max(log_offset, self._store.log.start) + bytes_max, self._store.settled)
         while at < stop:
             for vouched in each_vouched(self.block(at, stop - at), 0, at, self._store.seed):
                 place, length, records_at, stored_at_ms, _, tail = vouched
-                # What brings messages decides nothing.
+                # A frame with messages holds no decision.
                 is_passed_over = records_at > HEAD_BYTES and not with_messages
                 records = [] if is_passed_over else decode_records(tail, place)
                 yield Passed(place, place + length, stored_at_ms, records)
                 at = place + length
             if at < stop and self.frame_end(at) is None:
-                # Damaged since it was written: what can be read goes on after it.
+                # The frame was damaged after it was written. Continue at the next readable one.
                 at = self.next_frame(at + 1)
         yield Passed(at, at, 0, [])
 
     def frame_end(self, log_offset: int) -> int | None:
-        """Where the frame ends that starts exactly here; None if none does."""
+        """Return the end of the frame that starts exactly here; None if none does."""
         block = self.block(log_offset, 1)
         vouched = next(each_vouched(block, 0, log_offset, self._store.seed), None)
         return None if vouched is None else log_offset + vouched[1]
 
     def block(self, log_offset: int, size: int) -> memoryview:
-        """About so many settled bytes of one segment; a frame that starts them is whole."""
+        """Return about ``size`` durable bytes of one segment; a frame at their start is whole."""
         segment = self.segment_of(log_offset)
         end = min(segment.end, self._store.settled)
         return block_at(segment, log_offset, end, max(min(size, end - log_offset), HEAD_BYTES))
 
     def segment_of(self, log_offset: int) -> Segment:
-        """Where this offset is."""
+        """Return the segment that holds this offset."""
         return next(s for s in reversed(self._store.log.segments) if s.start <= log_offset)
 
     def next_frame(self, log_offset: int, bytes_max: int = SOUGHT_BYTES_MAX) -> int:
-        """Where the first frame at or after this offset starts; if none is near, how far is known.
+        """Return the start of the first frame at or after this offset, or how far the search came.
 
-        That is never beyond a frame which was not looked at, and at most what is settled.
+        The result never passes a frame that was not examined, nor the durable end of the log.
         """
         store = self._store
         log_offset = max(log_offset, store.log.start)
@@ -108,15 +108,18 @@ class LogScan:
             at = data.find(MAGIC, at + 1)
         if log_offset + len(data) == end:
             return end
-        # The last bytes may be the start of a head.
+        # The last bytes may be the start of a frame's head.
         return log_offset + len(data) - HEAD_BYTES
 
     def offset_at(self, stored_at_ms: int) -> int:
-        """The first frame stored at or after this time, or one before it if that is hard to say."""
+        """Return the offset of the first frame stored at or after this time.
+
+        The result is lower if the scan reaches its byte limit before it finds that frame.
+        """
         store = self._store
         low, high = store.log.start, store.settled
         for segment in store.log.segments:
-            # Times never go back, so up to a segment that starts earlier all is earlier.
+            # Store times never go back: everything before a segment that starts earlier is earlier.
             if segment.first_at_ms and segment.first_at_ms < stored_at_ms:
                 low = segment.start
             else:
@@ -130,7 +133,7 @@ class LogScan:
                 low = found.end
             else:
                 high = middle
-        # The last one says how far this has come.
+        # The last item says how far the scan came.
         return next(
             frame.log_offset
             for frame in self.frames(low)

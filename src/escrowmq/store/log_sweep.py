@@ -1,12 +1,12 @@
-"""Reading a stretch of the log for whoever lists it: the commonest records as columns.
+"""Reads a range of the log for listings, with the most common records as columns.
 
-Most of a log is transactions of one message, in a fixed layout (see ``lone``).  Their frames are
-checked one by one, as all are; what they say is then taken out by numpy, and nothing is built for
-any of them but its text.  Only lone records of which nothing is wanted are passed over as their
-heads say.  All other records come as they are.
+Most of a log is transactions of one message, in a fixed layout (see ``lone``). Their frames are
+verified one by one, like all frames. Then numpy extracts their fields, and only their texts become
+Python objects. Lone records that are not wanted are skipped by the length in their heads, without
+being verified. All other records are decoded one by one.
 
-Where a frame should start and none does, or one does not hold what was written, the log is damaged.
-That is told by whoever reads the range in which it starts, and by nobody else.
+Where a frame should start and none does, or a frame does not hold what was written, the log is
+damaged. Only the sweep over the range in which the damage starts reports it.
 """
 
 from __future__ import annotations
@@ -35,48 +35,48 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
 
 BLOCK_BYTES = 512 * 1024
-"""What is read between two looks at the time."""
+"""Bytes read between two checks of the time."""
 
 BRIEFLY = 4
-"""Whoever must be brief reads this part of it."""
+"""A brief sweep reads blocks smaller by this factor."""
 
 BEFORE_BYTES = (16 * 1024, 4 * 1024 * 1024)
-"""In which the frame before an offset is looked for, first and last."""
+"""Bytes searched for the frame before an offset: in the first attempt, and in the last."""
 
-#: What a frame is: told of, of no use but looked at, or surely another list's.
+#: Kinds of frames: not wanted but verified, three kinds that are taken, skipped unverified.
 _NOTHING, _HALF, _DECISION, _OTHER, _PASSED = range(5)
-#: How MessagePack begins an array of one.
+#: The byte with which MessagePack begins an array of one.
 _ONE_RECORD = 0x91
-#: Tags of records that are about no transaction.
+#: Tags of records that concern no transaction.
 _ORDINARY: list[int] = [kind.__struct_config__.tag for kind in (Stored, Scheduled)]  # type: ignore[misc]  # numbers here
 
 
 @dataclass(frozen=True, slots=True)
 class Lone:
-    """Records of one fixed layout, in the order of the log."""
+    """Records of one fixed layout, in log order."""
 
     #: Log offsets and store times of their frames.
     offsets: Rows
     at_ms: Rows
-    #: What they say, and the text at the end of each; none if they are not wanted.
+    #: The records, and the text at the end of each; no texts if they are not wanted.
     records: Rows
     texts: list[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which records are asked for."""
+    """Which records a sweep returns."""
 
     halves: bool = False
     decisions: bool = False
-    #: Besides lone half messages and lone decisions: of frames with messages, and without.
+    #: Records that are not lone, of frames with messages and of frames without.
     others_with_messages: bool = False
     others_without: bool = False
-    #: Whether the texts of lone ones are.
+    #: Whether to return the texts of lone records.
     texts: bool = True
 
     def kinds(self, data: bytes, places: Rows, heads: Rows) -> Rows:
-        """What each of these frames is to whoever asks for this."""
+        """Return the kind of each of these frames."""
         bytes_of = np.frombuffer(data, dtype=np.uint8)
         tails = places + heads["records_at"]
         first, second = bytes_of[tails], bytes_of[tails + 1]
@@ -89,7 +89,7 @@ class Wanted:
         kinds[is_decision] = _DECISION if self.decisions else _PASSED
         others = np.flatnonzero(~(is_half | is_decision))
         if len(others):
-            # Ordinary messages: a single record says so in its third byte, after two arrays' heads.
+            # A frame of ordinary messages: the tag of its single record follows two array heads.
             tags = bytes_of[np.minimum(tails[others] + 2, len(data) - 1)]
             is_ordinary = (first[others] == _ONE_RECORD) & np.isin(tags, _ORDINARY)
             is_wanted = np.where(
@@ -99,27 +99,27 @@ class Wanted:
         return kinds
 
 
-#: Whatever tells of transactions.
+#: Everything about transactions.
 _ALL = Wanted(halves=True, decisions=True, others_with_messages=True, others_without=True)
 
 
 @dataclass(slots=True)
 class Swept:
-    """What a stretch of the log says."""
+    """What a sweep found in a range of the log."""
 
-    #: Where to go on.
+    #: The log offset at which to continue.
     end: int
     halves: list[Lone] = field(default_factory=list)
     decisions: list[Lone] = field(default_factory=list)
     others: list[Passed] = field(default_factory=list)
-    #: Log offset and length of what cannot be read.
+    #: Log offset and length of each unreadable range.
     unreadable: list[tuple[int, int]] = field(default_factory=list)
-    #: Frames of which something was taken.
+    #: Number of frames taken.
     frames: int = 0
 
 
 class LogSweep:
-    """Belongs to one store."""
+    """Sweeps one store's log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -135,16 +135,16 @@ class LogSweep:
         is_over: Callable[[], bool] = bool,
         is_brief: bool = False,
     ) -> Swept:
-        """Read what starts in ``[start, end)``: so many frames at most, or until time is over.
+        """Take at most ``frames_max`` frames that start in ``[start, end)``, until ``is_over``.
 
-        Something is always read: whoever goes on comes to the end.
+        Every call makes progress, so repeated calls reach the end.
         """
         store = self._store
         end = min(end, store.settled)
         start = max(start, store.log.start)
         swept = Swept(start)
         block_bytes = BLOCK_BYTES // BRIEFLY if is_brief else BLOCK_BYTES
-        #: Whether a frame must start where this is.
+        #: Whether a frame must start at ``swept.end``.
         is_sure = False
         while swept.end < end and swept.frames < frames_max:
             before = swept.end
@@ -171,7 +171,7 @@ class LogSweep:
         places, heads = stated_heads(data, base)
         count = int(np.searchsorted(places, end - base))
         if not count or not are_vouched(data, places[:1], heads[:1], seed)[0]:
-            # Where a frame starts that is one, the next starts where it ends.
+            # The places of later frames are known only if the first frame is a verified one.
             return
         kinds = wanted.kinds(data, places[:count], heads[:count])
         taken = np.flatnonzero((kinds != _NOTHING) & (kinds != _PASSED))
@@ -193,19 +193,19 @@ class LogSweep:
         for at in np.flatnonzero(kinds == _OTHER).tolist():
             swept.others.append(_passed(data, int(places[at]), heads[at]))
 
-    # What is no frame.
+    # Bytes that are not a frame.
 
     def _find_border(self, swept: Swept) -> bool:
-        """Go to the end of the frame that this is within; False if there may be none."""
+        """Advance to the end of the frame around this offset; False if there may be none."""
         border = self._end_before(swept.end)
         if border is None or border < swept.end:
-            # Within a very large one, or within damage that starts before.
+            # The offset is inside a very large frame, or inside damage that starts before it.
             return False
         swept.end = border
         return True
 
     def _pass_over(self, swept: Swept, *, is_told: bool) -> None:
-        """Go on behind what is no frame, as far as the next one or as is known."""
+        """Skip bytes that are not a frame, up to the next frame or as far as the search came."""
         at = swept.end
         swept.end = self._scan.next_frame(at + 1)
         if is_told:
@@ -214,13 +214,13 @@ class LogSweep:
             swept.unreadable.append((at, swept.end - at))
 
     def _note_lost(self, swept: Swept, start: int) -> None:
-        """What repair took out is as good as unreadable."""
+        """Report ranges that a repair took out as unreadable."""
         lost = [(at, end - at) for at, end in self._store.lost.ranges if start <= at < swept.end]
         if lost:
             swept.unreadable = sorted([*swept.unreadable, *lost])
 
     def _end_before(self, log_offset: int) -> int | None:
-        """Where the last frame ends that starts before this offset; None if that is not known."""
+        """Return the end of the last frame that starts before this offset; None if unknown."""
         segment = self._scan.segment_of(log_offset)
         for size in BEFORE_BYTES:
             start = max(segment.start, log_offset - size)
@@ -230,9 +230,9 @@ class LogSweep:
         return None
 
     def _last_end(self, segment: Segment, start: int, log_offset: int) -> int | None:
-        """Where the last frame ends that starts in ``[start, log_offset)``."""
+        """Return the end of the last frame that starts in ``[start, log_offset)``."""
         size = log_offset - start
-        # The last one may start with the last byte.
+        # A frame may start with the last byte.
         data = segment.file.read_at(start - segment.start, size + len(MAGIC) - 1)
         at = size
         for _ in range(CANDIDATES_MAX):
@@ -246,10 +246,10 @@ class LogSweep:
 
 
 def lone_stretch(data: bytes, base: int, end: int, seed: int) -> Swept:
-    """The lone records at the start of these bytes of the log, which begin at `base`.
+    """Return the lone records at the start of these log bytes, which begin at offset `base`.
 
-    It goes up to the first frame that starts at `end` or after it, tells of anything else about
-    transactions, or is none: what that says is for its store to tell.
+    Stops at the first frame that starts at or after `end`, holds other records about transactions,
+    or is invalid. Only the store itself can interpret such a frame.
     """
     swept = Swept(base)
     places, heads = stated_heads(data, base)

@@ -1,7 +1,7 @@
-"""The whole log from end to end, intact or not, without changing it.
+"""Reads the whole log, intact or not, without changing it.
 
-Recovery stops at the first bad frame; this goes on after it.  Which bad ranges are torn and which
-are damage is not decided here but in ``tail.judge``, so that an inspection says what a start does.
+Recovery stops at the first bad frame; this walk continues after it. ``tail.judge`` tells torn
+ranges from damage, so an inspection reports what the next start will do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from escrowmq.transaction.records import Record
 
 SAYS_MAX = 20
-"""Records of a bad range that are told, as far as they can be read."""
+"""Records of a bad range that are described, as far as they can be read."""
 
 _NAME_CHARS = len(f"{0:020d}")
 
@@ -57,7 +57,7 @@ class FoundFrame(msgspec.Struct, frozen=True):
 
 
 def open_log(disk: Disk, log_start: int, report: Report) -> CommitLog:
-    """The segments as the next start will take them; what it will put right is noted."""
+    """Open the segments as the next start will, and report what that start will clean up."""
     log = CommitLog(disk, segment_bytes_max=0)
     starts = []
     for name in disk.list(DIRECTORY):
@@ -85,10 +85,10 @@ def open_log(disk: Disk, log_start: int, report: Report) -> CommitLog:
 def walk(
     log: CommitLog, seed: int, *, log_start: int, checkpointed: Collection[int]
 ) -> Iterator[FoundFrame | BadRange]:
-    """Every intact frame and every bad range, in the order of the log.
+    """Yield every intact frame and every bad range, in log order.
 
-    ``checkpointed`` are the log offsets at which checkpoints end: up to there everything was
-    flushed, and there a frame starts.  A torn range is the last.
+    ``checkpointed`` are the log offsets at which checkpoints end: everything below was flushed, and
+    a frame starts there. A torn range is the last item.
     """
     flushed = max(checkpointed, default=0)
     for found in _walk(log, seed, log_start, flushed):
@@ -99,7 +99,7 @@ def walk(
 
 
 def _split(found: BadRange, borders: Collection[int]) -> Iterator[BadRange]:
-    """Cut at each border, because a replay may start there."""
+    """Split the range at each border, because a replay may start there."""
     inside = sorted(border for border in borders if found.log_offset < border < found.end)
     for start, end in pairwise((found.log_offset, *inside, found.end)):
         says = found.says if start == found.log_offset else []
@@ -157,10 +157,10 @@ def _bad_range(log: CommitLog, seed: int, segment: Segment, offset: int, flushed
         if intact is not None and intact.log_offset < segment.end:
             end = intact.log_offset
         else:
-            # With what is missing behind it, since a frame ends there.
+            # Include the hole after this segment: the next known frame border is its end.
             end = next((s.start for s in log.segments if s.start > segment.start), flushed)
             end = max(end, segment.end)
-        # What lies above may be a torn tail of its own.
+        # Bytes above ``flushed`` may be a separate torn tail.
         end = flushed if offset < flushed < end else end
         says = list(_says(segment, offset, end))
     return BadRange(
@@ -183,7 +183,7 @@ def _judged(log: CommitLog, seed: int, offset: int, flushed: int) -> Kind:
 
 
 def _says(segment: Segment, offset: int, end: int) -> Iterator[str]:
-    """What frames in a bad range seem to be, while their heads lead from one to the next."""
+    """Describe the frames of a bad range, as long as each head leads to the next."""
     told = 0
     while offset < end and told < SAYS_MAX:
         data = segment.file.read_at(offset - segment.start, min(end - offset, FRAME_BYTES_MAX))

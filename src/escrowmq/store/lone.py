@@ -1,8 +1,8 @@
-"""The two commonest frames, in a fixed layout: one half message, and its decision.
+"""Fixed layout of the two most common frames: a lone half message, and its decision.
 
-Most of a log is transactions of one message.  Their records are laid out so that a replay need not
-parse them: it gathers thousands as they are and reads them as columns.  The first byte is one that
-MessagePack never uses, so no other record starts like them.
+Most of a log is transactions of one message. A replay does not parse their records one by one: it
+collects thousands of them and reads them as columns. The first byte is one that MessagePack never
+uses, so no other record starts with it.
 
     position  size  of a half message
            0     1  0xC1
@@ -31,7 +31,7 @@ MessagePack never uses, so no other record starts like them.
           16     8  queue offset, -1 if rolled back
           24     -  by whom
 
-Integers are little-endian, texts UTF-8 up to the end.
+Integers are little-endian. Texts are UTF-8 and extend to the end of the record.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ _HALF = Struct("<BBHIqqqIIIiII")
 _DECISION = Struct("<BBBBiqq")
 assert (_HALF.size, _DECISION.size) == (HALF_BYTES, DECISION_BYTES)
 
-#: Number of keys, size and checksum of a half message.
+#: Unpacks number of keys, size and checksum of a half message.
 unpack_vouched = Struct("<2xH32xII").unpack_from
 
 
 def encode(records: tuple[Record, ...]) -> bytes | None:
-    """These records in the fixed layout; None if they do not fit it."""
+    """Return these records in the fixed layout; None if they do not fit it."""
     if len(records) != 1:
         return None
     record = records[0]
@@ -144,13 +144,13 @@ def _encode_decision(record: Decided) -> bytes | None:
 
 
 def transaction_id(tail: Bytes) -> str:
-    """The transaction id alone, of a half message."""
+    """Return only the transaction id of a half message."""
     key_count = tail[2] | tail[3] << 8
     return str(tail[HALF_BYTES + 4 * key_count :], "utf-8")
 
 
 def decode(tail: Bytes) -> Record | None:
-    """The record that this is; None if it is of a kind that is not known here."""
+    """Decode a record; return None if its kind is unknown."""
     if tail[1] == DECISION_KIND:
         _, _, state, _, queue, row, queue_offset = _DECISION.unpack_from(tail)
         given = [] if queue < 0 else [Span(queue, queue_offset, 1)]

@@ -1,7 +1,7 @@
-"""What repair took out of the log, and how the store lives on without it.
+"""Ranges that a repair took out of the log, and placeholders for what they held.
 
-Numbers that were given stay given: a half offset that is lost has a row without a message, a place
-in a queue that is lost has an entry of size 0, and a pull passes over it.
+Assigned numbers stay assigned. A lost half offset has a row without a message. A lost queue offset
+has an entry of size 0, which a pull skips.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ SLICE_ENTRIES = 65_536
 class LostRanges:
     """Ranges of the log whose bytes are lost.
 
-    They are few, and kept when retention has deleted that part of the log: what was lost may have
-    been the copy of something older.
+    They are few. They stay known after retention has deleted that part of the log, because the lost
+    bytes may have been the copy of an older message.
     """
 
     def __init__(self) -> None:
-        #: Start and end, in order, without overlap.
+        #: Start and end of each, sorted, without overlap.
         self.ranges: list[tuple[int, int]] = []
 
     def add(self, start: int, end: int) -> None:
-        """Note a range; one that is known already changes nothing."""
+        """Add a range; a known one changes nothing."""
         if (start, end) not in self.ranges:
             insort(self.ranges, (start, end))
 
     def hold(self, log_offset: int) -> bool:
-        """Whether what stood here is lost."""
+        """Whether the bytes at this log offset are lost."""
         at = bisect_right(self.ranges, log_offset, key=lambda lost: lost[0]) - 1
         return at >= 0 and log_offset < self.ranges[at][1]
 
 
 def places(count: int, where: Where) -> Columns:
-    """Entries that a pull passes over.
+    """Return placeholder entries, which a pull skips.
 
-    They point at the frame that gave or lost them, so that retention lets them go with it.
+    They point at the frame that assigned or lost their offsets, so retention removes them with it.
     """
     none = array("I", bytes(4 * count))
     return Columns(
@@ -62,7 +62,7 @@ def places(count: int, where: Where) -> Columns:
 def skipped(
     queue: int, first: int, end: int, where: Where
 ) -> Iterator[list[tuple[int, int, Entry | Columns]]]:
-    """Blocks of such entries for the queue offsets ``[first, end)``."""
+    """Yield blocks of placeholder entries for the queue offsets ``[first, end)``."""
     while first < end:
         count = min(end - first, SLICE_ENTRIES)
         yield [(queue, first, places(count, where))]
@@ -72,10 +72,10 @@ def skipped(
 def with_holes(
     rows: list[tuple[int, Entry] | None], given: list[Span], where: Where
 ) -> Iterator[list[tuple[int, int, Entry | Columns]]]:
-    """Blocks for a decision some of whose rows are lost: queue and entry of each, or None.
+    """Yield blocks for a decision with lost rows; ``rows`` has queue and entry, None if lost.
 
-    Which queue a lost row was for nobody knows any more.  If the lost ones stand together, the
-    counts tell; if not, no place can be told, and none is shown.
+    The queue of a lost row is unknown. If the lost rows are adjacent, the counts tell their queue
+    offsets. If not, a queue that lost any row gets placeholders only.
     """
     lost = [at for at, row in enumerate(rows) if row is None]
     is_together = bool(lost) and lost[-1] - lost[0] == len(lost) - 1

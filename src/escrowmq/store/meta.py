@@ -1,16 +1,16 @@
-"""``meta.db``: how far consumers are, and a projection of topics, groups and settings.
+"""``meta.db``: consumer offsets, and a projection of topics, groups and settings.
 
-Consumer offsets are here and nowhere else, and they are disposable: ``set_offset`` changes memory,
-and what has changed is written every few seconds, in one transaction.  Offsets lost in a crash mean
-redelivery, never loss.
+Consumer offsets are stored only here, and they are disposable: ``set_offset`` changes memory, and
+changes are written every few seconds, up to 4,096 rows per transaction. Offsets lost in a crash
+mean redelivery, never loss.
 
-Topics, groups and settings are log records (``transaction/catalog.py``).  The file follows them,
-for people with an SQLite shell, and to tell which incarnation of a topic its offsets are of: an
-offset counts only if its topic and its group began where the log says that they did.  So neither a
-file that was not written before a crash, nor an old copy, nor one of another history can bring back
-an offset that would skip messages.
+Topics, groups and settings are log records (``transaction/catalog.py``). The file follows them, for
+people with an SQLite shell, and to tell which incarnation of a topic its offsets belong to. An
+offset counts only if its topic and its group began where the log says they did. So a file that was
+not written before a crash, an old copy, and a file of another history cannot bring back an offset
+that would skip messages.
 
-One thread owns a ``Meta``; another one may ``write`` what it has taken, one at a time.
+One thread owns a ``Meta``. Other threads may ``write`` the changes it took, one write at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Group", "MessageType", "Meta", "MetaLimits", "OffsetKey", "Setting",
 
 OFFSET_MAX = NUMBER_MAX
 WRITTEN_MAX = 4_096
-"""Rows that are taken and written at a time: a few milliseconds of the loop."""
+"""Rows that are taken and written at a time: a few milliseconds of the event loop."""
 
 TOPICS = "topics"
 GROUPS = "groups"
@@ -47,10 +47,10 @@ SETTINGS = "settings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaLimits:
-    """How much may be kept; reaching one is a refusal of whatever would be new."""
+    """Limits of the file; at a limit, new entries are refused."""
 
     offsets_max: int = 1_000_000
-    #: Of 4 KiB each: the file never grows beyond 1 GiB.
+    #: Pages of 4 KiB: the file never grows beyond 1 GiB.
     pages_max: int = 262_144
 
 
@@ -65,23 +65,23 @@ class _Offset(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatedTopic(Topic, frozen=True, kw_only=True):
-    """A topic as the file states it."""
+    """A topic as the file stores it."""
 
     #: The log offset at which it began; 0 in files of version 1.
     born: int = 0
 
     def plain(self) -> Topic:
-        """The topic alone."""
+        """Return the topic without ``born``."""
         return Topic(**{name: getattr(self, name) for name in Topic.__struct_fields__})
 
 
 class StatedGroup(Group, frozen=True, kw_only=True):
-    """A consumer group as the file states it."""
+    """A consumer group as the file stores it."""
 
     born: int = 0
 
     def plain(self) -> Group:
-        """The group alone."""
+        """Return the group without ``born``."""
         return Group(**{name: getattr(self, name) for name in Group.__struct_fields__})
 
 
@@ -89,32 +89,32 @@ Stated = TypeVar("Stated", StatedTopic, StatedGroup, Setting)
 
 
 class Meta:
-    """How far consumers are.
+    """Consumer offsets in memory, and the file that holds them.
 
-    ``offsets`` maps (consumer group, topic, queue id) to the offset of the next message and is for
-    reading.  Opening raises StoreUnusable if the file cannot be used as it is, StoreCorrupt if it
-    is damaged as a whole; single rows that make no sense are left out and counted.
-    A write raises Unavailable("meta_full") if there is no room; nothing has changed then.
+    ``offsets`` is a read-only map of (consumer group, topic, queue id) to the offset of the next
+    message. Opening raises StoreUnusable if the file cannot be used as it is, and StoreCorrupt if
+    it is damaged as a whole. Single damaged rows are left out and counted. A write raises
+    Unavailable("meta_full") if there is no room; nothing has changed then.
     """
 
     def __init__(self, path: str | Path, limits: MetaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         #: Rows that were left out because they were damaged.
         self.bad_rows = 0
-        #: What the file said when it was opened; a file of version 1 is the only place that knows.
+        #: The file's contents when it was opened. A file of version 1 is their only source.
         self.stated_topics: dict[str, StatedTopic] = {}
         self.stated_groups: dict[str, StatedGroup] = {}
         self.stated_settings: dict[str, Setting] = {}
-        #: The log offset that the file stood at; -1 if it is new, or of version 1.
+        #: The log offset up to which the file follows the log; -1 if new, or of version 1.
         self.standing = -1
         self._offsets: dict[OffsetKey, int] = {}
         self._unwritten: set[OffsetKey] = set()
         self._forgotten_topics: dict[str, None] = {}
         self._forgotten_groups: dict[str, None] = {}
         self._changed: dict[str, dict[str, None]] = {TOPICS: {}, GROUPS: {}, SETTINGS: {}}
-        #: Whether all rows are to be written anew, to be rid of the damaged ones.
+        #: Whether to rewrite all rows, to get rid of damaged ones.
         self._is_anew = False
-        #: Where the log's words are; ``follow`` sets it.
+        #: The catalog according to the log; ``follow`` sets it.
         self._catalog: Catalog | None = None
         self._file = MetaFile(str(path), limits.pages_max)
         self._copying = Lock()
@@ -139,7 +139,7 @@ class Meta:
             try:
                 offset = msgspec.convert(row, _Offset)
             except msgspec.ValidationError:
-                # It means redelivery, and is no reason not to start.
+                # A lost offset only means redelivery, so the broker starts anyway.
                 self.bad_rows += 1
                 continue
             key = (offset.consumer_group, offset.topic, offset.queue_id)
@@ -157,11 +157,11 @@ class Meta:
     def follow(
         self, catalog: Catalog, always: Iterable[str] = (), *, is_ahead: bool = False
     ) -> int:
-        """Go by what the log says; how many offsets were of what is not there any more.
+        """Drop offsets of topics and groups that the log no longer has; return how many.
 
-        Topics that are ``always`` there are nobody's.  A file that is ahead of the log is of a
-        history that is gone, in which groups may have begun elsewhere.  From here on whoever
-        changes the catalog tells what has changed.
+        Topics in ``always`` have no record in the log and always exist. A file that is ahead of the
+        log belongs to a lost history, in which groups may have begun at other log offsets, so only
+        their names are compared. From here on, the code that changes the catalog calls ``changed``.
         """
         self._catalog = catalog
         topics = {
@@ -211,7 +211,7 @@ class Meta:
         return tables[table]
 
     def _document(self, table: str, name: str) -> bytes | None:
-        """What the file must say of it; None if it is not there."""
+        """Return the document that the file must hold; None if there is none."""
         catalog = self._catalog
         assert catalog is not None
         document: object = None
@@ -228,17 +228,17 @@ class Meta:
         return None if document is None else msgspec.json.encode(document)
 
     def changed(self, table: str, name: str) -> None:
-        """A topic, group or setting is not what it was."""
+        """Mark a topic, group or setting as changed."""
         self._changed[table][name] = None
 
     def forget_topic(self, name: str) -> None:
-        """Forget how far everybody was in a topic that is gone."""
+        """Drop all offsets in a deleted topic."""
         self.changed(TOPICS, name)
         self._forgotten_topics[name] = None
         self._drop(self.index.taken(topic=name))
 
     def forget_group(self, name: str) -> None:
-        """Forget how far a group was that is gone."""
+        """Drop all offsets of a deleted group."""
         self.changed(GROUPS, name)
         self._forgotten_groups[name] = None
         self._drop(self.index.taken(group=name))
@@ -253,11 +253,11 @@ class Meta:
     def set_offset(
         self, group: str, topic: str, queue_id: int, offset: int, *, reset: bool = False
     ) -> int:
-        """Note how far a group has come, and answer how far that is now.
+        """Set a group's offset in a queue, and return the resulting offset.
 
-        Acknowledgements may arrive out of order, so an offset only moves forward unless it is a
-        ``reset``.  Nothing is written before ``flush``; who resets by hand should wait for it.
-        Whether topic and group exist is for the caller to check.
+        Acknowledgements may arrive out of order, so an offset only moves forward unless ``reset``
+        is set. Nothing is written before ``flush``; a manual reset should wait for it. The caller
+        checks that topic and group exist.
         """
         key = (group, topic, queue_id)
         known = self._offsets.get(key)
@@ -281,11 +281,11 @@ class Meta:
             raise RequestRefused("bad_offset", str(error), key=key, offset=offset) from error
 
     def clamp_offsets(self, ends: Mapping[tuple[str, int], tuple[int, int]]) -> int:
-        """Move every offset into its queue's [start, end], durably; how many moved.
+        """Move every offset into its queue's [start, end], durably; return how many moved.
 
-        ``ends`` names every queue there is, as (topic, queue id).  A queue that is not in it holds
-        nothing, so its consumers begin at 0.  It is not lazy: an offset beyond the end that came
-        back after a second crash would by then skip messages that were written in between.
+        ``ends`` names every existing queue, as (topic, queue id). A queue that is not in it is
+        empty, so its consumers begin at 0. The changes are written at once: if an offset beyond the
+        end came back after a second crash, it would skip messages that were written in between.
         """
         moved = 0
         for key, offset in self._offsets.items():
@@ -301,7 +301,7 @@ class Meta:
     # Writing.
 
     def take(self, standing: int = -1, rows_max: int = WRITTEN_MAX) -> Changes:
-        """What has changed, some of it; the log is told of up to ``standing``."""
+        """Take about ``rows_max`` changes; the last of them bring the file to ``standing``."""
         changes = Changes(
             forgotten_topics=list(self._forgotten_topics),
             forgotten_groups=list(self._forgotten_groups),
@@ -316,7 +316,7 @@ class Meta:
                 del names[name]
         is_told = not any(self._changed.values())
         count = min(len(self._unwritten), max(rows_max - changes.count, 0))
-        # In the order of the table, so that neighbors share a page while it is at hand.
+        # In table order, so that neighboring rows share a page while it is cached.
         keys = sorted(self._unwritten.pop() for _ in range(count))
         changes.offsets = {key: self._offsets[key] for key in keys}
         if changes.count and is_told:
@@ -324,16 +324,16 @@ class Meta:
         return changes
 
     def write(self, changes: Changes) -> None:
-        """Make it durable, all or none; in whichever thread, one at a time."""
+        """Make the changes durable, all or none. Any thread may call this, one at a time."""
         if changes.count:
             write_changes(self._file, changes)
 
     def written(self, changes: Changes) -> None:
-        """It is durable."""
+        """Note that these changes are durable."""
         self.standing = max(self.standing, changes.standing)
 
     def put_back(self, changes: Changes) -> None:
-        """It could not be written: it is to be written with the next."""
+        """Take back changes that could not be written, for the next write."""
         self._forgotten_topics = dict.fromkeys([*changes.forgotten_topics, *self._forgotten_topics])
         self._forgotten_groups = dict.fromkeys([*changes.forgotten_groups, *self._forgotten_groups])
         for table, documents in changes.documents.items():
@@ -343,12 +343,12 @@ class Meta:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something to be written."""
+        """Whether there are unwritten changes."""
         forgotten = self._forgotten_topics or self._forgotten_groups
         return bool(self._unwritten or forgotten or any(self._changed.values()) or self._is_anew)
 
     def flush(self, standing: int = -1) -> int:
-        """Write all that has changed, now and here; how many rows."""
+        """Write all changes now, in this thread; return how many."""
         count = 0
         while self.is_behind:
             changes = self.take(standing)
@@ -362,15 +362,15 @@ class Meta:
         return count
 
     def copy(self, standing: int = -1) -> Path:
-        """Write everything, and a copy of it beside the file, for a backup; where that is."""
+        """Write all changes, then a copy of the file beside it for a backup; return its path."""
         self.flush(standing)
         return self.copy_file()
 
     def copy_file(self) -> Path:
-        """Write a copy of the file beside it; other threads may call this.
+        """Write a copy of the file beside it; any thread may call this.
 
-        Other processes cannot read the file itself, which is locked.  A process that has an older
-        copy open keeps it.
+        Other processes cannot read the file itself, because it is locked. A process that has an
+        older copy open keeps that copy.
         """
         path = Path(self._file.path)
         copy, unfinished = path.with_suffix(".copy"), path.with_suffix(".copy.tmp")
@@ -380,18 +380,18 @@ class Meta:
             return unfinished.rename(copy)
 
     def copy_to(self, path: Path) -> None:
-        """Copy the file as it is, damaged rows too."""
+        """Copy the file as it is, including damaged rows."""
         self._file.copy_to(str(path))
 
     def close(self, standing: int = -1) -> None:
-        """Write what has changed and give the file back."""
+        """Write all changes and close the file."""
         try:
             self.flush(standing)
         finally:
             self.close_file()
 
     def close_file(self) -> None:
-        """Give the file back as it is."""
+        """Close the file without writing."""
         self._file.close()
 
 

@@ -1,4 +1,4 @@
-"""What is written to ``meta.db`` in one transaction."""
+"""Changes that are written to ``meta.db`` in one transaction."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ OffsetKey = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Changes:
-    """What is to be written in one transaction: first what goes, then what comes."""
+    """Changes of one transaction: deletions first, then insertions."""
 
-    #: Topics and groups whose offsets go.
+    #: Topics and groups whose offsets are deleted.
     forgotten_topics: list[str] = field(default_factory=list)
     forgotten_groups: list[str] = field(default_factory=list)
-    #: By table: names and their documents, None for one that goes.
+    #: By table: names and their documents, None to delete one.
     documents: dict[str, dict[str, bytes | None]] = field(default_factory=dict)
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
-    #: Whether everything that is in the file goes.
+    #: Whether to delete everything in the file first.
     is_anew: bool = False
-    #: Up to where the log is told of; below 0 if nothing is to be written.
+    #: The log offset up to which the file then follows the log; below 0 to leave it unchanged.
     standing: int = -1
 
     @property
     def count(self) -> int:
-        """How many rows are written."""
+        """Number of changes."""
         documents = sum(map(len, self.documents.values()))
         forgotten = len(self.forgotten_topics) + len(self.forgotten_groups)
         return len(self.offsets) + documents + forgotten + self.is_anew
 
 
 def write_changes(file: MetaFile, changes: Changes) -> None:
-    """Make them durable, all or none."""
-    # The names of tables are constants of whoever makes the changes.
+    """Make the changes durable, all or none."""
+    # The table names are constants of the caller.
     with file.transaction() as connection:
         if changes.is_anew:
             for table in ("offsets", "standing", *changes.documents):

@@ -1,22 +1,22 @@
-"""The SQLite file behind ``Meta``: opened, identified, checked, locked; its errors in our words.
+"""The SQLite file behind ``Meta``: opens, identifies, checks and locks it; translates its errors.
 
-How it lies on the disk (format version 2; in version 1, which is read, there was no standing, and
-topics, groups and settings were kept here and nowhere else):
+Layout on disk (format version 2; version 1, which can still be read, had no standing, and kept
+topics, groups and settings only here):
 
     application_id   0x454D514D, "EMQM"
     user_version     the format version
     topics, groups, settings
                      name TEXT PRIMARY KEY, document TEXT (JSON), checksum INTEGER
-    standing         one row: up to which log offset this is what the log says, checksum INTEGER
+    standing         one row: log offset up to which the file follows the log, checksum INTEGER
     offsets          consumer_group, topic, queue_id PRIMARY KEY, queue_offset, checksum INTEGER
 
 ``checksum`` is the CRC-32 of the row's other columns, as UTF-8 text with a zero byte between two:
-SQLite checks the shape of its pages, not what is in them.
+SQLite checks the structure of its pages, not their contents.
 
-The journal is a rollback journal, not a WAL: a damaged WAL frame is dropped in silence, and with it
-every commit after it, which were durable ones.  It is truncated, not deleted: ``synchronous=FULL``
-does not flush a deletion, and a power cut could undo the commit.  The price is about 1 ms per write
-instead of 0.5.  The file is locked for as long as it is open, so that nobody who looks into it can
+The journal is a rollback journal, not a WAL: SQLite silently drops a damaged WAL frame and every
+commit after it, although those commits were durable. The journal is truncated, not deleted:
+``synchronous=FULL`` does not flush a deletion, and a power cut could undo the commit. A write takes
+about 1 ms instead of 0.5. The file is locked as long as it is open, so that no other reader can
 make the broker wait.
 """
 
@@ -48,7 +48,7 @@ _SCHEMA = (
     ) WITHOUT ROWID""",
 )
 
-#: Where SQLite's header says who may write the file: 1 is a rollback journal, 2 a WAL.
+#: Offset of the write version in SQLite's header: 1 is a rollback journal, 2 is a WAL.
 _WRITE_VERSION_AT = 18
 _WRITE_VERSION_MAX = 2
 
@@ -70,24 +70,24 @@ _ERRORS: Mapping[int, tuple[type[EscrowError], str, str]] = {
     sqlite3.SQLITE_IOERR: (StoreUnusable, "meta_io_failed", "the disk failed; look at its log"),
     sqlite3.SQLITE_NOTADB: (StoreCorrupt, "meta_damaged", "this is not an SQLite file"),
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    # What we ask for is constant, so a missing table or column is the only general error.
+    # All statements are constant, so a missing table or column is the only general error.
     sqlite3.SQLITE_ERROR: _DAMAGED,
 }
 
 
 class MetaFile:
-    """One open file.  Whatever it raises is ours, except for our own bugs."""
+    """One open file. It raises EscrowMQ's errors; SQLite's own errors mean a bug in our code."""
 
     def __init__(self, path: str, pages_max: int) -> None:
         self.path = path
-        # Before SQLite opens it: to close a file gives up all locks that a process has on it.
+        # Before SQLite opens it: closing a file drops all locks that this process has on it.
         _refuse_write_version(path)
         with self._errors():
-            # Other threads write and copy the file; SQLite itself lets one thread in at a time.
+            # Other threads write and copy the file; SQLite serializes them.
             self._connection = sqlite3.connect(
                 path, isolation_level=None, timeout=1.0, check_same_thread=False
             )
-        # What is no text is found by its checksum, like all other damage.
+        # The checksum finds invalid UTF-8, like all other damage.
         self._connection.text_factory = lambda data: data.decode(errors="replace")
         self._copying = Lock()
         self._is_closing = False
@@ -101,24 +101,24 @@ class MetaFile:
             raise
 
     def rows(self, table: str, columns: Iterable[str]) -> Iterator[tuple[object, ...] | None]:
-        """All rows, without their checksum; None for one whose checksum is wrong."""
+        """Yield all rows without their checksum, and None for a row whose checksum is wrong."""
         with self._errors():
-            # Both are constants of the caller.
+            # Table and columns are constants of the caller.
             query = f"SELECT {', '.join(columns)}, checksum FROM {table}"  # noqa: S608
             for *row, checksum in self._connection.execute(query):
                 yield tuple(row) if checksum == row_checksum(row) else None
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of the block is durable when it ends, or none of it happened."""
+        """Run the block as one transaction: durable when it ends, or undone as a whole."""
         with self._errors(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
 
     def copy_to(self, path: str) -> None:
-        """Write all that is committed into a new file; durable when it returns.
+        """Write everything committed into a new file, which is durable on return.
 
-        May run in another thread: whoever uses the file meanwhile waits for ``COPIED_PAGES``, and
+        May run in another thread: other users of the file wait for ``COPIED_PAGES`` at most, and
         never for the disk of the copy.
         """
         with self._copying, self._errors():
@@ -138,21 +138,21 @@ class MetaFile:
             raise Unavailable("writer_closed", "the broker is stopping")
 
     def close(self) -> None:
-        """Give the file back; a copy that is under way ends unfinished."""
+        """Close the file; a copy in progress is aborted."""
         self._is_closing = True
         with self._copying:
             self._connection.close()
 
     def _identify(self) -> int:
-        """Its version, 0 if it is new; nothing is written before it is known to be ours."""
+        """Return the format version, 0 for a new file. Writes nothing: the file may be foreign."""
         application_id = self._ask("PRAGMA application_id")
         version = self._ask("PRAGMA user_version")
         query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
         tables = {sql for (sql,) in self._connection.execute(query)}
         if (application_id, version) == (0, 0) and not tables:
             return 0
-        # Every version has tables of its own, so they say whose file it is, and the header can be
-        # seen to be damaged.
+        # Each version has its own set of tables. They identify the file even if its header is
+        # damaged.
         if tables in _TABLES.values():
             if application_id != APPLICATION_ID or tables != _TABLES.get(version):
                 raise StoreCorrupt("meta_damaged", "its header does not match", path=self.path)
@@ -184,8 +184,8 @@ class MetaFile:
         self._ask("PRAGMA journal_mode = TRUNCATE")
         self._ask(f"PRAGMA max_page_count = {pages_max}")
         self._connection.execute("PRAGMA synchronous = FULL")
-        # Written at every start, also when nothing changes: a directory that cannot be written is
-        # found now and not by the first user who makes a topic.
+        # Write at every start, even if nothing changes: an unwritable directory fails now, and not
+        # when the first user makes a topic.
         with self._connection:
             self._connection.execute("BEGIN EXCLUSIVE")
             for statement in () if version else _SCHEMA:
@@ -206,27 +206,27 @@ class MetaFile:
         except sqlite3.ProgrammingError:
             raise  # A wrong thread or a closed database: our bug, not the file's state.
         except sqlite3.DatabaseError as error:
-            # Text that is not UTF-8 is found by Python, not by SQLite, and then there is no code.
+            # Python, not SQLite, detects text that is not UTF-8. That error has no code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             kind, name, message = _ERRORS.get(code, (StoreUnusable, "meta_failed", ""))
             raise kind(name, message, path=self.path, cause=str(error)) from error
         except UnicodeDecodeError as error:
-            # SQLite's own words quote the file, and Python cannot read them.
+            # SQLite's message quotes the file, and Python cannot decode it.
             kind, name, message = _DAMAGED
             raise kind(name, message, path=self.path, cause=str(error)) from error
 
 
 def _refuse_write_version(path: str) -> None:
-    """Tell a damaged write version, which SQLite takes for a file that must not be written."""
+    """Raise if the write version is damaged; SQLite would only call the file read-only."""
     try:
         with Path(path).open("rb") as file:
             header = file.read(_WRITE_VERSION_AT + 1)
     except OSError:
-        return  # SQLite finds that, too.
+        return  # SQLite reports that, too.
     if len(header) > _WRITE_VERSION_AT and header[_WRITE_VERSION_AT] > _WRITE_VERSION_MAX:
         raise StoreCorrupt("meta_damaged", "its header does not match", path=path)
 
 
 def row_checksum(row: Iterable[object]) -> int:
-    """What the row's last column must be."""
+    """Return the checksum of a row's other columns."""
     return zlib.crc32("\0".join(map(str, row)).encode())

@@ -1,4 +1,4 @@
-"""Opening ``meta.db``, also when it is missing or damaged: nothing in it is worth not starting."""
+"""Opens ``meta.db`` even if it is missing or damaged, which must not prevent a start."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log = event_log(__name__)
 
 
 class MetaFound(msgspec.Struct, frozen=True, kw_only=True):
-    """How the file was."""
+    """The state in which the file was found."""
 
-    #: There was none.
+    #: There was no file.
     is_new: bool = False
     #: What is wrong with it, if anything is.
     damage: str = ""
-    #: Where it is now, or a copy of it.
+    #: Where the damaged file is now, or a copy of it.
     aside: str = ""
 
     @property
@@ -34,14 +34,14 @@ class MetaFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_meta(path: Path, limits: MetaLimits = DEFAULT_LIMITS) -> tuple[Meta, MetaFound]:
-    """The small tables; a damaged file is moved aside, and a new one takes its place."""
+    """Open the file; move a damaged one aside and make a new one."""
     if not path.exists():
         return Meta(path, limits), MetaFound(is_new=True)
     try:
         meta = Meta(path, limits)
     except StoreCorrupt as error:
         aside = _aside(path)
-        # With its journal: that would be played back into the new file.
+        # The journal moves too: SQLite would play it back into the new file.
         for suffix in ("-journal", ""):
             part = path.with_name(path.name + suffix)
             if part.exists():
@@ -57,6 +57,6 @@ def open_meta(path: Path, limits: MetaLimits = DEFAULT_LIMITS) -> tuple[Meta, Me
 
 
 def _aside(path: Path) -> Path:
-    """A name that nothing has."""
+    """Return an unused file name."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
     return next(name for name in names if not name.exists())

@@ -1,9 +1,9 @@
-"""Which half messages retention must carry forward, found a slice at a time.
+"""Finds the half messages that retention must carry forward, a slice at a time.
 
-A look at every undecided row takes long when there are hundreds of thousands.  Each slice looks at
-a chunk or some, or at some thousand rows of the map, and others have their turn in between.  A row
-that was not needed at some time never is again, and rows move from chunks to the map only: a walk
-over the chunks first and the map second misses none.
+A scan of every undecided row takes long when there are hundreds of thousands. Each slice examines
+some chunks, or about two thousand rows of the map, and other work runs in between. A row that is no
+longer needed never becomes needed again, and rows move only from chunks to the map. So a walk over
+the chunks first and the map second misses none.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from escrowmq.store.state_table import StateTable
 
 CHUNKS_SLICE = 32_768
-"""Rows of chunks that one slice looks at, by the column; it looks at whole chunks."""
+"""Rows of chunks that one slice examines, by column; it examines whole chunks."""
 
 SURVIVORS_SLICE = 2_048
-"""Rows of the map that one slice looks at, one by one."""
+"""Rows of the map that one slice examines, one by one."""
 
-#: A needed row: its number, the first row of its request and, in that one, how many the request
-#: has; where its bytes are, how many, and whether they were carried there.
+#: A needed row: its number, the first row of its request and, in that row only, the number of rows
+#: in the request; the location and number of its bytes, and whether they were carried forward.
 NEEDED_ROW = np.dtype(
     [
         ("row", "<i8"),
@@ -44,15 +44,15 @@ NEEDED_ROW = np.dtype(
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """What one slice found."""
+    """The needed rows that one slice found."""
 
     rows: Rows
-    #: No row of the map that this slice looked at is needed below this one.
+    #: Of the map's rows that this slice examined, none below this one is needed.
     lowest: int
 
 
 def needed_below(table: StateTable, log_offset: int) -> Iterator[Needed]:
-    """Needed rows whose bytes lie below this log offset, slice by slice."""
+    """Yield the needed rows whose bytes lie below this log offset, slice by slice."""
     found: list[Rows] = []
     looked = 0
     for base in list(table.chunks):
@@ -71,7 +71,7 @@ def needed_below(table: StateTable, log_offset: int) -> Iterator[Needed]:
 
 
 def needed_rows(table: StateTable) -> list[int]:
-    """All needed rows, in their order, at once."""
+    """Return all needed rows at once, sorted."""
     found = [one.rows["row"] for one in needed_below(table, NEVER)]
     return sorted(row for rows in found for row in rows.tolist())
 

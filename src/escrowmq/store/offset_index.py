@@ -1,4 +1,4 @@
-"""Which topics each consumer group has offsets in: far fewer pairs than there are offsets."""
+"""Index of the topics in which each consumer group has offsets: far fewer pairs than offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class OffsetIndex:
-    """Finds the offsets of a group, or of a topic, without a look at all of them."""
+    """Finds the offsets of a group or of a topic without scanning all offsets."""
 
     def __init__(self, offsets: Mapping[OffsetKey, int]) -> None:
         self._offsets = offsets
@@ -21,18 +21,18 @@ class OffsetIndex:
             self.add(key)
 
     def add(self, key: OffsetKey) -> None:
-        """There is an offset with this key."""
+        """Add the key of an offset."""
         group, topic, queue_id = key
         topics = self._queues.setdefault(group, {})
         topics[topic] = max(queue_id, topics.get(topic, 0))
 
     def of_group(self, group: str) -> Iterator[OffsetKey]:
-        """The keys of a group's offsets."""
+        """Yield the keys of a group's offsets."""
         for topic, highest in self._queues.get(group, {}).items():
             yield from self._known(group, topic, highest)
 
     def of_topic(self, topic: str) -> Iterator[OffsetKey]:
-        """The keys of all offsets in a topic."""
+        """Yield the keys of all offsets in a topic."""
         for group, topics in self._queues.items():
             yield from self._known(group, topic, topics.get(topic, -1))
 
@@ -43,7 +43,7 @@ class OffsetIndex:
                 yield key
 
     def taken(self, *, group: str = "", topic: str = "") -> list[OffsetKey]:
-        """The keys of a group's offsets, or of all in a topic, which are forgotten here."""
+        """Remove and return the keys of a group's offsets, or of all offsets in a topic."""
         keys = [*self.of_group(group), *self.of_topic(topic)]
         self._queues.pop(group, None)
         for topics in self._queues.values() if topic else ():

@@ -1,6 +1,6 @@
-"""Whether the files that a checkpoint counts on are there and whole, and what they still point at.
+"""Checks the files that a checkpoint names, and finds what points into damaged log ranges.
 
-All of them are projections: from an undamaged log they can be made again.
+All of them are projections: an undamaged log can rebuild them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProjectionCheck:
         self._ends = np.array([found.end for found in report.damage], dtype=np.int64)
 
     def read(self, checkpoint: Checkpoint) -> None:
-        """Check everything that the checkpoint names."""
+        """Check every file that the checkpoint names."""
         for chunk in checkpoint.chunks:
             self._state_file(chunk.name, STATE_ROW, chunk.count, chunk.base)
         if checkpoint.survivors_count:
@@ -102,7 +102,7 @@ class ProjectionCheck:
     def _pieces(
         self, path: str, kind: np.dtype[np.void], first: int, count: int, code: str
     ) -> Iterator[tuple[int, Rows]]:
-        """Records ``[first, first + count)`` of a file, checked; what is bad is noted, once."""
+        """Yield records ``[first, first + count)`` of a file, checked; stop at the first fault."""
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -152,7 +152,7 @@ def _runs(numbers: Rows) -> Iterator[tuple[int, int]]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same numbers in as few spans as can be, sorted."""
+    """Return the same numbers in as few spans as possible, sorted."""
     result: list[Span] = []
     for span in sorted(spans, key=lambda span: span.first):
         if result and span.first <= result[-1].first + result[-1].count:
@@ -165,7 +165,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def merged_by_queue(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
-    """The same for queue offsets, queue by queue."""
+    """Merge spans of queue offsets, queue by queue."""
     by_queue: dict[tuple[str, int], list[Span]] = {}
     for span in spans:
         of_queue = by_queue.setdefault((span.topic, span.queue_id), [])
@@ -178,9 +178,9 @@ def merged_by_queue(spans: Iterable[QueueSpan]) -> list[QueueSpan]:
 
 
 def add_gaps(report: Report, queues: dict[int, NamedQueue], known_to: int) -> None:
-    """Numbers that no intact frame gave were given in a range that is gone.
+    """Add numbers that no intact frame assigned to the hits: a destroyed frame assigned them.
 
-    Below the log offset ``known_to`` the projections know what is lost.
+    Below the log offset ``known_to``, the projections already know what is lost.
     """
     hits = report.hits
     for gap in report.gaps:

@@ -1,4 +1,4 @@
-"""The files of consume queues: how they are named, and which of them stay open."""
+"""Names of consume queue files, and a cache of open ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ OPEN_FILES_MAX = 256
 
 
 def files_of(number: int) -> str:
-    """How the paths of a queue's files begin: with its number, in one directory for all queues.
+    """Return the prefix of a queue's file paths: its number, in one directory for all queues.
 
-    No file system takes a number for another one, as some take ``Orders`` for ``orders``; and ten
-    thousand new queues need no directory each.
+    Numbers stay distinct on file systems that ignore case, unlike ``Orders`` and ``orders``. And
+    ten thousand new queues do not need ten thousand directories.
     """
     return f"{DIRECTORY}/{number:08d}."
 
 
 def path_of(prefix: str, entry: int) -> str:
-    """The file that holds this entry of a queue."""
+    """Return the path of the file that holds this entry of a queue."""
     return f"{prefix}{entry - entry % FILE_ENTRIES:020d}"
 
 
 def found_files(disk: Disk, prefix: str, topic: str, queue_id: int, entry: int) -> str:
-    """The prefix of the files that hold this entry: earlier releases named directories by topic.
+    """Return the prefix of the files with this entry; earlier releases had a directory per topic.
 
-    A file system that ignores case mixed the queues of topics such as ``Orders`` and ``orders``
-    there, so what it holds is not believed.
+    On a file system that ignores case, such directories mixed the queues of topics such as
+    ``Orders`` and ``orders``, so they are not used there.
     """
     by_topic = f"{DIRECTORY}/{topic}/{queue_id}/"
     is_by_number = disk.exists(path_of(prefix, entry))
@@ -43,14 +43,14 @@ def found_files(disk: Disk, prefix: str, topic: str, queue_id: int, entry: int) 
 
 
 class OpenFiles:
-    """The queue files that were used last; with ten thousand topics not all can stay open."""
+    """Cache of recently used queue files; with ten thousand topics not all can stay open."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._files: OrderedDict[str, File] = OrderedDict()
 
     def get(self, path: str) -> File:
-        """An open handle; it may be closed by the next call."""
+        """Return an open handle, which the next call may close."""
         file = self._files.pop(path, None)
         if file is None:
             file = self._disk.open(path)
@@ -60,12 +60,12 @@ class OpenFiles:
         return file
 
     def release(self, paths: Iterable[str]) -> list[File]:
-        """Those of these files that are open, for the caller to close."""
+        """Remove and return the open ones among these files, for the caller to close."""
         found = (self._files.pop(path, None) for path in paths)
         return [file for file in found if file is not None]
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         for file in self._files.values():
             file.close()
         self._files.clear()

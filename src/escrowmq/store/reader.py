@@ -1,8 +1,8 @@
-"""Reading what is visible, and finding what is stored.
+"""Reads visible messages, and finds stored ones.
 
-Consumers see committed messages only, patched where a committed half message differs from the half
-that was written: its place in the queue, its transaction flag, its store time and where it was
-prepared.  Everything read by log offset goes through the state table first.
+Consumers see only committed messages. A committed half message is patched where it differs from the
+stored one: its queue offset, its transaction flag, its store time and where it was prepared. Every
+read by log offset goes through the state table first.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 RECORD_BYTES_MIN = 91
 RECORD_BYTES_MAX = BODY_BYTES_MAX + 65_536
-#: Messages that are looked at for one key, and how many at a time: keys may share a hash.
+#: The most messages examined for one key; different keys may share a hash.
 CANDIDATES_MAX = 10_240
-#: Entries that one filtered pull looks at.
+#: Entries that one filtered pull examines.
 FILTERED_MAX = 4_096
 LOOKED_MAX = 256
-"""Messages that one search by key reads: it holds up everybody else."""
+"""Messages that one search by key reads; all other requests wait for it."""
 _PAGE = 64
 #: Where a record states its own log offset.
 _STATED = slice(28, 36)
@@ -48,11 +48,11 @@ class Status(StrEnum):
     """How a read from a queue ended."""
 
     FOUND = "found"
-    #: None of the messages that were looked at is wanted.
+    #: No message that was examined has a wanted tag.
     NO_MATCH = "no_match"
-    #: The offset is the queue's end: nothing there yet.
+    #: The offset is the queue's end: there is no message yet.
     NOTHING_NEW = "nothing_new"
-    #: Retention has deleted it: the reader lags and has lost what was between.
+    #: Retention has deleted this offset: the reader lagged and missed messages.
     BEHIND_START = "behind_start"
     BEYOND_END = "beyond_end"
     NO_SUCH_QUEUE = "no_such_queue"
@@ -62,9 +62,9 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     """Messages from a queue, and where the reader stands."""
 
     status: Status
-    #: Fewer than the offsets that were read, or none, if some were lost with damaged bytes.
+    #: Fewer than the offsets that were read, or none, if damage destroyed some.
     messages: list[bytes] = []
-    #: Where to read on.
+    #: The queue offset to read next.
     next_offset: int = 0
     start: int = 0
     end: int = 0
@@ -82,7 +82,7 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
     """A message found by its log offset."""
 
     message: bytes
-    #: None for an ordinary message; a half message that is undecided is for admins only.
+    #: None for an ordinary message. Only admins may see an undecided half message.
     half: Half | None
     is_visible: bool
 
@@ -93,15 +93,15 @@ class Located(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader:
-    """Questions to a store.  They change nothing."""
+    """Read-only queries of a store."""
 
     def __init__(self, store: Store, searched_max: int = SEARCHED_ENTRIES_MAX) -> None:
         self._store = store
-        #: Entries of a queue that a search for one message looks at.
+        #: Queue entries that a search for one message examines.
         self._searched_max = searched_max
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if anything was ever sent to it."""
+        """Return the queue; None if nothing was ever sent to it."""
         return self._store.queue(topic, queue_id)
 
     def pull(
@@ -114,7 +114,7 @@ class Reader:
         bytes_max: int,
         codes: Container[int] | None = None,
     ) -> Pulled:
-        """Visible messages from this queue offset on; with ``codes``, only those with such tags."""
+        """Return visible messages from this offset on; with ``codes``, only with such tags."""
         queue = self.queue(topic, queue_id)
         if queue is None:
             return Pulled(status=Status.NO_SUCH_QUEUE)
@@ -131,7 +131,7 @@ class Reader:
         for entry in queue.entries(offset, count_max if codes is None else FILTERED_MAX):
             if codes is None or entry.tags in codes:
                 total += entry.size
-                # At least one, however large: a reader must get past it.
+                # Take at least one message, however large, so that the reader gets past it.
                 if taken and (total > bytes_max or len(taken) == count_max):
                     break
                 taken.append((next_offset, entry))
@@ -157,9 +157,9 @@ class Reader:
     def stored(
         self, queue: ConsumeQueue, start: int, end: int, *, count_max: int, bytes_max: int
     ) -> tuple[list[Stored], int]:
-        """Visible messages as they were written, and where to read on.
+        """Return visible messages of ``[start, end)`` as written, and the offset to read next.
 
-        From an offset of the queue on; at least one, however large.
+        A message that exceeds ``bytes_max`` alone is returned anyway, as the only one.
         """
         found: list[Stored] = []
         total = 0
@@ -176,22 +176,22 @@ class Reader:
 
     def _is_lost(self, log_offset: int) -> bool:
         lost, log = self._store.lost, self._store.log
-        # With its copy lost, an entry points at what retention deletes earlier than its queue.
+        # An entry whose copy is lost points at old bytes, which retention deletes before the entry.
         return bool(lost.ranges) and (log_offset < log.start or lost.hold(log_offset))
 
     def offset_at(self, topic: str, queue_id: int, visible_at_ms: int) -> int | None:
-        """The first queue offset visible at or after this time."""
+        """Return the first queue offset visible at or after this time."""
         queue = self.queue(topic, queue_id)
         return None if queue is None else queue.offset_at(visible_at_ms)
 
     # By log offset.
 
     def at(self, log_offset: int) -> Located | None:
-        """The message with this identity in the log; None if there is none."""
+        """Return the message that was first stored at this log offset; None if there is none."""
         store = self._store
         if not 0 <= log_offset < store.settled:
             return None
-        # A half message that was carried forward keeps an identity below the log's start.
+        # A half message that was carried forward keeps this offset, even below the log's start.
         row = store.table.row_at(log_offset)
         if row is not None:
             return self._half(store.row(row))
@@ -206,23 +206,23 @@ class Reader:
             return Located(message=record, half=half, is_visible=False)
         queue = store.queues.get(half.queue)
         if queue is None:
-            # It went with its topic.
+            # The queue was deleted with its topic.
             return None
         from_offset = queue.offset_at(visible_from_ms(store, half))
         offset = queue.find(half.location, from_offset, limit=self._searched_max)
         if offset is None:
-            # The queue starts after it: for consumers it is gone.
+            # The queue starts after this message, so consumers cannot see it.
             return None
         visible_at_ms = queue.entries(offset, 1)[0].visible_at_ms
         message = visible_view(record, offset, visible_at_ms)
         return Located(message=message, half=half, is_visible=True)
 
     def _ordinary(self, log_offset: int) -> Located | None:
-        """An ordinary message: believed only if it and its queue say that it stands here."""
+        """Return an ordinary message if both its record and its queue entry state this offset."""
         store = self._store
         head = store.log.peek(log_offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
-        # A copy of a half message still states where the half was.
+        # A copy of a half message states the offset of the original.
         is_here = int.from_bytes(head[_STATED], "big") == log_offset
         if not (is_here and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX):
             return None
@@ -251,10 +251,10 @@ class Reader:
         until_ms: int = NEVER,
         with_undecided: bool = False,
     ) -> list[bytes]:
-        """Visible messages of a topic with this key or unique key, newest first.
+        """Return visible messages of a topic with this key or unique key, newest first.
 
-        ``with_undecided`` gives those too that may become visible.  Of a key that very many
-        messages have, only the newest are looked at.
+        ``with_undecided`` includes messages that may become visible. If very many messages have the
+        key, only the newest are examined.
         """
         found: list[bytes] = []
         for located in islice(self.candidates(key), LOOKED_MAX if limit > 0 else 0):
@@ -272,7 +272,7 @@ class Reader:
         return found
 
     def find_transaction(self, transaction_id: str) -> Half | None:
-        """The newest transaction with this id, decided ones too, while the log has them."""
+        """Return the newest transaction with this id, even a decided one while the log has it."""
         table = self._store.table
         row = table.find(transaction_id)
         if row is not None:
@@ -284,15 +284,15 @@ class Reader:
         return None
 
     def candidates(self, key: str) -> Iterator[Located]:
-        """Messages whose key, unique key or transaction id may be this one, newest first."""
+        """Yield messages whose key, unique key or transaction id may be this one, newest first."""
         store = self._store
         high = store.settled
         seen: set[int] = set()
-        # The empty key is the hash of all messages without one.
+        # All messages without a key share the hash of the empty key, so it is not searched.
         for _ in range(CANDIDATES_MAX // _PAGE if key else 0):
             offsets = store.keys.find(key_hash(key), low=0, high=high, limit=_PAGE)
             for offset in offsets:
-                # A copy states where the half message was; the log may have both.
+                # A copy states the offset of the original; the log may have both.
                 stated = int.from_bytes(store.log.peek(offset, RECORD_BYTES_MIN)[_STATED], "big")
                 located = None if stated in seen else self.at(stated)
                 if located is not None:

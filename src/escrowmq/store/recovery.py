@@ -1,7 +1,7 @@
-"""Opening a store: from the newest checkpoint, then ``apply`` over the rest of the log.
+"""Opens a store: loads the newest checkpoint, then applies the rest of the log.
 
-Recovery decides nothing.  It cuts every projection to the checkpoint, replays the log after it, and
-ends with a checkpoint of its own; doing it twice gives the same.
+Recovery decides nothing. It cuts every projection to the checkpoint and replays the log after it.
+If it replayed anything and the disk has room, it takes a checkpoint. Doing it twice gives the same.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ T = TypeVar("T")
 log = event_log(__name__)
 
 FILES = (formats.PATH, checkpoints.PATH, checkpoints.PREVIOUS, reserves.PATH)
-#: How many checkpoints' worth of log a replay keeps in memory: writing files takes its time.
+#: How many checkpoints' worth of log a replay keeps in memory, because writing files is slow.
 SPILLED_CHECKPOINTS = 4
 TEMPORARIES = (formats.TEMPORARY, checkpoints.TEMPORARY)
 
 
 class Found(msgspec.Struct, kw_only=True):
-    """What recovery found, for the log and for people."""
+    """What recovery found, for the event log and for operators."""
 
     #: Where the replay began, and where the log ends.
     replayed_from: int = 0
@@ -71,9 +71,9 @@ class Found(msgspec.Struct, kw_only=True):
 def start_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes, reading: Reading
 ) -> tuple[Store, Found]:
-    """Open a store to serve it: what is written from here on belongs to a new epoch.
+    """Open a store to serve it, and begin a new epoch.
 
-    Its first frame has the store time that belongs to the reading.
+    The epoch's first frame has the store time that belongs to the clock reading.
     """
 
     def start() -> tuple[Store, Found]:
@@ -97,33 +97,33 @@ def start_store(
 def open_store(
     disk: Disk, config: StoreConfig, policy: CheckPolicy, store_host: bytes
 ) -> tuple[Store, Found]:
-    """Open a store, new or old, and bring it to the state that its log says."""
+    """Open a store, new or old, and bring it to the state that its log describes."""
     with refusing_full_disk():
         return _with_reserve(disk, lambda: _open(disk, config, policy, store_host))
 
 
 def _with_reserve(disk: Disk, work: Callable[[], T]) -> T:
-    """Do this; if the disk is full, once more with the room that the reserve holds."""
+    """Do the work; if the disk is full, release the reserve and retry once."""
     try:
         return work()
     except OSError as error:
         reserve = Reserve(disk, 0)
         if error.errno != errno.ENOSPC or not reserve.held:
             raise
-    # Recovery from what the first attempt left gives the same.
+    # Recovery gives the same result from whatever the first attempt left.
     reserve.release()
     return work()
 
 
 @contextmanager
 def refusing_full_disk() -> Iterator[None]:
-    """Say what to do when there is no room to recover."""
+    """Raise StoreUnusable, which says what to do, if the disk has no room to recover."""
     try:
         yield
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        # Before anything can be served, what may not have reached the disk is written again.
+        # The store cannot serve before it has rewritten what may not have reached the disk.
         raise StoreUnusable(
             "data_directory_full", "there is no room to recover; make some and start again"
         ) from error
@@ -163,7 +163,7 @@ def _open(
 
 @contextmanager
 def giving_back(store: Store) -> Iterator[None]:
-    """Give the files back if this fails: a file that is deleted takes room while it is open."""
+    """Close the files if the block fails: a deleted file takes room while it is open."""
     try:
         yield
     except BaseException:
@@ -172,13 +172,13 @@ def giving_back(store: Store) -> Iterator[None]:
 
 
 def has_taken(store: Store, checkpoint: Checkpoint | None, found: Found) -> bool:
-    """Bring the store to the checkpoint, if there is a good one."""
+    """Bring the store to the checkpoint; False if there is no usable one."""
     if checkpoint is None or found.rebuilt_because:
         return False
     try:
         take(store, checkpoint)
     except StoreCorrupt as error:
-        # The log has it all: a projection that is damaged is made anew.
+        # The log has everything, so a damaged projection is rebuilt.
         log.warning("projection_damaged", extra={"error": str(error)})
         found.rebuilt_because = str(error)
         return False
@@ -186,7 +186,7 @@ def has_taken(store: Store, checkpoint: Checkpoint | None, found: Found) -> bool
 
 
 def refuse_foreign(disk: Disk) -> None:
-    """A file that is not ours may be somebody's; do not work around it."""
+    """Remove temporary files; raise if there is a file that is not the store's."""
     for name in disk.list(""):
         if name in TEMPORARIES:
             disk.remove(name)
@@ -195,7 +195,7 @@ def refuse_foreign(disk: Disk) -> None:
 
 
 def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
-    """The newest checkpoint that is whole."""
+    """Return the newest intact checkpoint; None if there is none."""
     newest = checkpoints.load(disk, checkpoints.PATH)
     if newest is not None:
         found.rebuilt_because = newest.rebuild
@@ -209,7 +209,7 @@ def newest_checkpoint(disk: Disk, found: Found) -> Checkpoint | None:
 
 
 def take(store: Store, checkpoint: Checkpoint) -> None:
-    """Bring names, tables and queues to the checkpoint."""
+    """Load names, tables and queues from the checkpoint."""
     restore_core(store, checkpoint)
     files = store.table.files
     files.chunks = list(checkpoint.chunks)
@@ -226,9 +226,9 @@ def take(store: Store, checkpoint: Checkpoint) -> None:
 
 
 def restore_core(store: Store, checkpoint: Checkpoint) -> None:
-    """Take the small facts: those that may be older than the log."""
+    """Load the small facts, some of which may be older than the start of the log."""
     core = store.core
-    # Numbers that are left out are those of deleted queues.
+    # Missing numbers belong to deleted queues.
     for named in checkpoint.queues:
         core.names.queues_end = named.id
         store.apply([named], Where(0, 0, 0))
@@ -259,7 +259,7 @@ def restore_core(store: Store, checkpoint: Checkpoint) -> None:
 
 
 def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
-    """When origins were used; a release that did not note it may have used each just now."""
+    """Return when origins were last used; older releases did not note it, so assume just now."""
     if checkpoint.origin_uses is not None:
         return checkpoint.origin_uses
     count = len(checkpoint.origins)
@@ -272,7 +272,7 @@ def uses_of_origins(checkpoint: Checkpoint) -> SavedOrigins:
 
 
 def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
-    """Forget all projections; the log will be replayed from its start."""
+    """Discard all projections, so that the log is replayed from its start."""
     if checkpoint is not None:
         restore_core(store, checkpoint)
         for named, (start, _) in zip(checkpoint.queues, checkpoint.queue_bounds, strict=True):
@@ -287,7 +287,7 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
             log_start=store.log.start,
         )
     elif store.log.segments:
-        # Nobody knows with which setting the entries were made.
+        # The setting under which the entries were made is unknown: assume the maximum.
         store.copy_after_max_ms = COPY_AFTER_MAX_MS
     store.table.lacks_rows = store.log.start > 0
     store.table.files.skip_generations()
@@ -296,7 +296,7 @@ def start_over(store: Store, checkpoint: Checkpoint | None) -> None:
 
 
 def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
-    """Apply the log from where the projections are, and settle its end."""
+    """Apply the log from where the projections end, then cut or rewrite its tail."""
     found.replayed_from = store.log.end
     replayer = Replayer(store)
     with no_collector():
@@ -316,7 +316,7 @@ def replay(store: Store, found: Found, checkpoint: Checkpoint | None) -> None:
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Keep Python's cycle collector out: a replay makes objects by the million, and no cycles."""
+    """Disable Python's cycle collector: a replay makes millions of objects, and no cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -327,7 +327,7 @@ def no_collector() -> Iterator[None]:
 
 
 def replay_segments(store: Store, replayer: Replayer) -> int:
-    """Replay up to the first frame that is bad or missing; where that is."""
+    """Replay up to the first bad or missing frame; return its log offset."""
     offset = spilled = store.log.end
     size = min(BLOCK_BYTES, store.config.checkpoint_bytes)
     for segment in store.log.segments:
@@ -344,7 +344,7 @@ def replay_segments(store: Store, replayer: Replayer) -> int:
 
 
 def settle_end(store: Store, found: Found, offset: int, flushed: int) -> None:
-    """Cut what is torn, write again what may never have reached the disk, and go on from there."""
+    """Cut a torn tail, rewrite what may never have reached the disk, and go on from there."""
     commit = store.log
     if commit.segments and offset < commit.segments[-1].end:
         judge(commit, store.seed, offset, flushed)
@@ -360,9 +360,9 @@ def settle_end(store: Store, found: Found, offset: int, flushed: int) -> None:
 
 
 def spill(store: Store) -> None:
-    """Put what was replayed into files, so that memory does not grow with the log.
+    """Write what was replayed into files, so that memory does not grow with the log.
 
-    No checkpoint names them yet: if this replay is cut short the next one starts over.
+    No checkpoint names them yet: if this replay is interrupted, the next one starts over.
     """
     publish_all(store)
     job = CheckpointJob(store)
@@ -371,7 +371,7 @@ def spill(store: Store) -> None:
 
 
 def note_times(store: Store) -> None:
-    """Learn when each segment begins, for retention."""
+    """Note the time of each segment's first frame, for retention."""
     for segment in store.log.segments:
         frames = read_frames(segment, store.seed, from_offset=segment.start, end=segment.end)
         first = next(frames, None)

@@ -1,4 +1,4 @@
-"""The waiting messages of one chunk that become visible soon, in the order of their times."""
+"""Waiting messages of one chunk that become visible soon, sorted by time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class ReleaseOrder:
-    """Sorted once; rows that changed since then are passed over."""
+    """Rows that were sorted once; rows that have changed since are skipped."""
 
     def __init__(self, base: int, next_at_ms: Rows, state: Rows, until_ms: int) -> None:
-        """Sort the committed rows of these columns that become visible until then."""
+        """Sort the committed rows of these columns that become visible by ``until_ms``."""
         self._base = base
         waiting = np.flatnonzero((state == _COMMITTED) & (next_at_ms != NEVER))
         due = next_at_ms[waiting]
         is_later = due > until_ms
-        #: When the first of the others becomes visible.
+        #: When the first of the later rows becomes visible.
         self.rest_from_ms = int(due[is_later].min(initial=NEVER))
         soon, due = waiting[~is_later], due[~is_later]
         # A stable sort keeps rows of the same time in the order of their half offsets.
@@ -30,14 +30,17 @@ class ReleaseOrder:
 
     @property
     def from_ms(self) -> int:
-        """No row that was sorted becomes visible before this."""
+        """No sorted row becomes visible before this."""
         return int(self._due[0]) if len(self._due) else NEVER
 
     def first(self, next_at_ms: Rows, state: Rows, now_ms: int, limit: int) -> tuple[Rows, Rows]:
-        """The first half offsets to make visible now, by the columns as they are, and times."""
+        """Return the first half offsets to make visible now, and their times.
+
+        The columns are the current ones, so rows that have changed are recognized.
+        """
         while len(self._at):
             at, due = self._at[:limit], self._due[:limit]
-            # Rows that were released, or given another time, are not waiting for this one.
+            # Rows that were released or rescheduled no longer wait for this time.
             is_waiting = (next_at_ms[at] == due) & (state[at] == _COMMITTED)
             if is_waiting.all():
                 count = int(np.searchsorted(due, now_ms, side="right"))

@@ -1,8 +1,8 @@
-"""Which waiting messages become visible next, over all rows of the state table.
+"""Finds the waiting messages that become visible next, over all rows of the state table.
 
-Messages leave in the order of their times; those of the same time in the order of their half
-offsets.  Each chunk sorts the rows that become visible within ``LOOKAHEAD_MS`` and remembers from
-when on it must sort again, so that a slice of a large backlog only merges what is sorted already.
+Messages become visible in the order of their times; those with the same time, in the order of their
+half offsets. Each chunk sorts the rows that become visible within ``LOOKAHEAD_MS`` and remembers
+when it must sort again. So a slice of a large backlog only merges sorted rows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from escrowmq.store.state_table import StateTable
 
 LOOKAHEAD_MS = 1_000
-"""Sorting a chunk reads all of its rows, so it is done for this much time at once."""
+"""How far ahead a chunk is sorted; each sort reads all of its rows."""
 
 
 class Releases:
-    """Belongs to one state table."""
+    """Releases of one state table."""
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
 
     def sort_one(self, now_ms: int) -> bool:
-        """Sort a chunk in which rows have come due; False when every chunk is sorted.
+        """Sort one chunk in which rows have come due; return False when every chunk is sorted.
 
-        One at a time: with a million overdue messages, sorting all of them takes too long for the
-        event loop.
+        Each call sorts one chunk, because sorting a million overdue messages would hold the event
+        loop too long.
         """
         for chunk in self._table.chunks.values():
             if chunk.release_from_ms <= now_ms:
@@ -39,7 +39,7 @@ class Releases:
         return False
 
     def first(self, now_ms: int, limit: int) -> list[int]:
-        """The first committed rows to make visible now.  Every chunk must be sorted."""
+        """Return the first committed rows to make visible now. Every chunk must be sorted."""
         kept = self._table.survivors.next_releases(now_ms, limit)
         due = np.array([at_ms for at_ms, _ in kept], dtype=np.int64)
         rows = np.array([row for _, row in kept], dtype=np.int64)
@@ -52,5 +52,5 @@ class Releases:
             if len(rows) >= limit:
                 last_ms = int(np.partition(due, limit - 1)[limit - 1])
         order = np.lexsort((rows, due))
-        # A chunk that is about to leave and the map have the same rows.
+        # Rows of a chunk that is about to leave are also in the map.
         return list(dict.fromkeys(rows[order].tolist()))[:limit]

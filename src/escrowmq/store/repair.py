@@ -1,10 +1,10 @@
-"""``repair``: makes a damaged store usable again without deleting a byte.
+"""Repairs a damaged store without deleting a byte.
 
 Damaged ranges of the log are copied aside and filled, so that everything else keeps its log offset.
-Damaged files that the log can make again are moved aside.  What was lost stays lost, and is told:
+Damaged files that the log can rebuild are moved aside. Lost data stays lost and is reported:
 afterwards ``settle_lost`` ends the transactions that can no longer be delivered whole.
 
-Each step is durable before the next, and all of them can be done again after a crash.
+Each step is durable before the next begins, and all steps can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 BY = "store repair"
 REPORT = "report.json"
-#: Findings about files that are made again from the log.
+#: Findings about files that are rebuilt from the log.
 PROJECTIONS = ("state_table_damaged", "consume_queue_damaged", "key_index_damaged")
 _COPIED_BYTES = 4 * 1024 * 1024
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What was put aside."""
+    """A file, or a range of one, that was put aside."""
 
-    #: Where it came from, and the name of the copy below the directory aside.
+    #: The original path, and the name of the copy in the directory aside.
     path: str
     copy: str
 
@@ -50,9 +50,9 @@ class Repaired(msgspec.Struct, kw_only=True):
     """What a repair did."""
 
     copies: list[Copied] = []
-    #: Ranges of the log that are filled now.
+    #: Ranges of the log that were filled.
     filled: list[Span] = []
-    #: Whether the next start makes all projections anew.
+    #: Whether the next start rebuilds all projections.
     is_rebuilt: bool = False
 
 
@@ -68,8 +68,8 @@ class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
 def repair(disk: Disk, aside: Disk, inspection: Inspection | None = None) -> Repaired:
     """Take the damage out of a store; copies go to the root of ``aside``.
 
-    Whoever calls this holds the lock of the data directory, and has held it since the inspection
-    if it brings one.
+    The caller holds the lock of the data directory. If it passes an inspection, it has held the
+    lock since then.
     """
     inspection = inspection or inspect(disk)
     refuse_impossible(inspection)
@@ -87,12 +87,12 @@ def repair(disk: Disk, aside: Disk, inspection: Inspection | None = None) -> Rep
 
 
 def fixable(report: Report) -> list[Finding]:
-    """The findings about files that can be moved aside: the log, or an older one, has it all."""
+    """Return findings about files that can be moved aside: the log or an older file has it all."""
     return [one for one in report.findings if one.code in (*PROJECTIONS, "checkpoint_damaged")]
 
 
 def refuse_impossible(inspection: Inspection) -> None:
-    """Raise if the damage is of a kind that only a person can put right."""
+    """Raise if only a person can repair the damage."""
     report = inspection.report
     for found in report.damage:
         if found.kind is Kind.VERSION_UNKNOWN:
@@ -165,7 +165,7 @@ def _copy_ranges(disk: Disk, aside: Disk, inspection: Inspection, repaired: Repa
 
 
 def _move(disk: Disk, aside: Disk, path: str, repaired: Repaired) -> None:
-    """Copied, then removed: the two directories may be on different file systems."""
+    """Copy the file aside, then remove it: the directories may be on different file systems."""
     if not disk.exists(path):
         return
     file = disk.open(path)
@@ -185,7 +185,7 @@ def _move_checkpoints(disk: Disk, aside: Disk, inspection: Inspection, repaired:
 
 
 def _note_in_checkpoint(disk: Disk, inspection: Inspection, repaired: Repaired) -> None:
-    """Before anything is filled: readers must pass over the ranges from then on."""
+    """Record the lost ranges before any is filled: readers must skip them from then on."""
     checkpoint = inspection.checkpoint
     damaged = [one for one in inspection.report.findings if one.code in PROJECTIONS]
     if checkpoint is None or not (damaged or repaired.filled):
@@ -217,7 +217,7 @@ def _fill(disk: Disk, filler: Filler, seed: int) -> None:
 
 
 def _fill_hole(disk: Disk, filler: Filler, seed: int) -> None:
-    """A segment of its own; what lies between head and records need not be written."""
+    """Fill the hole with a new segment; bytes between head and records are left unwritten."""
     start = filler.place.log_offset
     path = segment_path(start)
     file = disk.open(path + TEMPORARY, create=True)
@@ -243,7 +243,7 @@ def _move_projections(disk: Disk, aside: Disk, inspection: Inspection, repaired:
 
 
 def settle_lost(store: Store, now_ms: int, *, batch_max: int = 1_000) -> list[Abandoned]:
-    """End what can no longer be delivered whole; for a store that was opened after a repair.
+    """End transactions that can no longer be delivered whole, in a store opened after a repair.
 
     Without this, retention would stop at half messages whose bytes cannot be carried forward.
     """

@@ -1,10 +1,10 @@
-"""Applying a log that was written before, many frames at a time.
+"""Applies an existing log, many frames at a time.
 
-Most of a log is transactions of one message: a half message, then its commit.  Applied one by one
-they would cost a restart ten times what reading them costs, so runs of them are gathered as they
-stand in the log and applied as columns: first all rows, then all decisions, then all queue
-entries.  That gives the same state, because records hold absolute values and a decision follows
-its half message.  Every other record is applied as it always is, after what was gathered before it.
+Most of a log is transactions of one message: a half message, then its commit. To apply them one by
+one would take a restart ten times as long as reading them. So runs of them are gathered as raw
+records and applied as columns: first all rows, then all decisions, then all queue entries. That
+gives the same state, because records hold absolute values and a decision follows its half message.
+Every other record is applied as usual, after everything gathered before it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ GATHERED_MAX = 4_096
 
 
 class Gathered:
-    """Records of one kind as they stand in the log, and where and when each was written."""
+    """Raw records of one kind, and where and when each was written."""
 
     def __init__(self) -> None:
         self.records: list[Bytes] = []
         self.offsets = array("q")
         self.at_ms = array("q")
-        #: Further keys of the records, as many as each says.
+        #: Further keys of the records; each record states how many it has.
         self.keys: list[Bytes] = []
 
     def columns(self, kind: np.dtype[np.void]) -> tuple[Rows, Rows, Rows]:
-        """The records, their offsets and their times."""
+        """Return the records, their offsets and their times."""
         return (
             np.frombuffer(b"".join(self.records), dtype=kind),
             np.frombuffer(self.offsets, dtype=np.int64),
@@ -63,18 +63,18 @@ class Gathered:
 
 
 class Replayer:
-    """Feeds frames to a store that nobody else uses yet."""
+    """Applies frames to a store that does not serve yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._halves = Gathered()
         self._decisions = Gathered()
-        #: What the frames so far said was flushed, and how many they were.
+        #: The flushed offset that the frames so far state, and the number of frames.
         self.flushed = 0
         self.frames = 0
 
     def feed(self, block: memoryview, log_offset: int) -> int:
-        """Apply the frames at the start of a block, or keep them for later; how long they are."""
+        """Apply or gather the frames at the start of a block; return their length in bytes."""
         store = self._store
         end, at_ms, flushed, frames = log_offset, store.last_at_ms, self.flushed, 0
         is_whole = self._is_whole()
@@ -98,7 +98,7 @@ class Replayer:
         return end - log_offset
 
     def _is_whole(self) -> bool:
-        # Where rows are missing each record is looked at alone.
+        # If rows are missing, each record is applied alone.
         return not (self._store.table.lacks_rows or self._store.lost.ranges)
 
     def apply(self, records: list[Record], where: Where) -> None:
@@ -106,7 +106,7 @@ class Replayer:
         self._store.apply(records, where)
 
     def _gather(self, tail: Bytes, message: memoryview, place: int, at_ms: int) -> bool:
-        """Keep a record for later; False if it is none that can be, or is not intact."""
+        """Gather a record for later; False if it cannot be gathered or is damaged."""
         if len(tail) < DECISION_BYTES or tail[0] != MARK:
             return False
         kind = tail[1]
@@ -131,7 +131,7 @@ class Replayer:
         return True
 
     def flush(self) -> None:
-        """Apply what was gathered: rows, then decisions, then what they make visible."""
+        """Apply what was gathered: rows, then decisions, then queue entries."""
         store = self._store
         publish_all(store)
         if self._halves.records:
@@ -176,7 +176,7 @@ def note_uses(origins: Origins, numbers: Rows, log_offsets: Rows, at_ms: Rows) -
 
 
 def decide_singles(store: Store, decisions: Rows, op_offsets: Rows) -> None:
-    """Set the state of many rows for good, and forget what was known of them while undecided."""
+    """Set the final state of many rows, and drop what the core kept while they were undecided."""
     table, core = store.table, store.core
     rows, states = decisions["row"], decisions["state"]
     is_live = np.zeros(len(rows), dtype=np.bool_)
@@ -211,13 +211,13 @@ def show(store: Store, decisions: Rows, at_ms: Rows) -> None:
             visible_at_ms=array("q", at_ms[here].tobytes()),
         )
         queue, first = int(queues[start]), int(decisions["queue_offset"][start])
-        # None of a queue that is deleted in the state that the log is replayed on.
+        # The queue is missing if the checkpoint under this replay already has it deleted.
         if queue in store.queues:
             store.queues[queue].extend(first, columns)
             store.core.queue_ends[queue] = first + end - start
 
 
 def publish_all(store: Store) -> None:
-    """Hand all entries to their queues."""
+    """Publish until every queue has its entries."""
     while not store.dispatcher.is_idle:
         store.publish()

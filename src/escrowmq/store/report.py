@@ -1,4 +1,4 @@
-"""What an inspection of a store found, as values: for people, for JSON and for repair."""
+"""Result of a store inspection: for people, for JSON and for repair."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import StrEnum
 import msgspec
 
 FINDINGS_MAX = 1_000
-"""Findings that are kept one by one; the others are only counted."""
+"""Findings that are listed one by one; the others are only counted."""
 
 
 class Kind(StrEnum):
-    """What a range of the log without intact frames is."""
+    """Kinds of log ranges without intact frames."""
 
     #: Never acknowledged: the next start cuts it off.
     TORN = "torn"
-    #: Acknowledged once, and no longer readable.
+    #: Was acknowledged, and is no longer readable.
     DAMAGED = "damaged"
-    #: Acknowledged once, and not there: a segment is gone or too short.
+    #: Was acknowledged, and is not there: a segment is gone or too short.
     MISSING = "missing"
     #: Written by a newer release.
     VERSION_UNKNOWN = "version_unknown"
@@ -32,7 +32,7 @@ class BadRange(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     #: Store time of the intact frame before it, or else of the one after it.
     stored_at_ms: int = 0
-    #: What the bytes seem to say.  Nothing of it is checked.
+    #: What the bytes seem to say, unverified.
     says: list[str] = []
 
     @property
@@ -42,20 +42,20 @@ class BadRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers ``[expected, found)`` that no intact frame gave: those that did are gone."""
+    """Numbers ``[expected, found)`` that no intact frame assigned: the frames that did are gone."""
 
     #: "half", "queue" (offsets in ``queue``), "queue_name" or "origin".
     what: str
     queue: int = -1
     expected: int
     found: int
-    #: The frames that gave them stood between these log offsets.
+    #: The frames that assigned them were between these log offsets.
     after: int
     before: int
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not as it should be, in one place of one file."""
+    """A fault at one place of one file."""
 
     code: str
     path: str
@@ -113,19 +113,19 @@ class Hits(msgspec.Struct, kw_only=True):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What the intact frames of the log tell."""
+    """Counts over the intact frames of the log."""
 
     frames: int = 0
     #: Queues that were ever given a number.
     queues: int = 0
-    #: Topics and consumer groups that are there at its end.
+    #: Topics and consumer groups that exist at the log's end.
     topics: int = 0
     groups: int = 0
-    #: Half messages, ordinary messages, and ordinary ones that wait or waited for their time.
+    #: Half messages, ordinary messages, and delayed ordinary messages (released or not).
     halves: int = 0
     stored: int = 0
     scheduled: int = 0
-    #: Places given in queues.
+    #: Queue offsets that were assigned.
     visible: int = 0
     #: Transactions by state.
     prepared: int = 0
@@ -145,10 +145,10 @@ class Report(msgspec.Struct, kw_only=True):
     ranges: list[BadRange] = []
     #: Ranges that earlier repairs took out.
     lost: list[Span] = []
-    #: What is wrong besides the ranges.
+    #: Faults besides the ranges.
     findings: list[Finding] = []
     findings_left_out: int = 0
-    #: What is normal after a crash and put right by the next start.
+    #: Normal after a crash; the next start cleans them up.
     leftovers: list[str] = []
     gaps: list[Gap] = []
     hits: Hits = msgspec.field(default_factory=Hits)
@@ -156,7 +156,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def damage(self) -> list[BadRange]:
-        """The bad ranges that no crash explains."""
+        """The bad ranges that a crash does not explain."""
         return [found for found in self.ranges if found.kind is not Kind.TORN]
 
     @property
@@ -166,7 +166,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything is not as it should be."""
+        """Whether the inspection found any fault."""
         return bool(self.damage or self.findings)
 
     def note(self, code: str, path: str, what: str, at: int = 0) -> None:

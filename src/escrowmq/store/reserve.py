@@ -1,8 +1,8 @@
-"""A file that keeps room on the disk for the day when there is no other.
+"""File that reserves disk space for the time when the disk is full.
 
-It holds bytes that no other program can take.  A start that finds the disk full gives them back to
-recover; retention gives them back to retire a segment, which makes more room than it took.  The
-file is made again once there is room.
+No other program can take its bytes. A start that finds the disk full releases them to recover.
+Retention releases them to retire a segment, which frees more room than it takes. The file is made
+again once there is room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATH = "reserve"
 
 
 class Reserve:
-    """The file, and how much it holds."""
+    """The reserve file and its size."""
 
     def __init__(self, disk: Disk, size: int) -> None:
         self._disk = disk
@@ -29,33 +29,33 @@ class Reserve:
         self.size = size
         #: Bytes of the disk that it holds.
         self.held = disk.allocated(PATH)
-        #: What was free when it did not fit, though it should have: it is not tried again for less.
+        #: After a failed attempt, the next one waits until more than this is free.
         self._was_too_little = -1
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds all that it should."""
+        """Whether it has its full size."""
         return self.held >= self.size
 
     def may_fit(self, free_bytes: int) -> bool:
-        """Whether it is worth trying to make it, with so much free."""
+        """Whether to try to make the file with this much free space."""
         return free_bytes > self._was_too_little
 
     def make(self) -> None:
-        """Take the room; without it the store goes on.  Waits for the disk."""
+        """Make the file; if it does not fit, the store goes on without it. Waits for the disk."""
         try:
             self._disk.allocate(PATH, self.size)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            # A part of it would be no use, and the room is wanted elsewhere.
+            # A partial file is of no use, and other files need the room.
             self._disk.remove(PATH)
             self._was_too_little = self._disk.free_bytes() + self.size
             log.warning("reserve_not_made", extra={"bytes": self.size})
         self.held = self._disk.allocated(PATH)
 
     def release(self) -> None:
-        """Give the room back.  Waits for the disk."""
+        """Delete the file to free its room. Waits for the disk."""
         released, self.held = self.held, 0
         self._disk.remove(PATH)
         self._disk.flush_directory("")

@@ -1,8 +1,8 @@
-"""Deleting the oldest log: a prefix only, and never what is still needed.
+"""Deletes the oldest part of the log: always a prefix, and never what is still needed.
 
-Which segments may go is decided here; ``retirement.py`` has the way out of each of them.  A
-retirement is a generator of steps, so that the logic exists once: ``retain`` does the steps at
-once, and the broker does them beside its clients.
+This module decides which segments may go; ``retirement.py`` removes each of them. A retirement is a
+generator of steps, so that the logic exists once: ``retain`` does the steps at once, and the broker
+does them while it serves clients.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 def removable_below(store: Store, now_ms: int) -> int:
-    """The log offset below which everything may go: a segment's start."""
+    """Return the log offset below which everything may be deleted: a segment's start."""
     return max(expired_below(store, now_ms), crowded_below(store))
 
 
 def expired_below(store: Store, now_ms: int) -> int:
-    """The same by age alone."""
+    """Return the log offset below which everything may be deleted by age alone."""
     below = store.log.start
     for _, after in pairwise(store.log.segments):
-        # Store times never go back, so the next segment's first is the latest of this one's.
-        # One without a frame yet says nothing.
+        # Store times never go back, so no frame of a segment is newer than the first frame of the
+        # next one. A segment without frames has no time yet.
         if not 0 < after.first_at_ms <= now_ms - store.config.retention_ms:
             break
         below = after.start
@@ -45,7 +45,7 @@ def expired_below(store: Store, now_ms: int) -> int:
 
 
 def crowded_below(store: Store) -> int:
-    """The same by size alone: the bytes of half messages that are still needed do not count."""
+    """Return the same by size alone; the bytes of half messages still needed do not count."""
     below, limit = store.log.start, store.config.retention_bytes
     if not limit:
         return below
@@ -73,7 +73,7 @@ def retirements(
 
 
 def next_step(steps: Steps, decisions: Sequence[Decision] | None) -> Step | None:
-    """Tell what came of the last step, if there was one; the next one, or None if that was all."""
+    """Pass on the last step's decisions, if any; return the next step, or None after the last."""
     try:
         return steps.send(decisions)
     except StopIteration:
@@ -81,7 +81,7 @@ def next_step(steps: Steps, decisions: Sequence[Decision] | None) -> Step | None
 
 
 def do_step(store: Store, step: Step, now_ms: int) -> list[Decision]:
-    """Do a step at once; what came of it."""
+    """Do a step at once; return its decisions."""
     if isinstance(step, Carrying):
         decisions = [store.execute(command, now_ms) for command in step.commands]
         store.sync()
@@ -94,7 +94,7 @@ def do_step(store: Store, step: Step, now_ms: int) -> list[Decision]:
 
 
 def retain(store: Store, now_ms: int) -> Removed:
-    """Delete what retention allows.  Nothing may be gathered, unflushed or unpublished."""
+    """Delete what retention allows. All frames must be written, all queue entries published."""
     removed = Removed(log_start=store.log.start)
     steps = retirements(store, now_ms, removed)
     decisions: list[Decision] | None = None

@@ -1,12 +1,12 @@
-"""The way of the oldest segment out of the log, step by step.
+"""Retires the oldest segment of the log, step by step.
 
-Half messages that are still needed are carried forward; then queues start later, and what knows of
-the deleted log forgets it; two checkpoints record the new start; only then are files removed.  A
-crash at any point leaves a store that opens and goes on.
+Half messages that are still needed are carried forward. Then queues start later, and everything in
+memory that refers to the deleted log is dropped. Two checkpoints record the new start, and only
+then are files removed. A crash at any point leaves a store that opens and goes on.
 
-What runs between two steps is short and never waits for the disk; it runs between two batches,
-while no checkpoint is under way and every queue has its entries.  Whatever is long is a step, which
-the caller does.  ADR-0024 has the reasons.
+The code between two steps is short and never waits for the disk. It runs between two batches, while
+no checkpoint is in progress and every queue has its entries. Long work is a step, which the caller
+does. ADR-0024 has the reasons.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ if TYPE_CHECKING:
     from escrowmq.store.store import Store
 
 COMPUTED_HERE_MAX = 16_384
-"""Rows that the loop sorts and adds up itself; another thread does it for more."""
+"""Rows that the event loop sorts and adds up itself; more are left to another thread."""
 
 NAMED_BYTES = 256
-"""What a queue takes in two checkpoints."""
+"""Bytes that a queue takes in two checkpoints."""
 
 
 class Waits(StrEnum):
-    """Why retention has not deleted all that it may."""
+    """Reasons why retention has not deleted everything it may."""
 
     NO = ""
-    #: The disk has no room for what must be carried first.
+    #: The disk has no room to carry half messages forward first.
     FOR_ROOM = "room"
-    #: ``store.retention_bytes`` is exceeded, but only by copying once more what was copied before.
+    #: ``store.retention_bytes`` is exceeded, but a deletion would carry the same messages again.
     FOR_DECISIONS = "decisions"
-    #: Nothing may be deleted at this time.
+    #: The caller does not allow deletion at this time.
     FOR_PERMISSION = "permission"
 
 
 class Removed(msgspec.Struct, kw_only=True):
-    """What one run of retention did."""
+    """Result of one run of retention."""
 
     log_start: int
     segments: int = 0
     carried: int = 0
     carried_bytes: int = 0
     waits: Waits = Waits.NO
-    #: Room that is missing, if it waits for that.
+    #: Bytes of room that are missing, if retention waits for room.
     missing_bytes: int = 0
 
 
 class Carrying(msgspec.Struct, frozen=True):
-    """Commands to be decided and made durable; the decisions are to be sent."""
+    """Commands to decide and make durable; the caller sends the decisions back."""
 
     commands: Sequence[Carry]
 
 
 class Aside(msgspec.Struct, frozen=True):
-    """Work that is long or waits for the disk; no checkpoint may be under way meanwhile."""
+    """Work that is long or waits for the disk; no checkpoint may be in progress meanwhile."""
 
     work: Callable[[], object]
 
 
 class Checkpointing(msgspec.Struct, frozen=True):
-    """A checkpoint to be taken."""
+    """A request to take a checkpoint."""
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """A slice is done: others may have their turn."""
+    """The end of a slice: other work may run."""
 
 
 Step = Carrying | Aside | Checkpointing | Pause
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What must be carried out of the oldest segment."""
+    """The rows to carry forward out of the oldest segment."""
 
     rows: Rows
     #: The bytes that carrying them writes, and the bytes of those that were carried before.
@@ -110,7 +110,7 @@ def _plan(needed: Rows, segment_end: int) -> Plan:
 
 
 def _computed(work: Callable[[], T], rows: int) -> Generator[Step, Sequence[Decision] | None, T]:
-    """The result of work on this many rows, which are the caller's own; many are done aside."""
+    """Return the result of work on the caller's own rows; do it aside if there are many."""
     if rows <= COMPUTED_HERE_MAX:
         return work()
     results: list[T] = []
@@ -119,30 +119,30 @@ def _computed(work: Callable[[], T], rows: int) -> Generator[Step, Sequence[Deci
 
 
 class Retirement:
-    """Of the oldest segment, and of those after it that hold nothing needed."""
+    """Retirement of the oldest segment, and of those after it that hold nothing needed."""
 
     def __init__(self, store: Store, below: int, removed: Removed, *, is_expired: bool) -> None:
         self._store = store
-        #: Up to here the log may go at most.
+        #: The log may be deleted up to here at most.
         self._below = below
         self._removed = removed
-        #: Whether the oldest segment goes by age, and not only by size.
+        #: Whether the oldest segment is deleted by age, and not only by size.
         self._is_expired = is_expired
         #: No survivor below this row is needed.
         self._needed_from = 0
         self._uses_reserve = False
-        #: What two checkpoints will write, about.
+        #: Roughly how many bytes two checkpoints will write.
         self._files_bytes = 0
 
     def steps(self) -> Steps:
-        """All of them; without room, or by size alone in vain, none that deletes."""
+        """Yield all steps; if retention must wait for room or decisions, none of them deletes."""
         store = self._store
         oldest = store.log.segments[0]
         needed = yield from self._survey(self._below)
         plan = yield from _computed(lambda: _plan(needed, oldest.end), len(needed))
         needed = plan.rows
         if plan.later_at is not None:
-            # Segment by segment: what the next one holds is carried when its turn comes.
+            # Rows of a later segment are carried forward when that segment is retired.
             self._below = self._segment_of(plan.later_at).start
         if not self._is_expired and self._would_copy_again(plan.moved_bytes, oldest):
             self._removed.waits = Waits.FOR_DECISIONS
@@ -154,7 +154,7 @@ class Retirement:
         if self._removed.waits:
             return
         yield from self._forget()
-        # Twice: the one before the newest must not count on what is about to go.
+        # Twice: the checkpoint before the newest must not need what is about to be deleted.
         yield Checkpointing()
         yield Checkpointing()
         yield from self._remove()
@@ -165,7 +165,7 @@ class Retirement:
     # Carrying.
 
     def _survey(self, below: int) -> Surveying:
-        """The needed rows whose bytes lie below."""
+        """Return the needed rows whose bytes lie below this log offset."""
         table = self._store.table
         found: list[Rows] = []
         self._needed_from = table.end
@@ -177,9 +177,9 @@ class Retirement:
         return (yield from _computed(lambda: in_order(found), sum(map(len, found))))
 
     def _would_copy_again(self, moved_bytes: int, oldest: Segment) -> bool:
-        """Whether size alone would have the same half messages copied again and again.
+        """Whether retention by size would carry the same half messages forward again and again.
 
-        That is fine for a few that free much more: a parked one must not pin the log.
+        It may do so for a few that free much more: a parked one must not pin the log.
         """
         if not moved_bytes:
             return False
@@ -187,7 +187,7 @@ class Retirement:
         return self._store.table.needed_bytes > limit or 2 * moved_bytes > oldest.size
 
     def _make_room(self, carried_bytes: int) -> Steps:
-        """Begin only what there is room to end; the last room is what the reserve holds."""
+        """Check that there is room for the whole retirement; use the reserve as a last resort."""
         space = self._store.space
         self._files_bytes = _files_bytes(self._store)
         size = carried_bytes + self._files_bytes
@@ -222,7 +222,7 @@ class Retirement:
     # Deleting.
 
     def _forget(self) -> Steps:
-        """Let nothing in memory count on what is about to go."""
+        """Drop everything in memory that refers to the log about to be deleted."""
         store, below = self._store, self._below
         cut_at_ms = self._segment_of(below).first_at_ms
         bound_ms = cut_at_ms + store.copy_after_max_ms
@@ -259,7 +259,7 @@ class Retirement:
 
 
 def _files_bytes(store: Store) -> int:
-    """What two checkpoints will write, about."""
+    """Estimate how many bytes two checkpoints will write."""
     chunks = store.table.chunks.values()
     rows = sum(chunk.count for chunk in chunks if chunk.needed or chunk.is_dirty)
     entries = sum(queue.unfiled for queue in store.queues.values())
@@ -275,14 +275,14 @@ def _files_bytes(store: Store) -> int:
 def _find_starts(
     queues: list[ConsumeQueue], starts: list[int], log_offset: int, bound_ms: int
 ) -> None:
-    """Where each queue starts without the log below this offset."""
+    """Find where each queue starts without the log below this offset."""
     starts.extend(queue.first_after(log_offset, bound_ms) for queue in queues)
 
 
 def _remove_log(
     disk: Disk, segments: list[Segment], queues: list[ConsumeQueue], paths: list[str]
 ) -> None:
-    """Delete segments, and find out which files of queues can go with them."""
+    """Delete segments, and find the queue files that can be deleted with them."""
     remove_segments(disk, segments)
     paths.extend(path for queue in queues for path in queue.forgotten_files())
 

@@ -1,7 +1,7 @@
-"""Fixed-size records on disk, made and checked by the thousand.
+"""Fixed-size records on disk, made and checked thousands at a time.
 
-Each record ends in a check word: the sum of its other 32-bit words, each times an odd number of
-its own, modulo 2**32.  Any flipped bit changes it, and numpy computes it for all records at once.
+Each record ends in a check word: the sum of its other 32-bit words, each multiplied by its own odd
+number, modulo 2**32. Any flipped bit changes it, and numpy computes it for all records at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 Rows = npt.NDArray[Any]
 
-#: One row of the state table.  Little-endian; 72 bytes.
+#: One row of the state table. Little-endian; 72 bytes.
 STATE_ROW = np.dtype(
     [
         ("log_offset", "<i8"),
@@ -35,10 +35,10 @@ STATE_ROW = np.dtype(
     ]
 )
 
-#: A row that outlived its chunk: the same, after its half offset.  80 bytes.
+#: A survivor: its half offset, then the same fields. 80 bytes.
 SURVIVOR_ROW = np.dtype([("half_offset", "<i8"), *STATE_ROW.descr])
 
-#: One entry of a consume queue.  Little-endian; 32 bytes.
+#: One entry of a consume queue. Little-endian; 32 bytes.
 QUEUE_ENTRY = np.dtype(
     [
         ("log_offset", "<i8"),
@@ -56,28 +56,28 @@ _ODD = np.array([2 * (i * 0x9E3779B1 % 2**31) + 1 for i in range(1, 33)], dtype=
 
 
 def check_words(rows: Rows) -> npt.NDArray[np.uint32]:
-    """The check word that each of these records should end in."""
+    """Return the check word that each of these records should end in."""
     words = rows.view(np.uint32).reshape(len(rows), rows.itemsize // 4)
     body = words[:, :-1]
-    # Plus one: a record of zeros, as a lost write leaves it, must not pass.
+    # Plus one, because a record of zeros, which a lost write leaves, must not pass.
     products: npt.NDArray[np.uint32] = body @ _ODD[: body.shape[1]]
     return products + np.uint32(1)
 
 
 def sealed(rows: Rows) -> bytes:
-    """The bytes of these records, each with its check word set."""
+    """Set the check word of each record, and return the bytes of all."""
     rows["check"] = check_words(rows)
     return rows.tobytes()
 
 
 def first_bad(rows: Rows) -> int | None:
-    """The index of the first record whose check word is wrong."""
+    """Return the index of the first record whose check word is wrong; None if all are right."""
     bad = np.flatnonzero(rows["check"] != check_words(rows))
     return int(bad[0]) if len(bad) else None
 
 
 def windows(data: bytes, kind: np.dtype[np.void], starts: Rows) -> Rows:
-    """Records of one kind, wherever in the bytes each of them starts."""
+    """Return the records of one kind that start at these positions."""
     if not len(starts):
         return np.empty(0, dtype=kind)
     every = sliding_window_view(np.frombuffer(data, dtype=np.uint8), kind.itemsize)

@@ -1,7 +1,7 @@
-"""Half offsets, queue offsets and names are given one after the other, without a gap.
+"""Finds gaps in half offsets, queue offsets and names, which a log assigns consecutively.
 
-Where the intact frames of a log leave one out, the frame that gave it is gone.  ``Sequence`` reads
-frames in the order of the log and notes each gap, and between which log offsets it arose.
+If the intact frames of a log skip a number, the frame that assigned it is gone. ``Sequence`` reads
+frames in log order and notes each gap, and the log offsets between which it arose.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ ORIGIN = "origin"
 
 
 class _Counter:
-    """One numbering."""
+    """State of one number sequence."""
 
     def __init__(self, what: str, queue: int, next_: int | None, after: int) -> None:
         self.what = what
         self.queue = queue
-        #: The next number; None if it may be any.
+        #: The next number; None if any number may follow.
         self.next = next_
-        #: Whether the first number seen may be lower: the prefix that gave the others is deleted.
+        #: Whether the first number seen may be lower, because the log's prefix is deleted.
         self.may_begin_lower = after > 0
-        #: The log offset of the frame that gave the last number.
+        #: The log offset of the frame that assigned the last number.
         self.after = after
 
 
 class Sequence:
-    """How far each numbering has come."""
+    """Tracks the next number of each sequence."""
 
     def __init__(self, log_start: int, checkpoint: Checkpoint | None) -> None:
         self._log_start = log_start
         self._starts: dict[int, int] = {}
-        #: Numbers below this that have no start are of deleted queues.
+        #: Queue numbers below this that have no start belong to deleted queues.
         self._starts_end = 0
         names = origins = 0
         if log_start and checkpoint is not None:
-            # What the deleted prefix said is known from there.
+            # The checkpoint knows what the deleted prefix of the log assigned.
             bounds = zip(checkpoint.queues, checkpoint.queue_bounds, strict=True)
             self._starts = {named.id: start for named, (start, _) in bounds}
             self._starts_end = names = checkpoint.next_queue
@@ -75,7 +75,7 @@ class Sequence:
         self._origins = _Counter(ORIGIN, -1, origins, log_start)
         self._queues: dict[int, _Counter] = {}
         self.gaps: list[Gap] = []
-        #: Numbers that were given a second time, and the log offset of the frame that did.
+        #: Numbers that were assigned a second time, and the log offset of the frame that did.
         self.repeats: list[Gap] = []
         self._readers: dict[type, Callable[..., None]] = {
             NamedQueue: self._name_queue,
@@ -96,18 +96,18 @@ class Sequence:
 
     @property
     def queues(self) -> int:
-        """How many queues have a number."""
+        """Number of queues that have been named."""
         return self._queue_names.next or 0
 
     def read(self, records: list[Record], log_offset: int) -> None:
-        """Follow the records of the frame at this log offset."""
+        """Read the records of the frame at this log offset."""
         for record in records:
             reader = self._readers.get(type(record))
             if reader is not None:
                 reader(record, log_offset)
 
     def meet(self, checkpoint: Checkpoint) -> None:
-        """The log has reached a checkpoint's end: what that has counted must be given by now."""
+        """Check at a checkpoint's log end that every number it counts has been assigned."""
         at = checkpoint.log_end
         self._step(self._queue_names, checkpoint.next_queue, 0, at)
         self._step(self._origins, checkpoint.origins_end, 0, at)
@@ -169,9 +169,9 @@ class Sequence:
         self._use(self._halves, record.head, log_offset)
 
     def _use(self, counter: _Counter, number: int, log_offset: int) -> None:
-        """A number is used, so it must have been given before."""
+        """Note the use of a number, which must have been assigned before."""
         if counter.next is not None and number >= counter.next:
-            # Where it was given is not known: what is missing next may be from there, too.
+            # The frame that assigned it is unknown, and the next gap may be from there, too.
             after = counter.after
             self._step(counter, number + 1, 0, log_offset)
             counter.after = after

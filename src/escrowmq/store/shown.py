@@ -1,4 +1,4 @@
-"""Topics and queues as everybody sees them: what is durable of what the core knows already."""
+"""Topics and queues as readers see them: only what is durable; the core is ahead."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """Follows the flush."""
+    """Shows topics and queues to readers once they are durable."""
 
     def __init__(
         self, catalog: Catalog, queues: dict[int, ConsumeQueue], open_files: OpenFiles
     ) -> None:
         self._catalog = catalog
-        #: By number, also those that are not durable yet.
+        #: By number, including those that are not durable yet.
         self._queues = queues
         self._open_files = open_files
         self._queues_of: dict[str, dict[int, ConsumeQueue]] = {}
         self._later: list[tuple[Record, Where]] = []
-        #: Files of queues that are gone.
+        #: Files of deleted queues.
         self.garbage: dict[str, None] = {}
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if anything was ever sent to it."""
+        """Return the queue; None if nothing was ever sent to it."""
         return self._queues_of.get(topic, {}).get(queue_id)
 
     def make(self, disk: Disk, named: NamedQueue, *, may_have_files: bool) -> None:
-        """Have a queue for this name, unless there is one; nobody sees it yet."""
+        """Make the queue unless it exists; readers do not see it yet."""
         if named.id not in self._queues:
             self._queues[named.id] = queue = ConsumeQueue(
                 disk,
@@ -48,17 +48,17 @@ class Shown:
             queue.may_have_files = may_have_files
 
     def later(self, record: Record, where: Where) -> None:
-        """Show what this record says once it is durable."""
+        """Keep a record to be shown once it is durable."""
         self._later.append((record, where))
 
     def show(self) -> None:
-        """All that was applied is durable now."""
+        """Show everything that was applied; it is durable now."""
         if not self._later:
             return
         shown, self._later = self._later, []
         for record, where in shown:
             if isinstance(record, NamedQueue):
-                # None if a log is replayed on a state in which it is deleted.
+                # None if the checkpoint under a replay already has the queue deleted.
                 queue = self._queues.get(record.id)
                 if queue is not None:
                     self._queues_of.setdefault(record.topic, {})[record.queue_id] = queue
@@ -73,7 +73,7 @@ class Shown:
         queue = self._queues.pop(number, None)
         if queue is None:
             return
-        # A later queue of this name is shown later.
+        # A later queue of the same name is not shown yet.
         of_topic = self._queues_of[queue.topic]
         del of_topic[queue.queue_id]
         if not of_topic:

@@ -1,11 +1,11 @@
-"""Room on the disk, looked at before it is used up: a write that fails ends the process.
+"""Checks for room on the disk before it is used up, because a failed write ends the process.
 
-``store.free_bytes_min`` is kept free.  Below it new messages are refused; below half of it also
-decisions, which are small and end what is held; what lies above the last quarter is for checkpoints
-and retention.  Of the last quarter, half is a file (``reserve``) that no other program can take: it
-is for recovery, and for retention when nothing else is left.  Between two looks at the disk, what
-is taken on is counted.  When room comes back, a little more than was missing must be there, so that
-the broker does not go on and off.
+The store keeps ``store.free_bytes_min`` free. Below it, new messages are refused. Below half of it,
+decisions are refused too; they are small and end what is held. Down to the last quarter, the room
+is for checkpoints and retention. Half of the last quarter is a file (``reserve``) that no other
+program can take: it is for recovery, and for retention when nothing else is left. Between two looks
+at the disk, the bytes of accepted commands are counted. A level ends only when a little more than
+its floor is free, so that the broker does not switch back and forth.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: What a record takes in the log and in all indexes, beside a message's own bytes.
+#: Bytes that a record takes in the log and in all indexes, besides the message itself.
 RECORD_BYTES = 512
-#: So much more than its floor must be free before a level is left again.
+#: A level ends once this multiple of its floor is free.
 SPARE = 9 / 8
 
 
 class Level(IntEnum):
-    """For what there is room; what is refused at one level is refused at those after it."""
+    """What there is room for; each level also refuses what the levels before it refuse."""
 
     ALL = 0
     NO_MESSAGES = 1
@@ -37,27 +37,27 @@ class Level(IntEnum):
     NOTHING = 3
 
 
-#: The parts of ``store.free_bytes_min`` that a file holds, and that even retention leaves free.
+#: Parts of ``store.free_bytes_min``: what the reserve holds, and what even retention leaves free.
 RESERVE_PART = 1 / 8
 _LAST_PART = 1 / 32
 _PARTS = {Level.NO_MESSAGES: 1.0, Level.NO_DECISIONS: 0.5, Level.NOTHING: 0.25}
 
 
 class Space:
-    """What is free, and who may still write."""
+    """Free room on the disk, and what may still be written."""
 
     def __init__(self, disk: Disk, free_bytes_min: int) -> None:
         self._disk = disk
         self.reserve = Reserve(disk, int(free_bytes_min * RESERVE_PART))
-        #: Bytes that are free when a level begins.
+        #: A level begins when fewer bytes than this are free.
         self._floors = {level: int(free_bytes_min * part) for level, part in _PARTS.items()}
         self._last_bytes = int(free_bytes_min * _LAST_PART)
-        #: Those of the reserve count.
+        #: Includes the bytes of the reserve.
         self.free_bytes = disk.free_bytes() + self.reserve.held
         self.level = self._level_now(Level.ALL)
 
     def look(self, pending_bytes: int = 0) -> Level:
-        """See what is free, but for what is taken on and not written yet."""
+        """Measure the free room, minus what is accepted but not written yet."""
         self.free_bytes = self._disk.free_bytes() + self.reserve.held - pending_bytes
         was, self.level = self.level, self._level_now(self.level)
         if self.level != was:
@@ -66,9 +66,9 @@ class Space:
         return self.level
 
     def takes(self, message_bytes: int | None) -> bool:
-        """Take on a command with so many bytes of messages, or None; False if it is time to look.
+        """Count a command with this many message bytes (None: no messages); False if room is short.
 
-        Whoever is told to look does, and then asks ``refuse_if_full``.
+        On False, the caller calls ``look`` and then ``refuse_if_full``.
         """
         if message_bytes is None:
             self.free_bytes -= RECORD_BYTES
@@ -77,7 +77,7 @@ class Space:
         return self.free_bytes >= self._floors[Level.NO_MESSAGES] and self.level == Level.ALL
 
     def refuse_if_full(self, message_bytes: int | None) -> None:
-        """Refuse such a command at this level."""
+        """Raise if the current level refuses such a command."""
         refused_from = Level.NO_DECISIONS if message_bytes is None else Level.NO_MESSAGES
         if self.level >= refused_from:
             raise Unavailable(
@@ -88,13 +88,13 @@ class Space:
             )
 
     def allows_files(self, size: int = 0) -> bool:
-        """Whether there is room for a checkpoint, as far as anybody can tell before it is made."""
+        """Whether there is room for a checkpoint, as far as can be told in advance."""
         return self.look() < Level.NOTHING and self.free_bytes - size >= self._floors[Level.NOTHING]
 
     def missing_bytes(self, size: int, *, from_reserve: bool = False) -> int:
-        """How much room is missing for retention to write so much; 0 if there is enough.
+        """Return how many bytes are missing for retention to write ``size``; 0 if there is room.
 
-        With ``from_reserve``, once the reserve is released; without, beside it.
+        With ``from_reserve``, retention may use the room of the reserve; without it, it may not.
         """
         self.look()
         floor = self._last_bytes if from_reserve else self._floors[Level.NOTHING]
@@ -103,7 +103,7 @@ class Space:
 
     @property
     def wants_reserve(self) -> bool:
-        """Whether the reserve is to be made: it is not there, and there is room for it."""
+        """Whether to make the reserve: it is missing or too small, and there is room for it."""
         has_room = self.level <= Level.NO_MESSAGES and self.reserve.may_fit(self.free_bytes)
         return has_room and not self.reserve.is_whole
 

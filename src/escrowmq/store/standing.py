@@ -1,4 +1,4 @@
-"""How many transactions wait for a decision, and since when: a look over the state table."""
+"""Counts the transactions in the state table that wait for a decision, and finds the oldest."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 class Standing(msgspec.Struct, kw_only=True):
-    """What is not decided."""
+    """Counts of transactions that are not decided."""
 
-    #: Transactions that somebody will be asked about.
+    #: Prepared transactions, which back-checks or the pipeline will still ask about.
     undecided: int = 0
-    #: When the oldest half message of one of them was stored; None if there is none.
+    #: When the oldest of them was stored; None if there is none.
     oldest_undecided_at_ms: int | None = None
-    #: Transactions that wait for a person.
+    #: Parked transactions, which wait for a person.
     parked: int = 0
 
 
 def standing(store: Store) -> Standing:
-    """Count; chunks in which everything is decided are not looked at."""
+    """Count undecided transactions; chunks in which everything is decided are skipped."""
     found = Standing()
     for block in store.table.needed_blocks():
         _look(found, block)
     if found.parked:
-        # The later requests of a transaction are no transactions of their own.
+        # Later requests of a transaction do not count as transactions.
         found.parked -= _parked_of(store, np.array(list(store.core.heads), dtype=np.int64))
     return found
 
 
 def _look(found: Standing, block: Chunk | KeptRows) -> None:
     state = block.view("state")
-    # Of an undecided transaction exactly one row is ever due.
+    # Exactly one row of a prepared transaction is ever due.
     waits = (state == State.PREPARED) & (block.view("next_at_ms") != NEVER)
     count = int(np.count_nonzero(waits))
     if count:
@@ -56,7 +56,7 @@ def _look(found: Standing, block: Chunk | KeptRows) -> None:
 
 
 def _parked_of(store: Store, rows: Rows) -> int:
-    """How many of these rows are parked."""
+    """Return how many of these rows are parked."""
     held = store.table.columns(rows)
     parked = int(np.count_nonzero(held.is_here & (held.state == State.PARKED)))
     elsewhere = map(store.row, rows[~held.is_here].tolist())

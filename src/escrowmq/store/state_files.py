@@ -1,8 +1,8 @@
-"""The state table's files: one per chunk, and one for rows that changed after their chunk left.
+"""The state table's files: one per chunk, and one for rows that outlived their chunk.
 
-A file is never changed.  A checkpoint writes each changed chunk to a file of the next generation
-and then names the generations that count, so a checkpoint that a crash cut short leaves nothing
-behind but files that no one names.
+A file never changes. A checkpoint writes each changed chunk to a file of the next generation, and
+then names the generations that are valid. So a checkpoint that a crash interrupts leaves only files
+that no checkpoint names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DIRECTORY = "statetable"
 ROW_BYTES = STATE_ROW.itemsize
 PIECE_BYTES = 256 * 1024
-"""So much is flushed at a time: the log's flush may have to wait for all that is not."""
+"""Bytes that are flushed at a time; a flush of the log may wait for all unflushed bytes."""
 _NAME = re.compile(r"(\d{20}|survivors)\.\d+")
 _FIELDS = tuple(name for name in STATE_ROW.names or () if name not in ("check", "id_hash"))
 
@@ -40,50 +40,49 @@ class ChunkFile(msgspec.Struct, frozen=True, array_like=True):
     base: int
     generation: int
     count: int
-    #: The identity of its first row, to find rows by log offset.
+    #: The log offset at which its first row was stored, to find rows by log offset.
     log_offset: int
-    #: The highest log offset at which bytes of its rows are, carried forward or not.
+    #: The highest log offset of its rows' bytes, carried forward or not.
     location_max: int = 0
 
     @property
     def name(self) -> str:
-        """Its name in the directory."""
+        """File name in the directory."""
         return f"{self.base:020d}.{self.generation}"
 
 
 def survivors_name(generation: int) -> str:
-    """The name of the file with rows that outlived their chunks."""
+    """Return the name of the file with survivors."""
     return f"survivors.{generation}"
 
 
 class Survivor(msgspec.Struct, frozen=True):
-    """A row that outlived its chunk, and the hash by which its transaction id is found."""
+    """A row that outlived its chunk, and the hash of its transaction id."""
 
     half: Half
     id_hash: int
 
 
 class SavedSurvivors:
-    """All rows that outlived their chunks, as of the moment when this was made.
+    """Snapshot of all survivors, as of the moment when it was made.
 
-    To copy them then would hold everybody up.  So they are copied when they are written, maybe in
-    another thread, and what has changed since is taken back.
+    Copying them at that moment would hold up the event loop. So they are copied when they are
+    written, maybe in another thread, and changes since then are undone in the copy.
     """
 
     def __init__(self, live: Mapping[int, Half], id_hashes: Mapping[int, int]) -> None:
         self._live = live
         self._id_hashes = id_hashes
-        #: What rows that have changed since were before; None if they were not there.
+        #: Old values of rows that have changed since; None if they did not exist.
         self.before: dict[int, Half | None] = {}
 
     def note(self, row: int, half: Half | None) -> None:
-        """A row is about to change; this is what it is."""
+        """Record the value of a row that is about to change."""
         self.before.setdefault(row, half)
 
     def survivors(self) -> list[Survivor]:
-        """Every row."""
-        # Each of these copies is made in one step, and in this order: what changes between the two
-        # is in the second one.
+        """Return every row of the snapshot."""
+        # Each copy is atomic, and the order matters: a change between the two is in the second one.
         rows, before = dict(self._live), dict(self.before)
         rows.update((row, half) for row, half in before.items() if half is not None)
         later = {row for row, half in before.items() if half is None}
@@ -93,18 +92,18 @@ class SavedSurvivors:
 
 
 class StateSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint writes, and what memory may forget afterwards."""
+    """What a checkpoint writes, and what memory may drop afterwards."""
 
     #: By base.
     chunks: dict[int, FrozenChunk]
     survivors: SavedSurvivors | None
     dropped: list[int]
-    #: What was decided since the last one.
+    #: Decisions since the last snapshot.
     ops: OpColumns
 
 
 def to_half(row: int, rows: Rows) -> Half:
-    """The first of these rows, as the core sees it."""
+    """Return the first of these rows as the core sees it."""
     fields = {name: rows[name][0].item() for name in _FIELDS}
     fields["state"] = State(fields["state"])
     return Half(half_offset=row, **fields)
@@ -116,35 +115,35 @@ class StateFiles:
     def __init__(self, disk: Disk, chunk_rows: int) -> None:
         self._disk = disk
         self._chunk_rows = chunk_rows
-        #: In the order of their bases.
+        #: Sorted by base.
         self.chunks: list[ChunkFile] = []
         self.survivors_generation = 0
         self.survivors_count = 0
         self._first_generation = 0
 
     def skip_generations(self) -> None:
-        """Begin without files, and never write to one that is there: a checkpoint may name it."""
+        """Begin without files, and never write to an existing one: a checkpoint may name it."""
         generations = [int(name.partition(".")[2]) for name in self._disk.list(DIRECTORY)]
         self._first_generation = self.survivors_generation = max(generations, default=-1) + 1
 
     def refuse_foreign(self) -> None:
-        """A file that is not ours may be somebody's: nothing is deleted until it is gone."""
+        """Raise if there is a file that is not the store's, before anything is deleted."""
         for name in self._disk.list(DIRECTORY):
             if not _NAME.fullmatch(name):
                 path = f"{DIRECTORY}/{name}"
                 raise StoreUnusable("store_foreign", "move this file away", path=path)
 
     def rows(self, base: int, at: int, count: int) -> Rows:
-        """Rows of a chunk, checked."""
+        """Return rows of a chunk, checked."""
         return self._read(self._of(base).name, STATE_ROW, at, count)
 
     def half(self, half_offset: int) -> Half:
-        """One row that a checkpoint has written."""
+        """Return one row that a checkpoint has written."""
         at = half_offset % self._chunk_rows
         return to_half(half_offset, self.rows(half_offset - at, at, 1))
 
     def op_offset(self, half_offset: int) -> int:
-        """Which frame decided a row, as of the last checkpoint; -1 if no file knows it."""
+        """Return the frame that decided a row, as of the last checkpoint; -1 if no file has it."""
         base = half_offset - half_offset % self._chunk_rows
         index = bisect_left(self.chunks, base, key=lambda chunk: chunk.base)
         if index == len(self.chunks) or self.chunks[index].base != base:
@@ -152,7 +151,7 @@ class StateFiles:
         return self.half(half_offset).op_offset
 
     def read_survivors(self) -> list[Survivor]:
-        """All survivors."""
+        """Return all survivors."""
         if not self.survivors_count:
             return []
         rows = self._read(
@@ -164,7 +163,7 @@ class StateFiles:
         ]
 
     def row_at(self, log_offset: int) -> int | None:
-        """The row with exactly this identity, among those on disk."""
+        """Return the row on disk that was first stored at exactly this log offset."""
         index = bisect_right(self.chunks, log_offset, key=lambda chunk: chunk.log_offset) - 1
         if index < 0:
             return None
@@ -227,7 +226,7 @@ class StateFiles:
         self.chunks = [by_base[base] for base in sorted(by_base)]
 
     def _keep_ops(self, rows: Rows, old: ChunkFile) -> None:
-        """Rows decided before the last checkpoint: only the file knows by which frame."""
+        """Keep op offsets of rows decided before the last checkpoint; only the file has them."""
         unknown = rows["op_offset"][: old.count] < 0
         if unknown.any():
             known = self._read(old.name, STATE_ROW, 0, old.count)
@@ -246,7 +245,7 @@ class StateFiles:
             file.close()
 
     def remove_below(self, log_offset: int, pinned_base: int) -> None:
-        """Forget chunks, oldest first, all of whose messages lie below this log offset.
+        """Forget chunks, oldest first, whose messages all lie below this log offset.
 
         Chunks from ``pinned_base`` on stay.
         """

@@ -1,9 +1,9 @@
 """The state table: one fixed-size row per half message, by half offset.
 
-It is a projection of the log.  Memory is what counts; files are written by checkpoints only, and
-only with what the log has flushed.  Recent rows, and old ones while many are undecided, live in
-chunks of columns.  A chunk with hardly any needed row left is dropped: its survivors go to a small
-map, and decided rows are read from the file when somebody asks.
+It is a projection of the log. Memory is authoritative; only checkpoints write files, and only with
+what the log has flushed. Recent rows, and old ones while many are undecided, live in chunks of
+columns. A chunk with hardly any needed row left is dropped: its survivors go to a small map, and
+decided rows are read from the file on demand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 DROP_SHARE = 64
 """A chunk is dropped when at most one row in this many is still needed."""
 
-#: What decisions by the column ask of each row.
+#: Columns that bulk decisions read.
 _HALF_COLUMNS = (
     "size",
     "stored_at_ms",
@@ -55,7 +55,7 @@ _DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What the table asks of the log, where the text of each row is."""
+    """Functions that read the log, where the text of each row is."""
 
     #: Transaction id and part number of a request, by its first row.
     identity: Callable[[Half], tuple[str, int]]
@@ -66,13 +66,13 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class StateTable:
-    """Every row; the adapter behind the core that the broker uses."""
+    """Every row; the table that the broker gives to the core."""
 
     def __init__(self, disk: Disk, chunk_rows: int, reading: Reading) -> None:
         self.chunk_rows = chunk_rows
         self._reading = reading
         self.files = StateFiles(disk, chunk_rows)
-        #: The lowest row that is known; older survivors are in the map all the same.
+        #: The lowest known row; the map may hold older survivors.
         self.start = 0
         self.end = 0
         #: By base, ascending.
@@ -81,15 +81,15 @@ class StateTable:
         self.releases = Releases(self)
         self.ops = UnfiledOps()
         self.ids = IdFilter()
-        #: Bases of chunks that leave memory once a checkpoint has them.
+        #: Bases of chunks that leave memory once a checkpoint has written them.
         self._leaving: list[int] = []
-        #: Whether rows may be missing in between, lost or deleted: then each is looked at alone.
+        #: Whether rows may be missing in between, lost or deleted; then each is handled alone.
         self.lacks_rows = False
 
-    # Questions.
+    # Queries.
 
     def get(self, half_offset: int) -> Half | None:
-        """The row, or None if it never was or is gone."""
+        """Return the row, or None if it never existed or is gone."""
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
         if chunk is None:
             survivor = self.survivors.rows.get(half_offset)
@@ -121,7 +121,7 @@ class StateTable:
         )
 
     def columns(self, rows: Rows) -> HalfColumns:
-        """What is known of these rows, as far as chunks alone have them."""
+        """Return columns of these rows; ``is_here`` tells which rows only a chunk holds."""
         held = {name: np.zeros(len(rows), dtype=STATE_ROW[name]) for name in _HALF_COLUMNS}
         for base, here in self.by_chunk(rows):
             at = rows[here] - base
@@ -134,7 +134,7 @@ class StateTable:
         return HalfColumns(is_here=is_here, **held)
 
     def find(self, transaction_id: str) -> int | None:
-        """The newest request's first row with exactly this transaction id, if still known."""
+        """Return the first row of the newest request with exactly this transaction id, if known."""
         wanted = crc32(transaction_id.encode())
         if not self.ids.may_hold(wanted):
             return None
@@ -149,9 +149,9 @@ class StateTable:
         return None
 
     def may_have_id(self, half: Half, transaction_id: str) -> bool:
-        """Whether the row can be of this transaction, as far as its hash tells.
+        """Whether the row may belong to this transaction, judging by its hash.
 
-        A row that only files hold is decided, and any id may be its own.
+        A row that only files hold is decided, and any id may match it.
         """
         row, wanted = half.half_offset, crc32(transaction_id.encode())
         if row in self.survivors.rows:
@@ -163,14 +163,14 @@ class StateTable:
         in_chunks = (
             row for chunk in reversed(self.chunks.values()) for row in chunk.candidates(wanted)
         )
-        # A survivor may be younger than a row whose chunk could not leave yet.
+        # A survivor may be newer than a row whose chunk could not leave yet.
         kept = sorted(self.survivors.rows_by_hash.get(wanted, ()), reverse=True)
         yield from heapq.merge(in_chunks, kept, reverse=True) if kept else in_chunks
 
     def row_at(self, log_offset: int) -> int | None:
-        """The row of the message with exactly this identity in the log."""
+        """Return the row of the message that was first stored at exactly this log offset."""
         row = self._row_at(log_offset)
-        # A row that is lost states where it was lost.
+        # A lost row has the log offset of the frame that lost it.
         return None if row is None or self.get(row) is None else row
 
     def _row_at(self, log_offset: int) -> int | None:
@@ -191,23 +191,23 @@ class StateTable:
         return self._reading.holds(half, message)
 
     def identity(self, half: Half) -> tuple[str, int]:
-        """Transaction id and part number, as they were prepared."""
+        """Return the transaction id and part number, as they were prepared."""
         return self._reading.identity(half)
 
     def decided_by(self, half: Half) -> tuple[str, int]:
-        """Who decided it, and when."""
+        """Return who decided it, and when."""
         return self._reading.decision(self.op_offset(half))
 
     def op_offset(self, half: Half) -> int:
-        """Which frame decided it; -1 if none has, or nobody knows any more."""
+        """Return the frame that decided it; -1 if none has, or if it is no longer known."""
         if half.op_offset >= 0:
             return half.op_offset
-        # In memory until a file has it; of a row that was carried forward there may be no file.
+        # Memory has it until a file does; a row that was carried forward may have no file.
         op_offset = self.ops.of_many(half.half_offset)
         return self.files.op_offset(half.half_offset) if op_offset < 0 else op_offset
 
     def queues(self, first: int, count: int) -> Sequence[int]:
-        """The queue of each of these rows."""
+        """Return the queue of each of these rows."""
         at = first % self.chunk_rows
         chunk = None if self.lacks_rows else self.chunks.get(first - at)
         if chunk is not None and chunk.skipped <= at and at + count <= chunk.count:
@@ -215,15 +215,15 @@ class StateTable:
         return [half.queue for half in self._halves(first, count)]
 
     def sizes(self, first: int, count: int) -> int:
-        """Stored bytes of these rows together."""
+        """Return the total stored bytes of these rows."""
         return sum(half.size for half in self._halves(first, count))
 
     def held_in(self, queues: Sequence[int], rows_max: int) -> HeldRows:
-        """What is undecided or waits in these queues; names so many undecided rows at most."""
+        """Count what is held in these queues; name at most ``rows_max`` undecided rows."""
         return held_in(self, queues, rows_max)
 
     def due(self, now_ms: int, limit: int) -> list[int]:
-        """Rows to look at now: undecided ones to check, committed ones to make visible."""
+        """Return the rows that are due: undecided ones to check, committed ones to make visible."""
         rows = [half.half_offset for half in self.kept() if half.next_at_ms <= now_ms]
         for chunk in self.chunks.values():
             if len(rows) >= limit:
@@ -232,13 +232,13 @@ class StateTable:
         return rows[:limit]
 
     def releasable(self, now_ms: int, limit: int) -> list[int]:
-        """Committed rows whose time to become visible has come, in the order of their times."""
+        """Return committed rows whose time to become visible has come, sorted by time."""
         while self.releases.sort_one(now_ms):
             pass
         return self.releases.first(now_ms, limit)
 
     def origins_needed(self, origins: set[int]) -> set[int]:
-        """Those of these origins with a row that is still needed."""
+        """Return those of these origins that still have a needed row."""
         kept = self.kept_rows()
         found = set(np.unique(kept.view("origin")[kept.is_needed]).tolist())
         for chunk in self.chunks.values():
@@ -248,25 +248,25 @@ class StateTable:
 
     @property
     def needed(self) -> int:
-        """How many rows are undecided, parked or not yet visible."""
+        """Number of rows that are prepared, parked or not yet visible."""
         kept = int(np.count_nonzero(self.kept_rows().is_needed))
         return kept + sum(chunk.needed for chunk in self.chunks.values())
 
     @property
     def needed_bytes(self) -> int:
-        """Stored bytes of these rows."""
-        # The needed rows of a chunk that is about to leave are in the map already.
+        """Stored bytes of the needed rows."""
+        # The map already has the needed rows of a chunk that is about to leave.
         staying = (chunk for base, chunk in self.chunks.items() if base not in self._leaving)
         return self.survivors.needed_bytes + sum(
             chunk.needed_bytes() for chunk in staying if chunk.needed
         )
 
-    # Changes.  Each sets absolute values, so that a repeat changes nothing more.
+    # Changes. Each sets absolute values, so a repeat changes nothing.
 
     def insert(self, rows: NewRows) -> None:
         """Add rows at the end."""
         if not self.end and not self.chunks:
-            # The log starts here: what came before is gone, or was carried forward.
+            # The log starts here: earlier rows are gone, or were carried forward.
             self.start = self.end = rows.first
         assert rows.first == self.end, "rows are added in order"
         count = len(rows.placed.sizes)
@@ -289,7 +289,7 @@ class StateTable:
             self.rebuild_filter()
 
     def skip_to(self, end: int, where: Where) -> None:
-        """Rows up to there were given by frames that are lost."""
+        """Add empty rows up to ``end``, which lost frames assigned."""
         if end > self.end:
             self.lacks_rows = True
         if not self.end and not self.chunks:
@@ -301,13 +301,13 @@ class StateTable:
             self.end += count
 
     def end_at_least(self, end: int) -> None:
-        """All rows below were given, though none of them need be left."""
+        """Raise the end to this row: all rows below were assigned, even if none is left."""
         if self.end < end:
             assert not self.chunks, "rows that are left reach the end"
             self.start = self.end = end
 
     def chunk_for(self, row: int) -> Chunk:
-        """The chunk that a new row goes to."""
+        """Return the chunk for a new row, made if it does not exist."""
         base = row - row % self.chunk_rows
         chunk = self.chunks.get(base)
         if chunk is None:
@@ -318,7 +318,7 @@ class StateTable:
         return chunk
 
     def decide(self, first: int, count: int, state: State, op_offset: int) -> None:
-        """Set the state of rows for good."""
+        """Set the final state of rows."""
         self.ops.add(first, count, op_offset)
         chunk, at = self.place(first) if count == 1 else (None, 0)
         if chunk is not None and not self.survivors.rows:
@@ -327,7 +327,7 @@ class StateTable:
             self._set(first, count, state)
 
     def decide_many(self, rows: Rows, state: State, op_offset: int) -> None:
-        """Set the state of requests of one row each, for good; no row is named twice."""
+        """Set the final state of requests of one row each; no row is named twice."""
         self.ops.add_many(rows, np.broadcast_to(np.int64(op_offset), rows.shape))
         for base, here in self.by_chunk(rows):
             self.chunks[base].decide_rows(rows[here] - base, state)
@@ -351,15 +351,15 @@ class StateTable:
                 self.survivors.change(row, **changes)
 
     def schedule(self, half_offset: int, at_ms: int) -> None:
-        """Set when to look at this row next; NEVER when there is nothing more to do."""
+        """Set when this row is due next; NEVER when there is nothing more to do."""
         chunk, at = self.place(half_offset)
         if chunk is not None:
             chunk.set_next(at, at_ms)
-        # A chunk that is about to leave is in both places.
+        # The map also has the rows of a chunk that is about to leave.
         self.survivors.change(half_offset, next_at_ms=at_ms)
 
     def release(self, rows: Rows) -> None:
-        """These rows became visible: there is nothing more to do."""
+        """Mark these rows as visible: there is nothing more to do."""
         for base, here in self.by_chunk(rows):
             self.chunks[base].release_rows(rows[here] - base)
         if self.survivors.rows:
@@ -367,7 +367,7 @@ class StateTable:
                 self.survivors.change(row, next_at_ms=NEVER)
 
     def count_check(self, half_offset: int, checks_sent: int, next_at_ms: int) -> None:
-        """Set the number of checks sent and when to look next."""
+        """Set the number of back-checks sent, and when the row is due next."""
         chunk, at = self.place(half_offset)
         if chunk is not None:
             chunk.checks_sent[at] = checks_sent
@@ -375,7 +375,7 @@ class StateTable:
         self.survivors.change(half_offset, checks_sent=checks_sent, next_at_ms=next_at_ms)
 
     def restore(self, moved: Moved, location: int) -> None:
-        """Set whole rows as they were carried forward; the first one's bytes are at location."""
+        """Set rows that were carried forward; the first one's bytes are at ``location``."""
         placed = moved.placed
         for index, row in enumerate(moved.rows):
             chunk, at = self.place(row.half_offset)
@@ -415,7 +415,7 @@ class StateTable:
     # Files.
 
     def snapshot(self, at_ms: int, id_window_ms: int) -> StateSnapshot:
-        """What the files must be told for a checkpoint, and which chunks may then be dropped."""
+        """Return what a checkpoint must write, and which chunks may then be dropped."""
         changed = {}
         dropped = []
         for base, chunk in self.chunks.items():
@@ -439,9 +439,9 @@ class StateTable:
         )
 
     def _drop(self, base: int) -> None:
-        """Keep what is still needed of a chunk; the chunk itself stays until it is on disk."""
+        """Put a chunk's needed rows into the map; the chunk itself stays until it is on disk."""
         chunk = self.chunks[base]
-        # What was seen of them has been seen.
+        # Due checks that were seen in the chunk must not count as new in the map.
         unseen_from_ms = min(self.survivors.check_from_ms, chunk.check_from_ms)
         for at in chunk.needed_below(NEVER).tolist():
             half = self.get(base + at)
@@ -450,24 +450,24 @@ class StateTable:
         self.survivors.check_from_ms = unseen_from_ms
 
     def install(self, snapshot: StateSnapshot) -> None:
-        """The files hold the snapshot: forget what need not stay in memory."""
-        # Decided rows of the map keep their op offset themselves.
+        """Drop from memory what need not stay there, now that files hold the snapshot."""
+        # Decided rows of the map have their own op offset.
         self.ops.forget_frozen()
         self.survivors.saved()
         self._leaving = []
         for base in snapshot.dropped:
-            # The filter of ids forgets them when it is built anew.
+            # The id filter keeps their ids until it is rebuilt.
             del self.chunks[base]
 
     def rebuild_filter(self) -> None:
-        """Build the filter of ids anew from the rows that are in memory."""
+        """Rebuild the id filter from the rows in memory."""
         columns = [chunk.view("id_hash") for chunk in self.chunks.values()]
         hashes = self.survivors.rows_by_hash
         columns.append(np.fromiter(hashes, dtype=np.uint32, count=len(hashes)))
         self.ids.rebuild(columns, sum(map(len, columns)))
 
     def open(self, start: int, end: int, live: list[int]) -> None:
-        """Take the rows as of a checkpoint from the files."""
+        """Load the rows of a checkpoint from the files."""
         self.start, self.end = start, end
         for base in live:
             chunk = Chunk(base, self.chunk_rows)
@@ -490,13 +490,13 @@ class StateTable:
     # Where rows are.
 
     def kept(self) -> Iterator[Half]:
-        """Rows of the map, but for those of a chunk that is about to leave."""
+        """Yield the rows of the map, except those of a chunk that is about to leave."""
         for row, half in self.survivors.rows.items():
             if self.place(row)[0] is None:
                 yield half
 
     def kept_rows(self) -> KeptRows:
-        """The columns of ``kept``."""
+        """Return the columns of the rows that ``kept`` yields."""
         columns = self.survivors.columns
         if not self._leaving:
             return columns.all()
@@ -508,12 +508,12 @@ class StateTable:
         return columns.without(is_in_chunk)
 
     def needed_blocks(self) -> Iterator[Chunk | KeptRows]:
-        """Columns of all rows, each row once, but for chunks in which nothing is needed."""
+        """Yield columns of all rows, each row once, except chunks in which nothing is needed."""
         yield self.kept_rows()
         yield from (chunk for chunk in self.chunks.values() if chunk.needed)
 
     def place(self, half_offset: int) -> tuple[Chunk | None, int]:
-        """Where in memory a row is; None if it is not in a chunk."""
+        """Return a row's chunk and its index there; None and 0 if it is not in a chunk."""
         chunk = self.chunks.get(half_offset - half_offset % self.chunk_rows)
         at = half_offset % self.chunk_rows
         if chunk is None or not chunk.skipped <= at < chunk.count or not chunk.size[at]:
@@ -521,7 +521,7 @@ class StateTable:
         return chunk, at
 
     def slices(self, first: int, count: int) -> Iterator[tuple[Chunk, int, int]]:
-        """Where in memory these rows are, as far as they are in chunks."""
+        """Yield where these rows are in chunks: chunk, start and end."""
         row = first
         while row < first + count:
             base = row - row % self.chunk_rows
@@ -534,7 +534,7 @@ class StateTable:
             row = end
 
     def by_chunk(self, rows: Rows) -> list[tuple[int, Rows]]:
-        """Bases of chunks in memory, and the indices of those of these rows that each has."""
+        """Return bases of chunks in memory, and the indices of those of these rows in each."""
         bases = rows - rows % self.chunk_rows
         found = []
         for base in np.unique(bases).tolist():
@@ -545,7 +545,7 @@ class StateTable:
         return found
 
     def is_in_chunks(self, first: int, count: int) -> bool:
-        """Whether all these rows are."""
+        """Whether all these rows are in chunks."""
         return sum(end - at for _, at, end in self.slices(first, count)) == count
 
     def _halves(self, first: int, count: int) -> Iterator[Half]:

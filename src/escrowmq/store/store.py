@@ -1,8 +1,8 @@
-"""The store: commands in, frames in the log, and everything that is read back.
+"""The store: takes commands, appends frames to the log, and reads everything back.
 
-One thread owns it.  A command is decided and applied in memory at once (``execute``), gathered
-with others, written and flushed together (``write``, ``flush``), and only then do queue ends move
-(``publish``) and replies leave.  If a write or a flush fails the store is finished: it refuses
+One thread owns it. ``execute`` decides a command and applies it in memory at once. Several commands
+are gathered, then written and flushed together (``write``, ``flush``). Only then do queue ends move
+(``publish``) and replies leave. If a write or a flush fails, the store is finished: it refuses
 everything, and a restart recovers from the log.
 """
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 UNFILED_OPS_MAX = 1024 * 1024
-"""Decisions that wait for a checkpoint; written by the thousand, they take little of the log."""
+"""Decisions in memory at which a checkpoint is due; bulk decisions hardly grow the log."""
 
 
 _SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
@@ -72,7 +72,7 @@ _SPECIAL = frozenset((Lost, NamedQueue, Parked, Released, *CATALOG_RECORDS))
 
 
 class Store:
-    """An open store.  ``open_store`` in recovery.py makes one."""
+    """An open store. ``open_store`` in recovery.py makes one."""
 
     def __init__(  # noqa: PLR0917 - called in one place only
         self,
@@ -109,39 +109,39 @@ class Store:
         self.dispatcher = Dispatcher(self.table, self.keys, self.lost)
         self.open_files = OpenFiles(disk)
         self.space = Space(disk, config.free_bytes_min)
-        #: By queue number, those that are there.
+        #: Existing queues, by queue number.
         self.queues: dict[int, ConsumeQueue] = {}
-        #: Topics, groups and settings, as far as they are durable; the core is ahead of it.
+        #: Durable topics, groups and settings; the core is ahead of it.
         self.catalog = Catalog()
         self._shown = Shown(self.catalog, self.queues, self.open_files)
-        #: Files of queues that are gone.
+        #: Files of deleted queues.
         self.garbage = self._shown.garbage
-        #: Up to which log offset meta.db has been written.
+        #: The log offset up to which meta.db has been written.
         self.meta_at = -1
         #: Messages of deleted topics that were dropped when their time came, since the start.
         self.dropped = 0
-        #: Whether files may be there that no checkpoint has named.
+        #: False during recovery, when there may be files that no checkpoint names.
         self.is_recovered = False
         self._is_fsync = config.durability == "fsync"
         self.parkings = Parkings()
-        #: Below this everything may be shown: it is as durable as was asked for.
+        #: The durable end of the log, according to ``store.durability``: all below may be shown.
         self.settled = 0
-        #: The same of half offsets.
+        #: The same for half offsets.
         self.settled_rows = 0
         #: Store times never go back, even if the clock does.
         self.last_at_ms = 0
         self.checkpointed = 0
         self.previous: Checkpoint | None = None
         self.failure: BaseException | None = None
-        #: The highest setting ever: how long before its entry a message may have been stored.
+        #: The highest ``copy_after_ms`` so far: the longest time from a message to its queue entry.
         self.copy_after_max_ms = config.copy_after_ms
-        #: Below this the log may be deleted once a checkpoint says so.
+        #: The log below this may be deleted once a checkpoint records it.
         self.log_start = 0
 
     # Commands.
 
     def execute(self, command: Command, now_ms: int) -> Decision:
-        """Decide and apply a command.  Nothing of it may leave before the next flush."""
+        """Decide and apply a command. Its reply must not leave before the next flush."""
         self._refuse_if_failed()
         at_ms = max(now_ms, self.last_at_ms)
         decision = self.core.decide(command, at_ms)
@@ -181,13 +181,13 @@ class Store:
         self.apply(records, Where(frame_offset, messages_at, at_ms))
 
     def row(self, row: int) -> Half:
-        """A row that is known to be there."""
+        """Return a row that is known to exist."""
         half = self.table.get(row)
         assert half is not None
         return half
 
     def apply(self, records: tuple[Record, ...] | list[Record], where: Where) -> None:
-        """Apply a frame's records: live, and again after a crash."""
+        """Apply a frame's records, live or during recovery."""
         for record in records:
             if type(record) in _SPECIAL:
                 self._apply_special(record, where)
@@ -221,18 +221,18 @@ class Store:
                 self.dispatcher.skip(queue, known, end, where)
 
     def _name_queue(self, record: NamedQueue) -> None:
-        # One that is deleted later on in a log that is replayed is not there.
+        # In a replay, the checkpoint may already have this queue deleted.
         if record.id in self.core.names.queues:
             self._shown.make(self.disk, record, may_have_files=not self.is_recovered)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if anything was ever sent to it."""
+        """Return the queue; None if nothing was ever sent to it."""
         return self._shown.queue(topic, queue_id)
 
     def _frame_of_one(
         self, decision: Decision, record: Prepared, place: tuple[int, int, int]
     ) -> bytes:
-        """What most frames are: one half message whose names are all known."""
+        """Return the most common frame: one half message whose names are all known."""
         (message,), reply = decision.messages, decision.reply
         assert isinstance(reply, Held)
         placed = record.placed
@@ -282,7 +282,7 @@ class Store:
     # Durability.
 
     def write(self) -> None:
-        """Hand what was gathered to the operating system."""
+        """Hand the gathered frames to the operating system."""
         self._refuse_if_failed()
         try:
             self.log.write()
@@ -291,7 +291,7 @@ class Store:
             raise
 
     def flush(self) -> None:
-        """Return once everything written is on the disk; may run in another thread."""
+        """Flush everything written to the disk; may run in another thread."""
         self._refuse_if_failed()
         try:
             self.log.flush()
@@ -300,12 +300,12 @@ class Store:
             raise
 
     def publish(self) -> set[int]:
-        """Move queue ends over what is durable now, one slice; returns the queues that grew."""
+        """Move queue ends over what is durable now, one slice; return the queues that grew."""
         self._refuse_if_failed()
         self.settled = self.log.flushed if self._is_fsync else self.log.written
         grown: set[int] = set()
         if self.settled < self.log.end:
-            # A batch is on its way, and what waits may be part of it.
+            # A batch is not durable yet, and the waiting entries may be part of it.
             return grown
         self.settled_rows = self.table.end
         self._shown.show()
@@ -323,7 +323,7 @@ class Store:
         return grown
 
     def sync(self) -> None:
-        """Write, flush and publish everything: a whole batch, for whoever has only one caller."""
+        """Write, flush and publish everything, for a caller that has the store to itself."""
         self.write()
         if self._is_fsync:
             self.flush()
@@ -332,12 +332,12 @@ class Store:
             self.publish()
 
     def _refuse_if_failed(self) -> None:
-        # A second flush would succeed, though the kernel has dropped what the first one lost.
+        # A second flush would succeed although the kernel dropped what the first one lost.
         if self.failure is not None:
             raise self.finished()
 
     def finished(self) -> Unavailable:
-        """What everybody is told once a write has failed."""
+        """Return the error for every call after a failed write."""
         return Unavailable(
             "store_failed",
             "a write failed; restart the broker, it recovers from the log",
@@ -348,7 +348,7 @@ class Store:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Whether a restart would have too much to replay, and there is room to mend that."""
+        """Whether a restart would replay too much, or memory holds too much, and there is room."""
         grown = self.log.written - self.checkpointed
         is_due = (
             grown >= self.config.checkpoint_bytes
@@ -358,7 +358,7 @@ class Store:
         return is_due and self.space.allows_files()
 
     def checkpoint(self) -> None:
-        """Take a checkpoint now.  Nothing may be gathered, unflushed or unpublished."""
+        """Take a checkpoint now. All frames must be written, and all queue entries published."""
         job = self.begin_checkpoint()
         try:
             job.write()
@@ -368,21 +368,21 @@ class Store:
             raise
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """Freeze what a checkpoint must hold."""
+        """Take a snapshot of what a checkpoint must hold."""
         self._refuse_if_failed()
         assert self.log.end == self.log.written, "a checkpoint holds only what is written"
         assert self.dispatcher.is_idle, "a checkpoint holds only what is visible"
         return CheckpointJob(self)
 
     def end_checkpoint(self, job: CheckpointJob) -> None:
-        """Make it count, and forget what it made unnecessary."""
+        """Make the checkpoint valid, and drop what it made unnecessary."""
         deque(job.install(), maxlen=0)
         job.seal()
         job.save()
         job.finish()
 
     def close(self) -> None:
-        """Checkpoint, unless the store has failed or has no room, and give all files back."""
+        """Take a checkpoint unless the store has failed or has no room, and close all files."""
         if self.failure is None:
             self.sync()
             if self.space.allows_files():
@@ -390,7 +390,7 @@ class Store:
         self.give_back()
 
     def give_back(self) -> None:
-        """Give all files back, as they are."""
+        """Close all files as they are."""
         self.open_files.close()
         self.keys.close()
         self.log.close()

@@ -1,7 +1,7 @@
-"""Columns of the rows that outlived their chunk, so that they are counted as quickly as a chunk's.
+"""Columns of the survivors, so that counting them is as fast as counting a chunk's rows.
 
-The map of survivors has an object for each row.  A look at 320,000 objects would hold the event
-loop for 200 ms; over columns it takes 3 ms.
+The map of survivors has an object for each row. A scan of 320,000 objects would hold the event loop
+for 200 ms; over columns it takes 3 ms.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _COLUMNS = np.dtype(
     ]
 )
 _SLOTS_MIN = 64
-#: An empty slot looks like a row that nothing needs.
+#: An empty slot looks like a row that is not needed.
 _EMPTY = (-1, 0, NEVER, 0, 0, 0, 0, int(State.ROLLED_BACK))
 
 
 class KeptRows:
-    """Rows of the map by their columns, in no order; some slots may be empty."""
+    """Columns of the map's rows, unordered; some slots may be empty."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def view(self, name: str) -> Rows:
-        """One column of all rows."""
+        """Return one column of all rows."""
         found: Rows = self._rows[name]
         return found
 
@@ -51,7 +51,7 @@ class KeptRows:
 
     @property
     def is_needed(self) -> Rows:
-        """Which rows are undecided, parked, or committed but not yet visible."""
+        """Which rows are prepared, parked, or committed but not yet visible."""
         state = self.view("state")
         is_undecided = (state == State.PREPARED) | (state == State.PARKED)
         needed: Rows = is_undecided | (
@@ -61,7 +61,7 @@ class KeptRows:
 
 
 class SurvivorColumns:
-    """A slot for each row of the map; slots of rows that are gone are used again."""
+    """A slot for each row of the map; slots of removed rows are reused."""
 
     def __init__(self) -> None:
         self._rows = np.zeros(_SLOTS_MIN, dtype=_COLUMNS)
@@ -69,7 +69,7 @@ class SurvivorColumns:
         self._free: list[int] = []
 
     def set(self, half: Half) -> None:
-        """Add a row, or set all of it."""
+        """Add or replace a row."""
         slot = self._slots.get(half.half_offset)
         if slot is None:
             slot = self._slots[half.half_offset] = self._new_slot()
@@ -91,11 +91,11 @@ class SurvivorColumns:
         self._free.append(slot)
 
     def all(self) -> KeptRows:
-        """Every row, as it is now."""
+        """Return every row as it is now."""
         return KeptRows(self._rows[: len(self._slots) + len(self._free)])
 
     def without(self, is_hidden: Rows) -> KeptRows:
-        """A copy of every row but these."""
+        """Return a copy of all rows except these."""
         return KeptRows(self._rows[: len(is_hidden)][~is_hidden])
 
     def _new_slot(self) -> int:

@@ -1,7 +1,7 @@
-"""Rows that outlived their chunk: where the files are no longer right.
+"""Survivors: rows that outlived their chunk, for which the files are out of date.
 
-When a chunk leaves memory its needed rows stay here, and so do their later changes, even the
-decision, until retention deletes the chunk's file.
+When a chunk leaves memory, its needed rows stay here. They and their later changes, even the
+decision, stay until retention deletes the chunk's file.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ class Survivors:
         self.rows: dict[int, Half] = {}
         self.columns = SurvivorColumns()
         self.has_changed = False
-        #: When committed rows become visible, and their half offsets; some may be outdated.
+        #: Times at which committed rows become visible, and half offsets; some may be outdated.
         self._releases: list[tuple[int, int]] = []
         self._are_releases_sorted = True
-        #: What a checkpoint is writing, if one is.
+        #: The snapshot that a checkpoint is writing, if one is.
         self._saving: SavedSurvivors | None = None
-        #: Stored bytes of the rows that are needed.
+        #: Stored bytes of the needed rows.
         self.needed_bytes = 0
-        #: No check came due since the last look, nor does one before this; maybe not even then.
+        #: No check has come due since the last look, and none will before this time.
         self.check_from_ms = NEVER
         self._row_by_log_offset: dict[int, int] = {}
         self._hash_by_row: dict[int, int] = {}
         self.rows_by_hash: dict[int, list[int]] = {}
-        #: The rows in their order; None when it must be found again.
+        #: The rows, sorted; None when they must be sorted again.
         self._order: list[int] | None = None
 
     def keep(self, half: Half, id_hash: int) -> None:
-        """Take a row in, or set all of it."""
+        """Add or replace a row."""
         row = half.half_offset
         known = self.rows.get(row)
         if known is None:
@@ -83,9 +83,9 @@ class Survivors:
             self.check_from_ms = min(self.check_from_ms, half.next_at_ms)
 
     def next_releases(self, now_ms: int, limit: int) -> list[tuple[int, int]]:
-        """The first committed rows to make visible now: their times and half offsets."""
+        """Return the first committed rows to make visible now: their times and half offsets."""
         if not self._are_releases_sorted:
-            # Nearly sorted already, which is what this sort is quick at.
+            # The list is nearly sorted, which this sort handles fast.
             self._releases.sort()
             self._are_releases_sorted = True
         found: dict[tuple[int, int], None] = {}
@@ -103,19 +103,19 @@ class Survivors:
         return list(found)
 
     def between(self, start: int, end: int) -> list[int]:
-        """The rows in ``[start, end)``, in their order."""
+        """Return the rows in ``[start, end)``, sorted."""
         if self._order is None:
             rows = self.columns.all().half_offsets()
-            # Nearly sorted already, which is what this kind of sort is quick at.
+            # The rows are nearly sorted, which a stable sort handles fast.
             self._order = np.sort(rows[rows >= 0], kind="stable").tolist()
         return self._order[bisect_left(self._order, start) : bisect_left(self._order, end)]
 
     def row_at(self, log_offset: int) -> int | None:
-        """The row with exactly this identity in the log."""
+        """Return the row that was first stored at exactly this log offset."""
         return self._row_by_log_offset.get(log_offset)
 
     def forget(self, rows: Iterable[int], row_start: int, log_offset: int) -> None:
-        """Let go of those of these rows that nobody needs, no file holds and the log has not."""
+        """Drop those of these rows that are not needed and are in no file and not in the log."""
         gone = [
             half
             for half in map(self.rows.get, rows)
@@ -135,7 +135,7 @@ class Survivors:
             del self.rows[row], self._row_by_log_offset[half.log_offset]
             self.columns.remove(row)
             by_hash.setdefault(self._hash_by_row.pop(row), set()).add(row)
-        # Once for each hash: messages without an id share one, and may be very many.
+        # Filter once per hash: messages without an id share one hash, and may be very many.
         for id_hash, its_gone in by_hash.items():
             left = [row for row in self.rows_by_hash[id_hash] if row not in its_gone]
             if left:
@@ -144,7 +144,7 @@ class Survivors:
                 del self.rows_by_hash[id_hash]
 
     def to_save(self) -> SavedSurvivors | None:
-        """All of them, if they changed since they were last saved."""
+        """Return a snapshot of all rows; None if nothing changed since the last one."""
         if not self.has_changed:
             return None
         self.has_changed = False
@@ -152,11 +152,11 @@ class Survivors:
         return self._saving
 
     def saved(self) -> None:
-        """A file has what was to be saved."""
+        """Note that a file holds the snapshot."""
         self._saving = None
 
     def load(self, saved: Iterable[Survivor]) -> None:
-        """Take them from a file."""
+        """Load the rows of a file."""
         for survivor in saved:
             self.keep(survivor.half, survivor.id_hash)
         self.has_changed = False

@@ -1,7 +1,7 @@
-"""Tells a torn end of the log, which a crash leaves, from damage.
+"""Tells a torn tail of the log, which a crash leaves, from damage.
 
 A bad frame at or above the highest offset that any intact frame knows to be flushed is a torn
-tail: nothing from there on was ever acknowledged, so it is cut.  A bad frame below it is damage:
+tail: nothing from there on was ever acknowledged, so it is cut. A bad frame below it is damage:
 acknowledged bytes are gone, and the store refuses to start.
 """
 
@@ -30,7 +30,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 def open_segments(disk: Disk, log: CommitLog, log_start: int) -> None:
-    """Open the segment files, and put right what a crash left half done."""
+    """Open the segment files, and finish what a crash interrupted."""
     starts = []
     for name in disk.list(DIRECTORY):
         if name.endswith(TEMPORARY):
@@ -41,19 +41,19 @@ def open_segments(disk: Disk, log: CommitLog, log_start: int) -> None:
             starts.append(int(name))
     for at, start in enumerate(starts):
         if at + 1 < len(starts) and starts[at + 1] <= log_start:
-            # Retention had decided on it when the crash came.
+            # Retention was deleting this segment when the crash came.
             disk.remove(segment_path(start))
             continue
         file = disk.open(segment_path(start))
         segment = Segment(start, file, file.size())
         if log.segments and log.segments[-1].end > segment.end:
-            # The tail was rewritten into the segment before, over this one.  To cut that one would
-            # lose what comes after this one, if a crash kept this removal and not another.
+            # The tail was rewritten into the previous segment, which covers this one. Cutting that
+            # segment here would lose what follows this one, if the crash undid only some removals.
             file.close()
             disk.remove(segment_path(start))
             continue
         if log.segments and log.segments[-1].end > start:
-            # The tail was rewritten into this segment; the old copy is of no use.
+            # The tail was rewritten into this segment, so cut its old bytes off the previous one.
             _cut(log.segments[-1], start)
         log.segments.append(segment)
     disk.flush_directory(DIRECTORY)
@@ -66,7 +66,7 @@ def _cut(segment: Segment, log_offset: int) -> None:
 
 
 def refuse_gaps(log: CommitLog, from_offset: int, log_end: int) -> None:
-    """A log that ends before its checkpoint, or has a hole, is damaged."""
+    """Raise if the log ends before its checkpoint or has a hole: then it is damaged."""
     offset = log.segments[0].start if log.segments else 0
     if offset > from_offset:
         raise StoreCorrupt(
@@ -100,7 +100,7 @@ def judge(log: CommitLog, seed: int, bad_offset: int, flushed: int) -> None:
     known = (frame.flushed for frame in later_frames(log, seed, bad_offset))
     later = next((offset for offset in known if offset > bad_offset), 0)
     if not later and segment is not None:
-        # With one of our frames after it, it is no newer version but damage to the number.
+        # If a later frame knows this one as flushed, a higher version number is damage.
         _refuse_newer(segment, bad_offset)
     if max(flushed, later) > bad_offset:
         raise StoreCorrupt(
@@ -126,7 +126,7 @@ def _refuse_newer(segment: Segment, log_offset: int) -> None:
 
 
 def later_frames(log: CommitLog, seed: int, bad_offset: int) -> Iterator[Frame]:
-    """Intact frames after this offset, wherever they stand."""
+    """Yield intact frames after this offset, wherever they start."""
     for segment in log.segments:
         offset = max(segment.start, bad_offset)
         while offset < segment.end:
@@ -141,14 +141,14 @@ def later_frames(log: CommitLog, seed: int, bad_offset: int) -> Iterator[Frame]:
 
 
 def cut_tail(disk: Disk, log: CommitLog, log_offset: int) -> int:
-    """Cut everything from this offset on; returns how many bytes that were."""
+    """Cut everything from this offset on; return the number of bytes."""
     cut = 0
     while len(log.segments) > 1 and log.segments[-1].start >= log_offset:
         segment = log.segments.pop()
         cut += segment.size
         segment.file.close()
         disk.remove(segment_path(segment.start))
-        # One by one from the end: a crash must not leave a hole.
+        # Remove one by one from the end, so that a crash leaves no hole.
         disk.flush_directory(DIRECTORY)
     if log.segments[-1].end > log_offset:
         cut += log.segments[-1].end - log_offset
@@ -157,9 +157,9 @@ def cut_tail(disk: Disk, log: CommitLog, log_offset: int) -> int:
 
 
 def rewrite_tail(disk: Disk, log: CommitLog, flushed: int, end: int) -> None:
-    """Put what may never have reached the disk into a new segment, flushed.
+    """Write what may never have reached the disk into a new segment, and flush it.
 
-    After a failed flush the kernel may show pages that it never wrote and never will: only
+    After a failed flush, the kernel may show pages that it never wrote and never will: only
     writing them again makes them durable.
     """
     pieces = []

@@ -1,7 +1,7 @@
-"""Counts what the frames of a log tell, in the order of the log.
+"""Counts the messages and transactions in the frames of a log, in log order.
 
-Memory holds one byte per half message, in chunks that are let go when nothing in them is
-undecided any more.
+Memory holds one byte per half message, in chunks that are freed when nothing in them is undecided
+any more.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Undecided:
         self._drop(number)
 
     def _drop(self, number: int) -> None:
-        # The newest is about to be used again.
+        # The newest chunk is about to be used again.
         if number != self._newest and self._open.get(number) == 0:
             del self._chunks[number], self._open[number]
 
     def is_open(self, head: int) -> bool:
-        """Whether it was begun and not decided."""
+        """Whether this transaction was begun and not decided."""
         number, at = divmod(head, _CHUNK_ROWS)
         return number in self._chunks and self._chunks[number][at] != _CLOSED
 
@@ -80,7 +80,7 @@ class Tally:
     def __init__(self, known: SavedCatalog = SavedCatalog()) -> None:  # noqa: B008 - frozen
         self._counts = Counts()
         self._undecided = Undecided()
-        #: A checkpoint's; applying its records again changes nothing.
+        #: Loaded from a checkpoint; applying its records again changes nothing.
         self._catalog = Catalog()
         self._catalog.load(known)
         self._readers: dict[type, Callable[..., None]] = {
@@ -98,7 +98,7 @@ class Tally:
         }
 
     def counts(self) -> Counts:
-        """What was counted."""
+        """Return the counts so far."""
         _, self._counts.prepared, self._counts.parked = self._undecided.counts
         self._counts.topics = len(self._catalog.topics)
         self._counts.groups = len(self._catalog.groups)
@@ -153,7 +153,7 @@ class Tally:
         self._counts.visible += sum(span.count for span in given)
 
     def _release(self, record: Released) -> None:
-        # Those of deleted topics are nowhere.
+        # Messages of deleted topics get no queue offset.
         self._counts.visible += sum(offset != NOWHERE for offset in record.queue_offsets)
 
     def _park(self, record: Parked) -> None:

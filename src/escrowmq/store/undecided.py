@@ -1,4 +1,4 @@
-"""Counts of what is held back, without looking at the rows one by one."""
+"""Counts messages that are held back, by column instead of row by row."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _COMMITTED = int(State.COMMITTED)
 class HeldBack(msgspec.Struct, frozen=True):
     """Messages that no consumer sees yet, by the number of their queue."""
 
-    #: Half messages of undecided transactions.
+    #: Half messages of prepared transactions; parked ones do not count.
     undecided: Counter[int]
     #: Messages that wait for their time.
     timed: Counter[int]
 
 
 def prepared_by_origin(table: StateTable) -> Counter[int]:
-    """How many transactions of each origin may be checked."""
+    """Return how many transactions of each origin may be back-checked."""
     # Only the head of a transaction is ever due.
     counts: Counter[int] = Counter()
     for block in table.needed_blocks():
@@ -45,7 +45,7 @@ def prepared_by_origin(table: StateTable) -> Counter[int]:
 
 
 def held_back(table: StateTable) -> HeldBack:
-    """How many messages each queue will get, or may get, later."""
+    """Return how many messages each queue will get, or may get, later."""
     found = HeldBack(Counter(), Counter())
     for block in table.needed_blocks():
         state = block.view("state")
@@ -56,7 +56,7 @@ def held_back(table: StateTable) -> HeldBack:
 
 
 def held_in(table: StateTable, queues: Sequence[int], rows_max: int) -> HeldRows:
-    """What is undecided, parked or waiting in these queues."""
+    """Return what is prepared, parked or waiting in these queues."""
     undecided: Counter[int] = Counter()
     waiting: Counter[int] = Counter()
     rows: list[int] = []

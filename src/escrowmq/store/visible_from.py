@@ -1,8 +1,8 @@
-"""From when on a message that took a row of the state table can have been visible.
+"""Finds the time from which a message with a row in the state table can have been visible.
 
-A queue's entries are in the order of the times at which they became visible, so such a time finds
-the entry of a message, however much its queue grew while it waited.  The log says it: the decision
-names the messages that wait and until when, and so do the frames that scheduled or carried them.
+A queue's entries are sorted by the time at which they became visible. So this time finds the entry
+of a message, however much its queue grew while it waited. The log has the time: the decision names
+the messages that wait and until when, and so do the frames that scheduled or carried them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from escrowmq.transaction.table import Half
 
 SEARCHED_BYTES = (4 * 1024, 256 * 1024, FRAME_BYTES_MAX)
-"""How far before a message its frame may begin: looked through from the nearest on."""
+"""How many bytes before a message its frame may begin; the search widens step by step."""
 
 
 def visible_from_ms(store: Store, half: Half) -> int:
-    """A time at which the message was not visible yet, and which it followed soon."""
+    """Return a time at which, or shortly after which, the message became visible."""
     bounds = [half.stored_at_ms, _written_from_ms(store, half.location)]
     if half.origin != PLAIN:
         bounds.append(_decided_from_ms(store, half))
@@ -33,14 +33,14 @@ def visible_from_ms(store: Store, half: Half) -> int:
 
 
 def _written_from_ms(store: Store, location: int) -> int:
-    """The time of the segment's first frame: bytes are written before they can be seen."""
+    """Return the time of the segment's first frame: bytes are written before they are visible."""
     return next(
         (one.first_at_ms for one in store.log.segments if one.start <= location < one.end), 0
     )
 
 
 def _decided_from_ms(store: Store, half: Half) -> int:
-    """When it was decided, or until when the decision had it wait; 0 if that is deleted."""
+    """Return when it was decided, or until when the decision delayed it; 0 if that is gone."""
     op_offset = store.table.op_offset(half)
     if op_offset < store.log.start or store.lost.hold(op_offset):
         return 0
@@ -55,26 +55,26 @@ def _decided_from_ms(store: Store, half: Half) -> int:
 
 
 def _brought_from_ms(store: Store, half: Half) -> int:
-    """Until when the frame with its bytes had it wait; 0 if that frame is not found."""
+    """Return until when the frame with its bytes delayed it; 0 if that frame is not found."""
     frame = _frame_of(store, half)
     for record in () if frame is None else frame.records:
         if isinstance(record, Scheduled):
             return record.deliver_at_ms[half.half_offset - record.first]
         if isinstance(record, Moved):
-            # Of an undecided one this is when its next check was due.
+            # For an undecided message, ``next_at_ms`` is when its next check was due.
             waits = {
                 row.half_offset: row.next_at_ms
                 for row in record.rows
                 if row.state == State.COMMITTED
             }
             assert frame is not None
-            # It may have been carried at the very moment at which it became visible.
+            # It may have been carried at the very moment when it became visible.
             return max(frame.stored_at_ms, waits.get(half.half_offset, 0))
     return 0
 
 
 def _frame_of(store: Store, half: Half) -> Frame | None:
-    """The frame that holds its bytes, unless they are damaged."""
+    """Return the frame that holds its bytes; None if it is damaged."""
     location = half.location
     segment = next(one for one in store.log.segments if one.start <= location < one.end)
     for size in SEARCHED_BYTES:
@@ -82,7 +82,7 @@ def _frame_of(store: Store, half: Half) -> Frame | None:
         data = store.log.peek(start, location - start)
         at = data.rfind(MAGIC)
         while at >= 0:
-            # A message may hold anything, so whatever looks like a frame is checked.
+            # A message may hold anything, so bytes that look like a frame are verified.
             head = stated_head(data, at)
             if head is not None and start + at + head.length > location:
                 frame = store.log.peek(start + at, head.length)
