@@ -21,6 +21,7 @@ from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.archive.stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import PROGRESS, QUARANTINE
+from escrowmq.pipeline.options import bad_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,9 @@ class Archive:
         interval_ms: int = INTERVAL_MS,
         kinds: Sequence[type[ArchiveStream]] = STREAMS,
     ) -> None:
+        if isinstance(brokers, str):
+            # Otherwise each of its letters would be an address.
+            raise bad_option("brokers", "a list of addresses, each host:port", brokers)
         options = options or ArchiveOptions()
         self._brokers = tuple(brokers)
         self._lake = Lake(lake_uri, options.storage)
