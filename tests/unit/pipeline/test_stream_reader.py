@@ -251,9 +251,9 @@ def test_a_stream_of_messages_refuses_the_checkpoint_of_a_view(broker: InProcess
     given = {"view": "events", "broker": broker.broker_address}
     view = view_stream_reader(given, view_schema(given))
     stream = reader(broker)
-    with pytest.raises(RequestRefused, match="checkpoint_not_ours.*messages"):
+    with pytest.raises(RequestRefused, match=r"checkpoint_not_ours.*messages"):
         stream.latestOffset(view.initialOffset(), ALL)
-    with pytest.raises(RequestRefused, match="checkpoint_not_ours.*view"):
+    with pytest.raises(RequestRefused, match=r"checkpoint_not_ours.*view"):
         view.latestOffset(stream.initialOffset(), ALL)
 
 

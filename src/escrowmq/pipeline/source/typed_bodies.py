@@ -32,8 +32,8 @@ def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Colu
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
     # Spark's own function of this name takes a dict of options in this place.
-    if not isinstance(mode, str) or mode.upper() not in (PERMISSIVE, FAILFAST):
-        raise bad_option("mode", f'"{PERMISSIVE}" or "{FAILFAST}", as a string', str(mode))
+    if str(mode).upper() not in (PERMISSIVE, FAILFAST):
+        raise bad_option("mode", f"{PERMISSIVE} or {FAILFAST}, as a string", str(mode))
     read = read_schema(schema)
     decode = _Decoding(read.decode, is_permissive=mode.upper() == PERMISSIVE)
     return F.udf(decode, read.spark, useArrow=False)(column)
