@@ -18,12 +18,10 @@ from escrowmq.pipeline.source.offsets import StreamOffsets
 from escrowmq.pipeline.source.positions import Kept, places
 from escrowmq.pipeline.source.stream import MessageStreamReader, stream_reader
 from escrowmq.pipeline.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows
-from escrowmq.pipeline.views.reading import schema as view_schema
-from escrowmq.pipeline.views.reading import stream_reader as view_stream_reader
 from escrowmq.store.disk import OsDisk
 from escrowmq.testing import InProcessBroker
 from tests.spark.topics import row, send
-from tests.unit.logged import event_of, facts
+from tests.unit.logged import event_of
 from tests.unit.store.helpers import HOUR, Driver, message
 
 ALL = ReadAllAvailable()
@@ -210,51 +208,6 @@ def test_a_batch_read_takes_what_there_is(broker: InProcessBroker) -> None:
     assert kept == [b"new 3", b"new 4"]
     with pytest.raises(RequestRefused, match="topic_unknown"):
         batch_bodies(broker, topic="nothing")
-
-
-def test_a_batch_read_refuses_a_list_with_a_topic_that_no_broker_has(
-    broker: InProcessBroker,
-) -> None:
-    with pytest.raises(RequestRefused, match="topic_unknown") as raised:
-        batch_bodies(broker, topic="orders,ordres")
-    assert raised.value.fields["topic"] == "ordres"
-
-
-def test_a_stream_says_which_topics_it_waits_for(
-    broker: InProcessBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    stream = reader(broker, topic="orders,ordres")
-    start = stream.initialOffset()
-    assert [one["topic"] for one in facts(caplog, "topic_awaited")] == ["ordres"]
-    # It is read from its first message once it is there.
-    send(broker, row(b"late", topic="ordres"))
-    assert batch(stream, start) == [b"new 3", b"new 4", b"late"]
-
-
-@pytest.mark.parametrize(
-    ("offsets", "cause"),
-    [
-        ('{"orders": {"0": 1}}', "retention has deleted"),
-        ('{"orders": {"0": 99}}', "the queue ends before this offset"),
-        ('{"orders": {"7": 0}}', "no such queue"),
-        ('{"ordres": {"0": 0}}', "its topic is not in the options"),
-    ],
-)
-def test_lost_data_is_told_with_its_cause(
-    broker: InProcessBroker, offsets: str, cause: str
-) -> None:
-    with pytest.raises(RequestRefused, match=f"data_lost: .*{cause}.*failOnDataLoss=false"):
-        batch_bodies(broker, startingOffsets=offsets)
-
-
-def test_a_stream_of_messages_refuses_the_checkpoint_of_a_view(broker: InProcessBroker) -> None:
-    given = {"view": "events", "broker": broker.broker_address}
-    view = view_stream_reader(given, view_schema(given))
-    stream = reader(broker)
-    with pytest.raises(RequestRefused, match=r"checkpoint_not_ours.*messages"):
-        stream.latestOffset(view.initialOffset(), ALL)
-    with pytest.raises(RequestRefused, match=r"checkpoint_not_ours.*view"):
-        view.latestOffset(stream.initialOffset(), ALL)
 
 
 @pytest.mark.parametrize(

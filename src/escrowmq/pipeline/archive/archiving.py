@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.archive.events import EventStream
 from escrowmq.pipeline.archive.messages import MessageStream
@@ -21,7 +21,6 @@ from escrowmq.pipeline.archive.rounds import append_rounds
 from escrowmq.pipeline.archive.stream import ArchiveOptions, ArchiveStream
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import PROGRESS, QUARANTINE
-from escrowmq.pipeline.options import bad_option
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +62,8 @@ class Archive:
     ) -> None:
         if isinstance(brokers, str):
             # Otherwise each of its letters would be an address.
-            raise bad_option("brokers", "a list of addresses, each host:port", brokers)
+            text = "a list of addresses, each host:port"
+            raise RequestRefused("bad_option", text, option="brokers", value=brokers)
         options = options or ArchiveOptions()
         self._brokers = tuple(brokers)
         self._lake = Lake(lake_uri, options.storage)
