@@ -103,7 +103,8 @@ class Loss(NamedTuple):
         if self.there is None:
             return "this read has no such queue: it was deleted, or its topic is not in the options"
         if max(self.start, self.end or 0) > self.there.end:
-            return "the queue ends before this offset: its store or topic was made anew"
+            cause = "the offset is wrong, or the store or topic was made anew"
+            return f"the queue ends before this offset: {cause}"
         return "retention has deleted messages, or the store or topic was made anew"
 
     def facts(self) -> dict[str, object]:
