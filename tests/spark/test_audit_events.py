@@ -106,6 +106,15 @@ def test_events_are_told_apart_where_the_key_is_a_property_too(
         }
 
 
+def test_a_topic_that_no_broker_has_is_noted(spark: SparkSession, tmp_path: Path) -> None:
+    with opened_shop(spark, tmp_path) as shop:
+        order(shop, "whole", "created", paid=True)
+        business = BusinessTable(url=shop.url, table="orders", key="id")
+        request = shop.request(lake="", business=business, topics=("ordres",))
+        outcome = compare_business(Work(spark, request, take_pins([shop.broker.broker_address])))
+        assert outcome.notes == ["no broker has the topic ordres: is it right?"]
+
+
 def test_an_event_is_given_as_text() -> None:
     assert business_event("tag:created") == CREATED
     assert business_event("tag:paid where paid = 1") == PAID_EVENT

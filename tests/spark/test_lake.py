@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
+from escrowmq.model.errors import RequestRefused
+from escrowmq.pipeline.archive.archiving import archive_once
 from escrowmq.pipeline.lake.delta import Lake
+from escrowmq.pipeline.lake.sql import register
 from escrowmq.pipeline.lake.tables import MESSAGES, PROGRESS, TABLES
+from tests.unit.logged import facts
 from tests.unit.pipeline.lake_rows import DAY_MS, MIDNIGHT_MS, message, rows_of
 
 if TYPE_CHECKING:
@@ -101,3 +105,17 @@ def test_what_was_read_does_not_change_when_more_is_committed(
     lake.open(PROGRESS).optimize.compact()
     assert frame.count() == 1
     assert lake.read(spark, PROGRESS).count() == 2
+
+
+def test_a_place_without_a_lake_gives_empty_tables_and_is_told(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(spark, Lake(tmp_path / "misspelled"))
+    assert spark.table("messages").count() == 0
+    (told,) = facts(caplog, "lake_empty")
+    assert told["lake"] == str(tmp_path / "misspelled")
+
+
+def test_one_address_in_place_of_a_list_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(RequestRefused, match=r"bad_option: a list of addresses.*127.0.0.1:1"):
+        archive_once(spark, "127.0.0.1:1", str(tmp_path / "lake"), str(tmp_path / "checkpoints"))

@@ -229,7 +229,7 @@ def test_a_broker_that_is_away_is_named(spark: SparkSession, broker: InProcessBr
 def test_a_wrong_option_is_named_with_what_it_may_be(
     spark: SparkSession, broker: InProcessBroker
 ) -> None:
-    with pytest.raises(PySparkException, match=r"bad_option: there are .*topic.*topik"):
+    with pytest.raises(PySparkException, match=r"bad_option: .*did you mean topic\?.*topik"):
         write(rows(spark, 1, 1), broker, topik=TOPIC)
 
 

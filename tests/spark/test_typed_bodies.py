@@ -88,3 +88,16 @@ def test_a_body_that_is_no_value_is_null_or_fails(
         frame.select(from_avro("body", SCHEMA, mode="failfast")).collect()
     with pytest.raises(RequestRefused, match="PERMISSIVE or FAILFAST"):
         from_avro("body", SCHEMA, mode="dropmalformed")
+
+
+def test_a_column_of_text_is_refused_by_its_type(
+    spark: SparkSession, broker: InProcessBroker
+) -> None:
+    frame = read(spark, broker, topic="avro")
+    with pytest.raises(PySparkException, match=r"bad_column: from_avro takes a binary column"):
+        frame.select(from_avro(F.col("body").cast("string"), SCHEMA)).collect()
+
+
+def test_the_options_of_sparks_own_from_avro_are_refused() -> None:
+    with pytest.raises(RequestRefused, match=r"bad_option: .*FAILFAST.*as a string"):
+        from_avro("body", SCHEMA, {"mode": "FAILFAST"})  # type: ignore[arg-type]  # a mistake

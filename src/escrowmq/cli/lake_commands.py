@@ -35,6 +35,7 @@ from escrowmq.cli.tool_shapes import (
     LakeTableShape,
     LakeVacuumedShape,
 )
+from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.config import PipelineConfig, Places, places_of
 from escrowmq.pipeline.spark.version import require_pipeline_spark
 
@@ -81,9 +82,11 @@ def query(
     from escrowmq.pipeline.lake import query as lake_query
 
     places = _places(data, lake_uri, file)
+    lake = _lake(places)
     with _spark(places) as spark:
-        found = lake_query.query(spark, _lake(places), sql, limit)
+        found = lake_query.query(spark, lake, sql, limit)
     show_rows(found.columns, found.rows, output)
+    _note_if_empty(lake, output)
     if found.is_cut:
         note(f"only the first {limit} rows; --limit says how many", output)
 
@@ -98,6 +101,7 @@ def tables(
     """Say what is in the lake."""
     from escrowmq.pipeline.lake.extent import extents
 
+    lake = _lake(_places(data, lake_uri, file))
     found = [
         LakeTableShape(
             table=one.table,
@@ -108,7 +112,7 @@ def tables(
             last_day=one.last_day,
             version=one.version,
         )
-        for one in extents(_lake(_places(data, lake_uri, file)))
+        for one in extents(lake)
     ]
 
     def table() -> str:
@@ -116,6 +120,7 @@ def tables(
         return as_table(columns, [_table_cells(one) for one in found])
 
     print_list(LakeTableShape, found, output, table)
+    _note_if_empty(lake, output)
 
 
 def _table_cells(one: LakeTableShape) -> tuple[object, ...]:
@@ -244,7 +249,17 @@ def _places(data: Path | None, lake_uri: str | None, file: Path | None) -> Place
     if lake_uri is not None:
         # The checkpoints are nobody's business here.
         config = replace(config, lake_uri=lake_uri, checkpoint_uri=config.checkpoint_uri or "none")
+    if data is not None and not config.lake_uri and not data.is_dir():
+        # Spark would make the directory, for its cache.
+        text = "there is no such directory; correct --data-dir"
+        raise RequestRefused("lake_missing", text, data_dir=str(data))
     return places_of(config, data)
+
+
+def _note_if_empty(lake: Lake, output: Output) -> None:
+    if not lake.has_tables():
+        place = f"there is no lake at {lake.uri}"
+        note(f"{place}: nothing was archived there yet, or the place is wrong", output)
 
 
 def _lake(places: Places) -> Lake:

@@ -7,11 +7,13 @@ with its name and with what it may be.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 from escrowmq.model.errors import RequestRefused
 
 #: What Spark itself, or somebody's session, puts beside ours.
 _SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
+_ADDRESSES = "host:port, several with commas between them"
 
 
 class Options:
@@ -22,7 +24,10 @@ class Options:
         names = {name.lower(): name for name in known}
         for name in self._given:
             if name not in names and name not in _SPARK:
-                raise bad_option(name, f"there are {', '.join(sorted(known))}")
+                close = get_close_matches(name, names, n=1)
+                hint = f"did you mean {names[close[0]]}? " if close else ""
+                there = ", ".join(sorted(names.values()))
+                raise bad_option(name, f"not an option here; {hint}there are {there}")
 
     def text(self, name: str, default: str | None = None) -> str:
         """A text; without a default it must be given."""
@@ -73,11 +78,11 @@ class Options:
         """The addresses in ``broker``."""
         addresses = self.names("broker")
         if not addresses:
-            raise bad_option("broker", "host:port, several with commas between them")
+            raise bad_option("broker", f"it must be given: {_ADDRESSES}")
         for address in addresses:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-                raise bad_option("broker", "host:port, several with commas between them", address)
+                raise bad_option("broker", _ADDRESSES, address)
         return addresses
 
 

@@ -65,6 +65,24 @@ def test_without_a_place_it_says_what_is_missing(capsys: pytest.CaptureFixture[s
     assert "pipeline.lake_uri" in capsys.readouterr().err
 
 
+def test_a_directory_that_is_not_there_is_refused_and_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "misspelled"
+    for command in (("tables",), ("query", "SELECT 1")):
+        assert run(*command, "--data-dir", missing) == 2
+        assert capsys.readouterr().err.startswith("escrowmq: lake_missing: there is no such")
+    assert not missing.exists()
+
+
+def test_a_place_without_a_lake_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("tables", "--data-dir", tmp_path) == 0
+    assert f"there is no lake at {tmp_path / 'lake'}" in capsys.readouterr().err
+    Lake(tmp_path / "lake").open(MESSAGES)
+    assert run("tables", "--data-dir", tmp_path) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_compact_merges_small_files(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = Lake(data / "lake")
     for number in range(10, 16):

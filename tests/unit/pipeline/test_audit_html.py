@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -157,6 +158,14 @@ def test_the_page_says_what_was_found_and_what_to_do() -> None:
     assert "1 of the comparisons could not be made" in text
     assert MEANINGS[Finding.LEDGER_CONTRADICTS].remedy in text
     assert "and 10 more" in text
+
+
+@pytest.mark.parametrize("finding", Finding)
+def test_what_to_do_ends_as_a_sentence(finding: Finding) -> None:
+    text = as_html(report(found_report(finding, 1, [])))
+    (remedy,) = re.findall(r"<b>What to do:</b> (.*?)</p>", text)
+    assert remedy.endswith((".", "?"))
+    assert not remedy.endswith(("..", "?."))
 
 
 def test_a_page_of_nothing_found_says_whether_that_is_a_proof() -> None:

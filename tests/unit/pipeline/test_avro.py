@@ -38,6 +38,11 @@ def decoded(schema: Any, body: str) -> Any:  # noqa: ANN401 -- JSON in, any valu
     return whole_value(decode, bytes.fromhex(body))
 
 
+def test_a_schema_that_is_not_text_is_refused() -> None:
+    with pytest.raises(RequestRefused, match=r"bad_option: JSON text; json.dumps"):
+        read_schema(ORDER)  # type: ignore[arg-type]  # what a user's mistake is
+
+
 @pytest.mark.parametrize(
     ("schema", "spark", "body", "value"),
     [

@@ -28,7 +28,7 @@ def options(**given: str) -> MessageOptions:
 @pytest.mark.parametrize(
     ("given", "option", "allowed"),
     [
-        ({"topic": ""}, "topic", "or topicPattern"),
+        ({"topic": ""}, "topic", "give names .*or topicPattern"),
         ({"topicPattern": "x"}, "topic", "not both"),
         ({"topic": "", "topicPattern": "("}, "topicPattern", "a regular expression"),
         ({"startingOffsets": "soon"}, "startingOffsets", "earliest, latest, or JSON"),
@@ -48,12 +48,13 @@ def options(**given: str) -> MessageOptions:
         ({"tags": "||".join(map(str, range(4_097)))}, "tags", "at most 4096"),
         ({"retryMs": "-1"}, "retryMs", "from 0 to"),
         ({"includeProperties": "1"}, "includeProperties", "one of true, false"),
-        ({"broker": ""}, "broker", "host:port"),
+        ({"broker": ""}, "broker", "it must be given: host:port"),
         ({"columns": "body,colour"}, "columns", "some of broker, topic"),
         ({"maxRowsPerPartition": "0"}, "maxRowsPerPartition", "from 1 to"),
         ({"maxRowsPerBatch": "many"}, "maxRowsPerBatch", "from 1 to"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "one of true, false"),
-        ({"bodyOnly": "true"}, "bodyonly", "there are availableNow, broker"),
+        ({"bodyOnly": "true"}, "bodyonly", "not an option here; there are availableNow, broker"),
+        ({"startingOffset": "latest"}, "startingoffset", r"did you mean startingOffsets\? there"),
         ({"broker": "nowhere"}, "broker", "host:port"),
     ],
 )

@@ -224,3 +224,10 @@ def test_what_cannot_be_sent_is_refused_with_its_row_and_column(
         made(columns, making)
     assert (refused.value.code, refused.value.fields["column"]) == (code, column)
     assert refused.value.fields["row"] == 101
+
+
+def test_a_refused_property_is_named() -> None:
+    for pairs, name in (([("a", "1"), ("TAGS", "b")], "TAGS"), ([("a", "1"), ("b", "")], "b")):
+        with pytest.raises(RequestRefused) as raised:
+            made({"body": [b"", b""], **mapped(*pairs)})
+        assert raised.value.fields["property"] == name

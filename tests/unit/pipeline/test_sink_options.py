@@ -53,7 +53,8 @@ def make_stream(options: dict[str, str]) -> None:
         ({"broker": ""}, "bad_option.*broker"),
         ({"broker": "nowhere"}, "bad_option: host:port.*broker.*nowhere"),
         ({"broker": ",".join(["a:1"] * 65)}, "bad_option: at most 64.*broker.*65"),
-        ({"topik": "orders"}, "bad_option: there are .*topic.*topik"),
+        ({"topik": "orders"}, r"bad_option: .*did you mean topic\? there are .*topik"),
+        ({"topic": "a b"}, "topic_illegal: may have letters.*a b"),
         ({"appId": "a b"}, "bad_option.*letters.*appId"),
         ({"batchId": "b"}, "bad_option: it must be given with batchId.*appId"),
         ({"appId": "a", "batchId": "b/c"}, "bad_option.*letters.*batchId"),
@@ -122,3 +123,9 @@ def test_a_topic_is_an_option_or_a_column() -> None:
 def test_messages_cannot_be_overwritten() -> None:
     with pytest.raises(RequestRefused, match=r"bad_option: append.*mode"):
         make({"topic": "orders"}, overwrite=True)
+
+
+def test_a_stream_with_a_complete_result_is_told_its_own_mode() -> None:
+    options = {"broker": "127.0.0.1:1", "topic": "orders", "appId": "a"}
+    with pytest.raises(RequestRefused, match=r'outputMode\("append"\).*option=.outputMode.'):
+        stream_sink.writer(options, columns(BODY), overwrite=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.model.errors import EscrowError
+from escrowmq.model.errors import EscrowError, RequestRefused
 from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.archive.events import EventStream
 from escrowmq.pipeline.archive.messages import MessageStream
@@ -60,6 +60,10 @@ class Archive:
         interval_ms: int = INTERVAL_MS,
         kinds: Sequence[type[ArchiveStream]] = STREAMS,
     ) -> None:
+        if isinstance(brokers, str):
+            # Otherwise each of its letters would be an address.
+            text = "a list of addresses, each host:port"
+            raise RequestRefused("bad_option", text, option="brokers", value=brokers)
         options = options or ArchiveOptions()
         self._brokers = tuple(brokers)
         self._lake = Lake(lake_uri, options.storage)

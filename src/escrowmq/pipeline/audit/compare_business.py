@@ -57,7 +57,7 @@ def compare_business(work: Work) -> Outcome:
     try:
         unequal = rows_without(rows, by_key).localCheckpoint(eager=True)
         is_lost = F.col(MESSAGES) < F.col(ROW_COUNT)
-        found, notes = work.none(), []
+        found, notes = work.none(), _notes_of_topics(work, topics)
         why_not = _why_lost_is_untold(work, table, topics)
         if why_not:
             notes.append(f"rows without a message are not told: {why_not}")
@@ -85,6 +85,12 @@ def _topics(work: Work) -> list[str]:
         return list(work.request.topics)
     topics = {queue.topic for pin in work.pins for queue in pin.queues if queue.end}
     return sorted(topic for topic in topics if not topic.startswith(_NO_MESSAGES))
+
+
+def _notes_of_topics(work: Work, topics: Sequence[str]) -> list[str]:
+    """Topics that no broker has: a misspelled one makes every row one without a message."""
+    there = {queue.topic for _, queue in _queues(work, topics)}
+    return [f"no broker has the topic {one}: is it right?" for one in topics if one not in there]
 
 
 def _messages(work: Work, table: BusinessTable, topics: Sequence[str]) -> DataFrame:

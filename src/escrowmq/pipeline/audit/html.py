@@ -153,9 +153,14 @@ def _finding(found: FoundReport) -> str:
     return (
         f'<section class="finding"><h3>{times} <code>{escape(found.name)}</code>'
         f' <span class="soft">{escape(found.kind)}, {escape(found.compared)}</span></h3>'
-        f"<p>{escape(about)}.</p><p><b>What to do:</b> {escape(found.remedy)}</p>"
+        f"<p>{escape(about)}.</p><p><b>What to do:</b> {escape(_ended(found.remedy))}</p>"
         f"{cases}{more}</section>"
     )
+
+
+def _ended(text: str) -> str:
+    """A sentence with the mark at its end."""
+    return text if text.endswith(("?", ".")) else f"{text}."
 
 
 def _case(case: Case) -> list[str]:

@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction
 from escrowmq.model.errors import Unavailable
 from escrowmq.pipeline.lake.files import TableFiles, WrittenFile
 from escrowmq.pipeline.lake.storage import absolute, for_spark
-from escrowmq.pipeline.lake.tables import LakeTable
+from escrowmq.pipeline.lake.tables import TABLES, LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,6 +66,10 @@ class Lake:
                 return DeltaTable(self.uri_of(table), storage_options=self.storage)
             except TableNotFoundError:
                 return None
+
+    def has_tables(self) -> bool:
+        """Whether an archive has ever made a table here."""
+        return any(self.find(table) is not None for table in TABLES.values())
 
     def open(self, table: LakeTable) -> DeltaTable:
         """The table's newest version; the table is made if there is none."""

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.lake.delta import Lake
 from escrowmq.pipeline.lake.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = event_log(__name__)
 
 SUMMARY = "transaction_summary"
 
@@ -138,7 +141,12 @@ all of the batch's.
 
 
 def register(spark: SparkSession, lake: Lake) -> None:
-    """Let SQL see the lake as it is now."""
+    """Let SQL see the lake as it is now.
+
+    A place without a lake gives empty tables, and the log says so: ``lake_empty``.
+    """
+    if not lake.has_tables():
+        log.warning("lake_empty", extra={"lake": lake.uri})
     for table in TABLES.values():
         lake.read(spark, table).createOrReplaceTempView(table.name)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {SUMMARY} AS {SUMMARY_SQL}")

@@ -35,6 +35,7 @@ from escrowmq.pipeline.sink.deciding import decide, give_up
 from escrowmq.pipeline.sink.spark_names import query_of_named_batch
 from escrowmq.pipeline.sink.writing import REQUEST_ROWS_MAX, AttemptWriting
 from escrowmq.pipeline.sink.written import SinkBatch, SinkBroker, Written
+from escrowmq.protocol.limits import validate_topic
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -86,11 +87,19 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     )
 
 
-def check(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
+def check(
+    schema: StructType, options: SinkOptions, *, overwrite: bool, is_stream: bool = False
+) -> None:
     """Refuse what cannot be written."""
+    if overwrite and is_stream:
+        # Spark calls it an overwrite when each batch replaces the last one's result.
+        allowed = 'append: messages cannot be overwritten; write with .outputMode("append")'
+        raise bad_option("outputMode", allowed, "complete")
     if overwrite:
         allowed = 'append: messages cannot be overwritten; write with .mode("append")'
         raise bad_option("mode", allowed, "overwrite")
+    if options.topic:
+        validate_topic(options.topic)
     check_columns(schema, has_topic=bool(options.topic))
 
 

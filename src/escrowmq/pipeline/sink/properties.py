@@ -107,7 +107,7 @@ def _mapped(rows: Rows) -> pa.Array:
         (_is_unfit(values), "property_illegal", "a value is empty, or has 0x01 or 0x02 in it"),
         (pc.is_in(names, value_set=_RESERVED), "property_reserved", "choose another name"),
     ):
-        rows.refuse_where(is_wrong, code, text, PROPERTIES, parents)
+        rows.refuse_where(is_wrong, code, text, PROPERTIES, parents, names=names)
     pairs = pc.binary_join_element_wise(names, "\x01", values, "\x02", "")
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - start), pairs), "")
 

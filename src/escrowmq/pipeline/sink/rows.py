@@ -10,6 +10,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from escrowmq.model.errors import RequestRefused
 
 EMPTY = pa.scalar("")
+#: Characters of a property's name that an error shows.
+NAME_CHARS_MAX = 64
 
 
 class Rows:
@@ -46,9 +48,15 @@ class Rows:
         text: str,
         column: str,
         rows: Any = None,  # noqa: ANN401 - an array of numpy's
+        *,
+        names: pa.Array | None = None,
     ) -> None:
-        """Raise it for the first that is wrong; ``rows`` says which row each belongs to."""
+        """Raise it for the first that is wrong.
+
+        ``rows`` says which row each belongs to, ``names`` which property each is.
+        """
         at = pc.index(is_wrong, True).as_py()
         if at >= 0:
             row = at if rows is None else int(rows[at])
-            raise RequestRefused(code, text, column=column, row=self.first + row)
+            named = {} if names is None else {"property": str(names[at].as_py())[:NAME_CHARS_MAX]}
+            raise RequestRefused(code, text, column=column, row=self.first + row, **named)

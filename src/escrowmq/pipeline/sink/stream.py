@@ -39,7 +39,7 @@ def writer(
 ) -> DataSourceStreamArrowWriter:
     """A writer; on the driver, to write and once more for each commit."""
     chosen = read_options(options, is_stream=True)
-    check(schema, chosen, overwrite=overwrite)
+    check(schema, chosen, overwrite=overwrite, is_stream=True)
     return StreamWriter(chosen, schema)
 
 

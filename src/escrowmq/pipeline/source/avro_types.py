@@ -38,6 +38,8 @@ def read_schema(text: str) -> AvroType:
     Raises:
         RequestRefused: ``bad_option``: it is no schema of Avro's, or Spark has no type for it.
     """
+    if not isinstance(text, str | bytes | bytearray):
+        raise _refused("JSON text; json.dumps makes it of a dict", str(text))
     try:
         parsed = json.loads(text)
     except ValueError as error:

@@ -56,12 +56,10 @@ class MessageReader(DataSourceReader):
         """What each task reads; on the driver, once: the brokers' ends are looked at here."""
         options = self._options
         found = _known(options)
-        if not found.spans:
-            raise RequestRefused(
-                "topic_unknown",
-                "no broker has it",
-                topic=",".join(options.topics.names) or options.topics.pattern,
-            )
+        unknown = found.unknown(options.topics)
+        if unknown:
+            # A misspelled name in a list would otherwise leave its messages out in silence.
+            raise RequestRefused("topic_unknown", "no broker has it", topic=",".join(unknown))
         starts = bounds(options, options.start, found.spans)
         ends = bounds(options, options.end, found.spans)
         # Nobody can be further than the end, except in another store.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from escrowmq.model.errors import Unavailable
@@ -21,6 +22,7 @@ from escrowmq.pipeline.source.positions import (
     Position,
     fork_of,
     is_other_store,
+    not_ours,
     places,
     position_of,
 )
@@ -53,7 +55,11 @@ class Placed(NamedTuple):
 
 def placed(kept: Kept, found: Known, topics: Topics, patience_s: float) -> Placed:
     """Move each position beyond a fork to where its queue ended there."""
-    offsets = from_json(places(kept))
+    at = places(kept)
+    for broker, by_topic in at.items():
+        if not isinstance(by_topic, Mapping):
+            raise not_ours(broker, "messages")
+    offsets = from_json(at)
     of_others, undone, remade = set(), set(), set()
     for broker, one in kept.items():
         position = position_of(one)

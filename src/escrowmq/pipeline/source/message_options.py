@@ -149,8 +149,10 @@ def _tags(options: Options) -> tuple[str, ...]:
 
 def _topics(options: Options) -> Topics:
     names, pattern = options.names("topic"), options.text("topicPattern", "")
-    if bool(names) == bool(pattern):
-        raise bad_option("topic", "names with commas between them, or topicPattern, not both")
+    if not names and not pattern:
+        raise bad_option("topic", "give names with commas between them, or topicPattern")
+    if names and pattern:
+        raise bad_option("topic", "give topic or topicPattern, not both")
     try:
         re.compile(pattern)
     except re.error as error:

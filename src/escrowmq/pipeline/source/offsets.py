@@ -96,12 +96,16 @@ class Loss(NamedTuple):
 
     def error(self) -> RequestRefused:
         """Say it."""
-        return RequestRefused(
-            "data_lost",
-            "retention has deleted messages, or the topic was deleted; set failOnDataLoss=false "
-            "to read what is there",
-            **self.facts(),
-        )
+        text = f"{self._cause()}; set failOnDataLoss=false to read what is there"
+        return RequestRefused("data_lost", text, **self.facts())
+
+    def _cause(self) -> str:
+        if self.there is None:
+            return "this read has no such queue: it was deleted, or its topic is not in the options"
+        if max(self.start, self.end or 0) > self.there.end:
+            cause = "the offset is wrong, or the store or topic was made anew"
+            return f"the queue ends before this offset: {cause}"
+        return "retention has deleted messages, or the store or topic was made anew"
 
     def facts(self) -> dict[str, object]:
         """What is known of it."""

@@ -64,6 +64,12 @@ def position_of(kept: Any) -> Position:  # noqa: ANN401 - what JSON has
     return Position(kept["at"], sight, kept.get("born"))
 
 
+def not_ours(broker: str, wanted: str) -> RequestRefused:
+    """The error for a checkpoint that a stream of another kind wrote."""
+    text = f"a stream of another view wrote this checkpoint: give the stream of {wanted} its own"
+    return RequestRefused("checkpoint_not_ours", text, broker=broker)
+
+
 def places(kept: Kept) -> dict[str, Any]:
     """Where a stream stands, by broker, without the histories."""
     return {broker: position_of(one).at for broker, one in kept.items()}

@@ -57,6 +57,13 @@ class Known(NamedTuple):
     #: Where topics began in the logs of their brokers, by the names of both.
     born: dict[tuple[str, str], int]
 
+    def unknown(self, topics: Topics) -> tuple[str, ...]:
+        """The names that no broker has, or the pattern if it matches no topic."""
+        there = {key.topic for key in self.spans}
+        if topics.names:
+            return tuple(name for name in topics.names if name not in there)
+        return () if there else (topics.pattern,)
+
 
 def patiently(ask: Callable[[], T], patience_s: float) -> T:
     """Ask until there is an answer: a broker may be about to come back."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from escrowmq.model.event_log import event_log
 from escrowmq.pipeline.source.batch import bounds, planned
 from escrowmq.pipeline.source.forks import Placed, placed
 from escrowmq.pipeline.source.message_columns import checked_schema
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
     from pyspark.sql.types import StructType
 
+log = event_log(__name__)
+
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """A reader of what is there and comes; on the driver."""
@@ -69,6 +72,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Kept:  # noqa: N802 - Spark's
         """Where a new query begins; once in its life."""
         found = self._known()
+        unknown = found.unknown(self._options.topics)
+        if unknown:
+            # Not an error: a stream may start before its topics do.
+            log.warning("topic_awaited", extra={"topic": ",".join(unknown)})
         starts = bounds(self._options, self._options.start, found.spans)
         return to_keep(to_json(starts, found.addresses), found.sights, {}, found.born)
 

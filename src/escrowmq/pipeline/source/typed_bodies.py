@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from escrowmq.model.errors import RequestRefused
 from escrowmq.pipeline.options import bad_option
 from escrowmq.pipeline.source.avro_types import read_schema
 from escrowmq.pipeline.source.avro_values import Decoder, whole_value
@@ -30,8 +31,9 @@ def from_avro(column: Column | str, schema: str, mode: str = PERMISSIVE) -> Colu
     """
     from pyspark.sql import functions as F  # noqa: N812 -- the name that every Spark reader knows
 
-    if mode.upper() not in (PERMISSIVE, FAILFAST):
-        raise bad_option("mode", f"{PERMISSIVE} or {FAILFAST}", mode)
+    # Spark's own function of this name takes a dict of options in this place.
+    if str(mode).upper() not in (PERMISSIVE, FAILFAST):
+        raise bad_option("mode", f"{PERMISSIVE} or {FAILFAST}, as a string", str(mode))
     read = read_schema(schema)
     decode = _Decoding(read.decode, is_permissive=mode.upper() == PERMISSIVE)
     return F.udf(decode, read.spark, useArrow=False)(column)
@@ -46,9 +48,11 @@ class _Decoding:
         self._decode = decode
         self._is_permissive = is_permissive
 
-    def __call__(self, body: bytes | None) -> Any:  # noqa: ANN401 -- as the schema says
+    def __call__(self, body: bytes | bytearray | str | None) -> Any:  # noqa: ANN401 -- as the schema says
         if body is None:
             return None
+        if isinstance(body, str):
+            raise RequestRefused("bad_column", "from_avro takes a binary column", type="string")
         try:
             return whole_value(self._decode, bytes(body))
         except ValueError:

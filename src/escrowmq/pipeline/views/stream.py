@@ -17,6 +17,7 @@ from escrowmq.pipeline.source.positions import (
     Kept,
     fork_of,
     is_other_store,
+    not_ours,
     places,
     position_of,
     to_keep,
@@ -131,6 +132,8 @@ def _placed(kept: Kept, broker: Standing) -> tuple[int, bool]:
     if broker.name not in kept:
         return broker.log_start, False
     at, seen, _ = position_of(kept[broker.name])
+    if not isinstance(at, int):
+        raise not_ours(broker.name, "a view")
     fork = fork_of(broker.name, seen, broker.sight)
     place = at if fork is None else min(at, fork.log_offset)
     return place, is_other_store(seen, broker.sight)
