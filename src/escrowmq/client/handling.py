@@ -8,6 +8,7 @@ later, and after the last retry it becomes a dead letter.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
@@ -29,6 +30,7 @@ FAILURES_LOGGED_MAX = 10
 FAILURES_AGAIN_S = 60.0
 
 NOT_DECODABLE = "body_not_decodable"
+YIELDS = "a handler returns; one that yields does nothing when it is called"
 
 #: The message that the running handler was given.
 current_message: ContextVar[Received] = ContextVar("escrowmq_message")
@@ -158,7 +160,12 @@ class Handlers:
                 return
             loop = asyncio.get_running_loop()
             context = copy_context()
-            await loop.run_in_executor(self._threads, context.run, handler, message)
+            answer = await loop.run_in_executor(self._threads, context.run, handler, message)
+            # A plain function around an async one, such as a decorator's, has done nothing yet.
+            if inspect.isawaitable(answer):
+                await answer
+            elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+                raise RequestRefused("handler_illegal", YIELDS)
         finally:
             current_message.reset(token)
 

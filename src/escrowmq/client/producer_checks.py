@@ -130,6 +130,9 @@ class ProducerChecks:
             else:
                 loop = asyncio.get_running_loop()
                 answer = await loop.run_in_executor(self._pool(), ask, check.message)
+                # A plain function around an async one, such as a decorator's.
+                if inspect.isawaitable(answer):
+                    answer = await answer
         finally:
             self._asked.discard(check.transaction_id)
         answers[check.transaction_id] = resolution_of(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +169,38 @@ def test_an_annotation_that_cannot_work_is_refused_by_subscribe(
 ) -> None:
     consumer = Consumer("127.0.0.1:1", group="ship")
     with pytest.raises(RequestRefused, match="handler_annotation_illegal"):
+        consumer.subscribe("orders")(handler)
+
+
+class Warehouse:
+    def ship(self, message: Received) -> None:
+        """Needs an object."""
+
+
+def yields(message: Received) -> Iterator[None]:
+    seen.append(message)
+    yield
+
+
+async def yields_later(message: Received) -> AsyncIterator[None]:
+    seen.append(message)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (yields, "yields"),
+        (yields_later, "yields"),
+        (Warehouse.ship, "missing a required argument: 'message'"),
+        (lambda: None, "too many positional arguments"),
+        (lambda *, message: message, "too many positional arguments"),
+        (None, "a handler is a function"),
+    ],
+)
+def test_a_handler_that_never_handles_is_refused_by_subscribe(handler: Any, why: str) -> None:  # noqa: ANN401
+    consumer = Consumer("127.0.0.1:1", group="ship")
+    with pytest.raises(RequestRefused, match=f"handler_illegal: .*{why}"):
         consumer.subscribe("orders")(handler)
 
 
