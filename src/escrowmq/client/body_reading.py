@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
-from escrowmq.client.codecs import JSON, Codec, codec_for
+from escrowmq.client.codecs import JSON, Codec, check_codec, codec_for
 from escrowmq.client.handling import YIELDS
 from escrowmq.client.messages import Message, Received
 from escrowmq.client.wire_form import CONTENT_TYPE
@@ -114,9 +114,14 @@ def codecs_of(codec: Codec | Sequence[Codec] | None) -> tuple[Codec, ...]:
     """One codec, several, or the default."""
     if codec is None:
         return (JSON,)
-    codecs = tuple(codec) if isinstance(codec, Sequence) else (codec,)
+    if not isinstance(codec, Sequence) or isinstance(codec, str):
+        check_codec(codec, "consumer")
+        return (codec,)
+    codecs = tuple(codec)
     if not codecs:
         raise RequestRefused("bad_config", "name at least one codec", key="consumer.codec")
+    for one in codecs:
+        check_codec(one, "consumer")
     return codecs
 
 

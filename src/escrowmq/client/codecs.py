@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from escrowmq.model.errors import RequestRefused
+
 DECODERS_MAX = 256
 """Types whose decoder is kept; when there are more, they are made again."""
 
@@ -121,6 +123,19 @@ class JsonCodec:
 
 
 JSON = JsonCodec()
+
+
+def check_codec(codec: object, owner: str) -> None:
+    """Refuse what is no codec: with it each message would fail."""
+    if isinstance(codec, type):
+        why = f"give a codec, not its class: {codec.__name__}()"
+    elif isinstance(getattr(codec, "content_type", None), str) and all(
+        callable(getattr(codec, name, None)) for name in ("encode", "decode")
+    ):
+        return
+    else:
+        why = "a codec has content_type, encode and decode"
+    raise RequestRefused("bad_config", why, key=f"{owner}.codec", value=repr(codec)[:256])
 
 
 def codec_for(content_type: str, codecs: Sequence[Codec]) -> Codec:

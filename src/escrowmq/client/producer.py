@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
-from escrowmq.client.codecs import JSON, Codec
+from escrowmq.client.codecs import Codec
 from escrowmq.client.config import ProducerConfig
 from escrowmq.client.listener import Executed, TransactionListener, resolution_of
 from escrowmq.client.messages import (
@@ -70,7 +70,7 @@ class _Producer:
         ledger: SqlLedger | None = None,
         listener: TransactionListener | None = None,
         checker: Ask | None = None,
-        codec: Codec = JSON,
+        codec: Codec | None = None,
         config: ProducerConfig | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ProducerConfig, which checks them
     ) -> None:

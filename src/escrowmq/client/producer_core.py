@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.client.codecs import JSON, Codec
+from escrowmq.client.codecs import JSON, Codec, check_codec
 from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.messages import Message, Sent
 from escrowmq.client.outgoing import Decided, Held, Resolution
@@ -36,17 +36,18 @@ class ProducerCore:
         ledger: SqlLedger | None,
         ask: Ask | None,
         config: ProducerConfig,
-        codec: Codec = JSON,
+        codec: Codec | None = None,
     ) -> None:
         # Here and below: what a program needs only when it has a producer is loaded then.
         from escrowmq.client.network import name_servers
 
         check_group(group)
+        self.codec = JSON if codec is None else codec
+        check_codec(self.codec, "producer")
         self.servers = name_servers(servers)
         self.group = group
         self.ledger = ledger
         self.config = config
-        self.codec = codec
         self._ask = ask
         self._is_closed = False
         self._forget()

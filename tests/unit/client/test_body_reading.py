@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq import Consumer, Message, Received
+from escrowmq import Consumer, JsonCodec, Message, Producer, Received
 from escrowmq.client.body_reading import handler_of
 from escrowmq.client.codecs import JSON
 from escrowmq.model.errors import RequestRefused
@@ -210,6 +210,13 @@ def test_a_message_that_nobody_decoded_has_no_value() -> None:
             _ = message.value
 
 
-def test_a_consumer_needs_a_codec() -> None:
-    with pytest.raises(RequestRefused, match="bad_config"):
-        Consumer("127.0.0.1:1", group="ship", codec=())
+@pytest.mark.parametrize("codec", [(), "json", JsonCodec, (JSON, JsonCodec), object()])
+def test_a_consumer_needs_a_codec(codec: Any) -> None:  # noqa: ANN401
+    with pytest.raises(RequestRefused, match=r"bad_config.*consumer\.codec"):
+        Consumer("127.0.0.1:1", group="ship", codec=codec)
+
+
+@pytest.mark.parametrize("codec", ["json", JsonCodec, (JSON,), object()])
+def test_a_producer_needs_one_codec(codec: Any) -> None:  # noqa: ANN401
+    with pytest.raises(RequestRefused, match=r"bad_config.*producer\.codec"):
+        Producer("127.0.0.1:1", group="ship", codec=codec)

@@ -50,6 +50,15 @@ def topic(request: pytest.FixtureRequest) -> str:
     return "".join(char if char.isalnum() else "-" for char in request.node.name)[:100]
 
 
+def test_a_key_that_is_not_utf_8_is_refused(broker: InProcessBroker, topic: str) -> None:
+    with (
+        Producer(broker.address, group="orders") as producer,
+        pytest.raises(RequestRefused, match="property_illegal: not UTF-8"),
+    ):
+        producer.send(topic, b"42", key="\ud800")
+    assert broker.messages(topic) == []
+
+
 @pytest.mark.parametrize(("body", "body_type"), ORDERS, ids=lambda one: type(one).__name__)
 def test_an_object_is_json_for_everybody_and_an_object_for_us(
     broker: InProcessBroker,
@@ -302,71 +311,6 @@ def test_a_codec_of_ones_own(broker: InProcessBroker, topic: str) -> None:
     with consumer:
         until(lambda: len(got) == 2)
     assert sorted(got, key=str) == [{"text": "Milk"}, {"text": "tea"}]
-
-
-def wrapped(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that is not aware of async functions."""
-
-    @functools.wraps(handler)
-    def call(*args: object) -> Any:  # noqa: ANN401
-        return handler(*args)
-
-    return call
-
-
-def test_an_async_handler_in_a_plain_decorator_is_awaited(
-    broker: InProcessBroker, topic: str
-) -> None:
-    with Producer(broker.address, group="orders") as producer:
-        producer.send(topic, StructOrder(1))
-    got: list[StructOrder] = []
-    handled = threading.Event()
-    consumer = Consumer(broker.address, group=topic)
-
-    @consumer.subscribe(topic)
-    @wrapped
-    async def ship(order: StructOrder) -> None:
-        await asyncio.sleep(0)
-        got.append(order)
-        handled.set()
-
-    with consumer:
-        assert handled.wait(WAIT_S)
-    assert got == [StructOrder(1)]
-    assert broker.lag(topic, topic) == 0
-
-
-def test_an_async_checker_in_a_plain_decorator_is_awaited() -> None:
-    @wrapped
-    async def check(_half: Received) -> Resolution:
-        await asyncio.sleep(0)
-        return Resolution.COMMIT
-
-    with (
-        InProcessBroker(queue_count=1) as broker,
-        Producer(broker.address, group="orders", checker=check) as producer,
-    ):
-        producer.begin().send("checked", b"42")
-        broker.advance(seconds=60)
-        broker.run_checks()
-        assert [one.body for one in broker.messages("checked")] == [b"42"]
-
-
-def test_a_message_whose_handler_returns_a_generator_comes_again(
-    broker: InProcessBroker, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Producer(broker.address, group="orders") as producer:
-        producer.send(topic, StructOrder(1))
-    consumer = Consumer(broker.address, group=topic, retries_max=0)
-
-    @consumer.subscribe(topic)
-    def ship(order: StructOrder) -> object:
-        return (one for one in [order])
-
-    with consumer:
-        until(lambda: broker.dead_letters(topic))
-    (failed,) = facts(caplog, "handler_failed")
-    assert "handler_illegal" in str(failed["why"])
 
 
 async def test_an_async_consumer_reads_the_same(topic: str) -> None:
