@@ -5,12 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from escrowmq.client.body_reading import MessageHandler, codecs_of, handler_of
-from escrowmq.client.config import ConsumerConfig, check_group
-from escrowmq.model.errors import RequestRefused
+from escrowmq.client.config import ConsumerConfig, check_group, with_settings
 from escrowmq.protocol.limits import EXPRESSION_CHARS_MAX, check_name, too_long
 
 if TYPE_CHECKING:
@@ -51,10 +49,7 @@ class Subscriptions(ABC):
         self._servers = servers
         self._codecs = codecs_of(codec)
         self.group = group
-        try:
-            self.config = replace(config or ConsumerConfig(), **settings)
-        except TypeError as error:
-            raise RequestRefused("bad_config", str(error), key="consumer") from None
+        self.config = with_settings(ConsumerConfig, config, settings, "consumer")
         self._wanted: list[Wanted] = []
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[HandlerT], HandlerT]:

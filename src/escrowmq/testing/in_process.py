@@ -73,7 +73,7 @@ class InProcessBroker:
         self,
         *,
         clock: ManualClock | None = None,
-        data: Path | None = None,
+        data: Path | str | None = None,
         ledgers: Iterable[SqlLedger] = (),
         policy: CheckPolicy | None = None,
         store: StoreConfig | None = None,
@@ -83,7 +83,7 @@ class InProcessBroker:
     ) -> None:
         # Clients' clocks are real: it begins where they are.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
-        self._data = data
+        self._data = None if data is None else Path(data)
         #: Those that ``run_checks`` reads.
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
@@ -167,7 +167,7 @@ class InProcessBroker:
 
     # What a test does.
 
-    def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Let time pass.  Delayed messages and retries that were due are visible afterwards."""
         self.clock.advance(ms=ms, seconds=seconds)
         self._run(self._running.catch_up())
@@ -342,7 +342,7 @@ class AsyncInProcessBroker:
         """The broker itself, for tools."""
         return self.plain.broker_address
 
-    async def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+    async def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Let time pass."""
         await asyncio.to_thread(self.plain.advance, seconds=seconds, ms=ms)
 
