@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
@@ -41,7 +42,9 @@ class RetryLater(Exception):
 
     def __init__(self, after_ms: int) -> None:
         super().__init__(f"again after {after_ms} ms")
-        self.after_ms = after_ms
+        if not isinstance(after_ms, int | float):
+            raise TypeError(f"after_ms is a number, not a {type(after_ms).__name__}")
+        self.after_ms = int(after_ms)
 
 
 class GiveUp(Exception):
@@ -119,11 +122,13 @@ class Handlers:
             return Handled(Outcome.GIVEN_UP, why=f"GiveUp: {given_up}")
         except Left:
             return Handled(Outcome.LEFT)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+        except BaseException as error:
+            if not isinstance(error, Exception) and _is_for_this_task(error, handler):
+                raise
             return self._handler_failed(message, error, is_late=timeout.expired())
         return Handled(Outcome.DONE)
 
-    def _handler_failed(self, message: Received, error: Exception, *, is_late: bool) -> Handled:
+    def _handler_failed(self, message: Received, error: BaseException, *, is_late: bool) -> Handled:
         if isinstance(error, EscrowError) and error.code == NOT_DECODABLE:
             # The body is to blame, not the code: a trace would tell nothing.
             return self._failed(NOT_DECODABLE, message, error.message)
@@ -140,7 +145,7 @@ class Handlers:
         why: str,
         outcome: Outcome = Outcome.AGAIN,
         *,
-        error: Exception | None = None,
+        error: BaseException | None = None,
     ) -> Handled:
         facts = {
             "topic": message.topic,
@@ -172,6 +177,16 @@ class Handlers:
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_for_this_task(error: BaseException, handler: MessageHandler) -> bool:
+    """Whether an error ends the consumer's task, not the handler alone."""
+    if isinstance(error, asyncio.CancelledError):
+        # A handler may wait for a task of its own that was cancelled.
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    # Out of a thread, sys.exit() would end the loop that other consumers and producers share.
+    return handler.is_async and threading.current_thread() is threading.main_thread()
 
 
 def _check_committed(message: Received) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from escrowmq.client.body_reading import MessageHandler, codecs_of, handler_of
 from escrowmq.client.config import ConsumerConfig, check_group, with_settings
+from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import EXPRESSION_CHARS_MAX, check_name, too_long
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ class Subscriptions(ABC):
         codec: Codec | Sequence[Codec] | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ConsumerConfig, which checks them
     ) -> None:
+        from escrowmq.client.network import name_servers
+
         check_group(group)
-        self._servers = servers
+        self._servers = name_servers(servers)
         self._codecs = codecs_of(codec)
         self.group = group
         self.config = with_settings(ConsumerConfig, config, settings, "consumer")
@@ -59,6 +62,15 @@ class Subscriptions(ABC):
         message; ``Received[Order]``, the message with ``value`` as an Order; ``Order``, the body as
         an Order.  A consumer that has been started reads the topic at once.
         """
+        if not isinstance(topic, str):
+            raise RequestRefused(
+                "topic_illegal", 'a topic is text: @consumer.subscribe("orders")',
+                type=type(topic).__name__,
+            )  # fmt: skip
+        if not isinstance(tag, str):
+            raise RequestRefused(
+                "tag_illegal", "tags are one text, with || between", type=type(tag).__name__
+            )
         check_name("topic", topic)
         if len(tag) > EXPRESSION_CHARS_MAX:
             raise too_long("tag", tag, EXPRESSION_CHARS_MAX)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from escrowmq import Consumer, Producer, Received, Resolution
+from escrowmq import Consumer, Producer, Received, RequestRefused, Resolution, RetryLater
 from escrowmq.testing import InProcessBroker
 from tests.unit.client.order_types import StructOrder
 from tests.unit.client.test_typed_bodies import WAIT_S, until
@@ -83,3 +83,46 @@ def test_a_message_whose_handler_returns_a_generator_comes_again(
         until(lambda: broker.dead_letters("ship"))
     (failed,) = facts(caplog, "handler_failed")
     assert "handler_illegal" in str(failed["why"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_an_error_that_ends_programs_fails_the_handler_alone(
+    broker: InProcessBroker,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
+    kind: str,
+) -> None:
+    consumer = Consumer(broker.address, group="ship", retries_max=0)
+
+    def ship(_message: Received) -> None:
+        raise error
+
+    async def ship_later(_message: Received) -> None:
+        raise error
+
+    consumer.subscribe("paid")(ship if kind == "plain" else ship_later)
+    with Producer(broker.address, group="orders") as producer:
+        producer.send("paid", b"42")
+        with consumer:
+            until(lambda: broker.dead_letters("ship"))
+            # The loop that all plain clients share goes on.
+            producer.send("other", b"43")
+    (failed,) = facts(caplog, "handler_failed")
+    assert str(failed["why"]).startswith(error.__name__)
+
+
+def test_a_time_to_come_again_is_a_number() -> None:
+    assert RetryLater(after_ms=1_500.5).after_ms == 1_500  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="after_ms is a number, not a str"):
+        RetryLater(after_ms="soon")  # type: ignore[arg-type]
+
+
+def test_a_subscription_has_texts() -> None:
+    consumer = Consumer("127.0.0.1:1", group="ship")
+    with pytest.raises(RequestRefused, match=r'topic_illegal: .*subscribe\("orders"\)'):
+        consumer.subscribe(lambda _message: None)  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match="tag_illegal"):
+        consumer.subscribe("orders", ["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match="address_illegal"):
+        Consumer(None, group="ship")  # type: ignore[arg-type]
