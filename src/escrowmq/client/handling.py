@@ -123,7 +123,7 @@ class Handlers:
         except Left:
             return Handled(Outcome.LEFT)
         except BaseException as error:
-            if not isinstance(error, Exception) and _is_for_this_task(error, handler):
+            if is_for_this_task(error, is_async=handler.is_async):
                 raise
             return self._handler_failed(message, error, is_late=timeout.expired())
         return Handled(Outcome.DONE)
@@ -179,14 +179,16 @@ class Handlers:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _is_for_this_task(error: BaseException, handler: MessageHandler) -> bool:
-    """Whether an error ends the consumer's task, not the handler alone."""
+def is_for_this_task(error: BaseException, *, is_async: bool) -> bool:
+    """Whether an error of a user's function ends the task that called it, not the call alone."""
+    if isinstance(error, Exception):
+        return False
     if isinstance(error, asyncio.CancelledError):
         # A handler may wait for a task of its own that was cancelled.
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     # Out of a thread, sys.exit() would end the loop that other consumers and producers share.
-    return handler.is_async and threading.current_thread() is threading.main_thread()
+    return is_async and threading.current_thread() is threading.main_thread()
 
 
 def _check_committed(message: Received) -> None:

@@ -112,6 +112,23 @@ def test_an_error_that_ends_programs_fails_the_handler_alone(
     assert str(failed["why"]).startswith(error.__name__)
 
 
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_an_error_that_ends_programs_fails_the_check_alone(
+    broker: InProcessBroker, caplog: pytest.LogCaptureFixture, error: type[BaseException]
+) -> None:
+    def check(_half: Received) -> Resolution:
+        raise error
+
+    with Producer(broker.address, group="orders", checker=check) as producer:
+        producer.begin().send("checked", b"42")
+        broker.advance(seconds=60)
+        broker.run_checks()
+        producer.send("other", b"43")
+    assert len(broker.undecided()) == 1
+    (failed,) = facts(caplog, "check_failed")
+    assert error.__name__ in str(failed["why"])
+
+
 def test_a_time_to_come_again_is_a_number() -> None:
     assert RetryLater(after_ms=1_500.5).after_ms == 1_500  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="after_ms is a number, not a str"):
