@@ -1,7 +1,7 @@
 """A worker that ships what was paid for and tells of it, once, however often the message comes.
 
 The consumed message, the shipment and the message that is sent are one database transaction.
-Set NAMESRV_ADDR and DATABASE_URL, and run it:
+Set NAMESRV_ADDR and DATABASE_URL, such as sqlite+aiosqlite:///shipping.db, and run it:
 
     python -m examples.async_worker
 """

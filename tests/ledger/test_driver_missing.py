@@ -26,6 +26,11 @@ def test_the_sdk_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         SqlLedger(URL).uuid()
 
 
+def test_the_sdk_says_so_of_a_driver_that_sqlalchemy_imports() -> None:
+    with pytest.raises(RequestRefused, match=r"driver_missing: .*postgresql:// for psycopg 3"):
+        SqlLedger(OTHER_URL)
+
+
 def test_an_import_that_failed_is_a_missing_driver() -> None:
     assert failure_of(ModuleNotFoundError("No module named 'asyncpg'")) is Failure.NO_DRIVER
 

@@ -134,8 +134,17 @@ def test_there_is_no_text_for_a_database_that_no_ledger_can_be_in(dialect: str) 
 
 @pytest.mark.parametrize(
     "database",
-    ["oracle://x", "no url", 7, None, object],
-    ids=["oracle", "text", "number", "none", "odd factory"],
+    [
+        "oracle://x",
+        "no url",
+        7,
+        None,
+        object,
+        sqlite3.connect(":memory:"),
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
+    ids=["oracle", "text", "number", "none", "odd factory", "connection", "no path", "memory"],
 )
 def test_what_is_no_database_is_refused(database: Any) -> None:
     with refused("database_unsupported"):

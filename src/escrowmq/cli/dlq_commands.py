@@ -13,6 +13,7 @@ from escrowmq.cli.output import Output, OutputOption, as_table, print_list
 from escrowmq.cli.preview import PREVIEW_BYTES, preview
 from escrowmq.cli.shapes import DeadLetterShape, DeadLettersShape, RedrivenShape
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.properties import split_keys
 
 if TYPE_CHECKING:
     from escrowmq.client.own_calls import OwnCalls
@@ -81,7 +82,7 @@ def show(
                 given_up_at_ms=letter.stored_at_ms,
                 tries=letter.reconsume_times,
                 was_sent_again=was_sent(calls, letter),
-                keys=letter.keys.split(),
+                keys=list(split_keys(letter.keys)),
                 body_preview=_preview(letter),
             )
             for letter in islice(letters(calls, group), limit)

@@ -273,7 +273,7 @@ def _line(row: MessageRow) -> tuple[Any, ...]:
 
 def shape_of(row: MessageRow) -> MessageShape:
     """A message for programs; a body that is not UTF-8 goes as base64, so that no byte is lost."""
-    from escrowmq.protocol.properties import parse_properties
+    from escrowmq.protocol.properties import parse_properties, split_keys
 
     try:
         body, body_base64 = row.body.decode(), None
@@ -286,7 +286,7 @@ def shape_of(row: MessageRow) -> MessageShape:
         log_offset=row.log_offset,
         message_id=row.message_id,
         unique_key=row.unique_key,
-        keys=row.keys.split(),
+        keys=list(split_keys(row.keys)),
         tags=row.tags,
         body=body,
         body_base64=body_base64,

@@ -26,6 +26,7 @@ from escrowmq.cli.txn_messages import NAME_WIDTH
 from escrowmq.cli.txn_rows import STATES
 from escrowmq.cli.txn_shapes import SettledManyShape, SettledRowShape
 from escrowmq.model.errors import EscrowError, OutcomeUnknown, RequestRefused, Unavailable
+from escrowmq.protocol.properties import split_keys
 
 if TYPE_CHECKING:
     from escrowmq.cli.txn_choosing import Chosen
@@ -291,7 +292,7 @@ def _shape(one: Chosen) -> SettledRowShape:
         state=STATES[one.row.state],
         age_ms=one.now_ms - one.row.stored_at_ms,
         topic=one.message.topic if one.message else None,
-        keys=one.message.keys.split() if one.message else None,
+        keys=list(split_keys(one.message.keys)) if one.message else None,
         outcome=one.outcome,
         detail=one.detail,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.properties import split_keys
 
 if TYPE_CHECKING:
     from escrowmq.protocol.own_previews import PreviewRow
@@ -55,7 +56,7 @@ class TransactionFilter:
 
     def takes_message(self, message: PreviewRow) -> bool:
         """Whether one message of the transaction has the topic and the key."""
-        has_key = not self.key or self.key in message.keys.split()
+        has_key = not self.key or self.key in split_keys(message.keys)
         return has_key and self.topic in ("", message.topic)
 
 

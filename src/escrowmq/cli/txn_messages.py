@@ -8,6 +8,7 @@ from escrowmq.cli.output import human_bytes
 from escrowmq.cli.preview import clipped, preview
 from escrowmq.cli.txn_shapes import HeldMessageShape
 from escrowmq.model.errors import RequestRefused
+from escrowmq.protocol.properties import split_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ def shape_of(row: PreviewRow) -> HeldMessageShape:
     return HeldMessageShape(
         topic=row.topic,
         queue_id=row.queue_id,
-        keys=row.keys.split(),
+        keys=list(split_keys(row.keys)),
         tags=row.tags,
         body_preview=body_of(row),
         body_bytes=row.body_bytes,

@@ -8,6 +8,7 @@ from escrowmq.cli import txn_messages
 from escrowmq.cli.asking import duration
 from escrowmq.cli.txn_messages import body_of, cells
 from escrowmq.cli.txn_shapes import TransactionShape
+from escrowmq.protocol.properties import split_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def shape_of(row: TransactionRow, held: Previews) -> TransactionShape:
         ledger=row.ledger,
         id=row.transaction_id,
         topic=first.topic if first else None,
-        keys=first.keys.split() if first else None,
+        keys=list(split_keys(first.keys)) if first else None,
         tags=first.tags if first else None,
         body_preview=body_of(first) if first else None,
         body_bytes=first.body_bytes if first else None,

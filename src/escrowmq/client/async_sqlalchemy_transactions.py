@@ -10,7 +10,7 @@ from sqlalchemy.util import await_only
 
 from escrowmq.client.database_block import Row
 from escrowmq.client.database_transactions import AsyncDatabaseTransaction, Ending
-from escrowmq.client.ledger_sql import unsupported
+from escrowmq.client.ledger_sql import not_for_async_with
 from escrowmq.client.sqlalchemy_transactions import SqlAlchemyTransaction
 from escrowmq.model.errors import RequestRefused
 
@@ -110,4 +110,4 @@ def async_transaction_on(
         database = database()
     if isinstance(database, AsyncSession | AsyncConnection):
         return AsyncSqlAlchemyTransaction(database, row, max_duration_ms)
-    raise unsupported(type(database).__name__)
+    raise not_for_async_with(database)

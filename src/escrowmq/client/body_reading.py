@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args, get_origin, get_type_hints
 
-from escrowmq.client.codecs import JSON, Codec, codec_for
+from escrowmq.client.codecs import JSON, Codec, check_codec, codec_for
+from escrowmq.client.handling import YIELDS
 from escrowmq.client.messages import Message, Received
 from escrowmq.client.wire_form import CONTENT_TYPE
 from escrowmq.model.errors import RequestRefused
@@ -82,6 +84,7 @@ class MessageHandler:
 
 def handler_of(function: Callable[..., object], codecs: Sequence[Codec]) -> MessageHandler:
     """Read from a function's annotation what it is to be called with."""
+    _check_callable(function)
     annotation = _annotation_of(function)
     if any(annotation is one for one in _WHOLE):
         return MessageHandler(function)
@@ -111,9 +114,14 @@ def codecs_of(codec: Codec | Sequence[Codec] | None) -> tuple[Codec, ...]:
     """One codec, several, or the default."""
     if codec is None:
         return (JSON,)
-    codecs = tuple(codec) if isinstance(codec, Sequence) else (codec,)
+    if not isinstance(codec, Sequence) or isinstance(codec, str):
+        check_codec(codec, "consumer")
+        return (codec,)
+    codecs = tuple(codec)
     if not codecs:
         raise RequestRefused("bad_config", "name at least one codec", key="consumer.codec")
+    for one in codecs:
+        check_codec(one, "consumer")
     return codecs
 
 
@@ -144,6 +152,25 @@ def _annotation_of(function: Callable[..., object]) -> Any:  # noqa: ANN401 - an
             f"{error}: define the type at the top of the module, and not under TYPE_CHECKING",
         ) from error
     return hints["body"]
+
+
+def _check_callable(function: object) -> None:
+    """Refuse a handler that fails, or does nothing, for every message."""
+    why = ""
+    if not callable(function):
+        why = "a handler is a function"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        why = YIELDS
+    else:
+        # Some built-in functions have no signature.
+        with suppress(ValueError):
+            try:
+                inspect.signature(function).bind(None)
+            except TypeError as error:
+                why = f"a handler is called with one argument: {error}"
+    if why:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise RequestRefused("handler_illegal", why, handler=name)
 
 
 def _holds_received(annotation: object) -> bool:

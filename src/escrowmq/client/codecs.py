@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from escrowmq.model.errors import RequestRefused
+
 DECODERS_MAX = 256
 """Types whose decoder is kept; when there are more, they are made again."""
 
@@ -66,11 +68,9 @@ class JsonCodec:
     def encode(self, body: Any, /) -> bytes:  # noqa: ANN401 - as the protocol says
         """Make JSON."""
         if is_pydantic(type(body)):
-            return bytes(body.model_dump_json(by_alias=True), "utf-8")
+            return _encoded_model(body)
         data = self._encoder.encode(body)
-        # msgspec writes null for NaN: the receiver would see another value than was sent.
-        if b"null" in data and _has_non_finite(body):
-            raise ValueError("JSON has neither NaN nor infinity")
+        _check_finite(data, lambda: body)
         return data
 
     def decode(self, data: bytes, body_type: Any, /) -> Any:  # noqa: ANN401 - as the protocol says
@@ -84,9 +84,12 @@ class JsonCodec:
         if is_pydantic(body_type):
             return
         self._decoder(body_type)
-        known = msgspec.inspect.type_info(body_type)
-        if isinstance(known, msgspec.inspect.CustomType) and self._dec_hook is None:
-            raise TypeError("JSON is decoded into structs, dataclasses, models, dicts and lists")
+        unknown = _unknown_class(msgspec.inspect.type_info(body_type), set())
+        if unknown is not None and self._dec_hook is None:
+            raise TypeError(
+                f"no JSON becomes a {unknown.__name__}: "
+                "JSON is decoded into structs, dataclasses, models, dicts and lists"
+            )
 
     def _decoder(self, body_type: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any annotation
         known = self._decoders.get(body_type)
@@ -99,7 +102,7 @@ class JsonCodec:
 
     def _encode_other(self, part: Any) -> Any:  # noqa: ANN401 - what msgspec does not know
         if is_pydantic(type(part)):
-            return part.model_dump(mode="json", by_alias=True)
+            return msgspec.Raw(_encoded_model(part))
         if isinstance(part, Mapping):
             return dict(part)
         if self._enc_hook is not None:
@@ -111,7 +114,8 @@ class JsonCodec:
 
     def _decode_other(self, kind: Any, part: Any) -> Any:  # noqa: ANN401 - as above
         if is_pydantic(kind):
-            return kind.model_validate(part)
+            # As JSON: a strict model takes a date or a UUID from JSON text, not from Python's.
+            return kind.model_validate_json(msgspec.json.encode(part))
         if self._dec_hook is not None:
             return self._dec_hook(kind, part)
         # msgspec expects this of a hook that does not know a type, and names the type itself.
@@ -119,6 +123,19 @@ class JsonCodec:
 
 
 JSON = JsonCodec()
+
+
+def check_codec(codec: object, owner: str) -> None:
+    """Refuse what is no codec: with it each message would fail."""
+    if isinstance(codec, type):
+        why = f"give a codec, not its class: {codec.__name__}()"
+    elif isinstance(getattr(codec, "content_type", None), str) and all(
+        callable(getattr(codec, name, None)) for name in ("encode", "decode")
+    ):
+        return
+    else:
+        why = "a codec has content_type, encode and decode"
+    raise RequestRefused("bad_config", why, key=f"{owner}.codec", value=repr(codec)[:256])
 
 
 def codec_for(content_type: str, codecs: Sequence[Codec]) -> Codec:
@@ -169,6 +186,48 @@ def _can_encode(part: object, codec: Codec) -> bool:
     return True
 
 
+def _encoded_model(model: Any) -> bytes:  # noqa: ANN401 - a pydantic model
+    data = bytes(model.model_dump_json(by_alias=True), "utf-8")
+    if model.model_config.get("ser_json_inf_nan", "null") == "null":
+        # What the model excludes or serializes in its own way is not in its dump.
+        _check_finite(data, model.model_dump)
+    return data
+
+
+def _check_finite(data: bytes, make_body: Callable[[], object]) -> None:
+    """Refuse NaN and infinity, for which msgspec and pydantic write null."""
+    if b"null" in data and _has_non_finite(make_body()):
+        raise ValueError("JSON has neither NaN nor infinity")
+
+
+def _unknown_class(kind: msgspec.inspect.Type, seen: set[int]) -> type | None:
+    """The class in a type that msgspec needs a hook for; None if each part can be decoded."""
+    if id(kind) in seen:
+        return None
+    seen.add(id(kind))
+    inner: list[msgspec.inspect.Type] = []
+    match kind:
+        case msgspec.inspect.CustomType():
+            return None if is_pydantic(kind.cls) else kind.cls
+        case msgspec.inspect.UnionType():
+            found = [_unknown_class(one, seen) for one in kind.types]
+            return found[0] if all(found) else None
+        case msgspec.inspect.CollectionType():
+            inner = [kind.item_type]
+        case msgspec.inspect.TupleType():
+            inner = list(kind.item_types)
+        case msgspec.inspect.DictType():
+            inner = [kind.key_type, kind.value_type]
+        case (
+            msgspec.inspect.StructType()
+            | msgspec.inspect.DataclassType()
+            | msgspec.inspect.TypedDictType()
+            | msgspec.inspect.NamedTupleType()
+        ):
+            inner = [field.type for field in kind.fields if field.required]
+    return next(filter(None, (_unknown_class(one, seen) for one in inner)), None)
+
+
 def _has_non_finite(body: object) -> bool:
     parts = [body]
     while parts:
@@ -176,7 +235,8 @@ def _has_non_finite(body: object) -> bool:
         if isinstance(part, float):
             if not math.isfinite(part):
                 return True
-        elif part is not None and not isinstance(part, int | _TEXT):
+        # A model inside was looked at when it was encoded.
+        elif part is not None and not isinstance(part, int | _TEXT) and not is_pydantic(type(part)):
             parts += [inner for _, inner in _parts(part)]
     return False
 

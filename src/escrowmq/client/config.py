@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from escrowmq.model.errors import RequestRefused
 
@@ -39,10 +41,9 @@ class ProducerConfig:
             ("clean_ledger_every_s", 0.0, 86_400.0),
         ):
             value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"producer.{name}"
-                )
+            if name == "check_after_s" and value is None:
+                continue
+            _check_number(f"producer.{name}", value, low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +74,12 @@ class ConsumerConfig:
             ("handler_timeout_s", 0.001, 7 * 86_400.0),
             ("stop_s", 0.0, 86_400.0),
         ):
-            if not low <= getattr(self, name) <= high:
-                raise RequestRefused(
-                    "bad_config", f"must be from {low} to {high}", key=f"consumer.{name}"
-                )
+            _check_number(f"consumer.{name}", getattr(self, name), low, high)
+        if self.start not in list(Start):
+            raise RequestRefused(
+                "bad_config", f"must be one of {', '.join(Start)}", key="consumer.start",
+                value=self.start,
+            )  # fmt: skip
         if self.broadcast and self.ordered:
             raise RequestRefused(
                 "bad_config", "each member gets all messages: none can wait for others' locks",
@@ -84,8 +87,37 @@ class ConsumerConfig:
             )  # fmt: skip
 
 
+ConfigT = TypeVar("ConfigT", ProducerConfig, ConsumerConfig)
+
+
+def with_settings(
+    kind: type[ConfigT], config: ConfigT | None, settings: Mapping[str, Any], owner: str
+) -> ConfigT:
+    """A config with single settings changed."""
+    if config is not None and not isinstance(config, kind):
+        raise RequestRefused("bad_config", f"must be a {kind.__name__}", key=f"{owner}.config")
+    known = [field.name for field in fields(kind)]
+    for name in settings:
+        if name not in known:
+            raise RequestRefused(
+                "bad_config", f"unknown; settings are {', '.join(known)}", key=f"{owner}.{name}"
+            )
+    return replace(config or kind(), **settings)
+
+
+def _check_number(key: str, value: Any, low: float, high: float) -> None:  # noqa: ANN401 - whatever a user gave
+    try:
+        is_within = low <= value <= high
+    except TypeError:
+        is_within = False
+    if not is_within:
+        raise RequestRefused("bad_config", f"must be from {low} to {high}", key=key, value=value)
+
+
 def check_group(group: str) -> None:
     """Refuse a name that no broker takes."""
+    if not isinstance(group, str):
+        raise RequestRefused("group_illegal", "a group is text", type=type(group).__name__)
     if not 0 < len(group) <= GROUP_CHARS_MAX:
         raise RequestRefused(
             "group_illegal", f"1 to {GROUP_CHARS_MAX} characters", group=group[:256]

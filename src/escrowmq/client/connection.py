@@ -260,6 +260,6 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise RequestRefused("address_illegal", "write it as host:port", address=address)
     return host, int(port)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from escrowmq.client.asyncpg_link import AsyncpgLink
 from escrowmq.client.database_block import MAX_DURATION_MS, Block, Row, Stage, run, run_async
-from escrowmq.client.ledger_sql import unsupported
+from escrowmq.client.ledger_sql import not_for_async_with, not_for_with
 from escrowmq.client.links import AioSqliteLink, AsyncLink, Link, SqliteLink, shadow_commit
 from escrowmq.client.open_blocks import Claim
 from escrowmq.client.psycopg_links import AsyncPsycopgLink, PsycopgLink
@@ -315,7 +315,7 @@ def transaction_on(
     elif _is_a("psycopg", "Connection", database):
         link = PsycopgLink(database)
     else:
-        raise unsupported(type(database).__name__)
+        raise not_for_with(database)
     block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)
     return PlainTransaction(link, database, block)
 
@@ -343,7 +343,7 @@ def async_transaction_on(
         block = row.block(asyncpg, has_hooks=False, max_duration_ms=max_duration_ms)
         return AsyncpgTransaction(asyncpg, database, block)
     else:
-        raise unsupported(type(database).__name__)
+        raise not_for_async_with(database)
     block = row.block(link, has_hooks=False, max_duration_ms=max_duration_ms)
     return AsyncPlainTransaction(link, database, block)
 

@@ -43,9 +43,14 @@ def opener_of(database: object, *, may_make_file: bool = False) -> Opener:
     sqlalchemy = sys.modules.get("sqlalchemy")
     if sqlalchemy is not None and isinstance(database, sqlalchemy.Engine):
         return _from_engine(database, may_make_file=may_make_file)
-    if callable(database):
+    # A connection of sqlite3 can be called, but opens none.
+    if callable(database) and not isinstance(database, sqlite3.Connection):
         return lambda: _made_link(database)
-    raise unsupported(type(database).__name__)
+    raise RequestRefused(
+        "database_unsupported",
+        "a ledger takes a URL, a SQLAlchemy engine, or a function that opens a connection",
+        kind=type(database).__name__,
+    )
 
 
 def is_async_engine(database: object) -> bool:
@@ -62,6 +67,12 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
     if name == SQLITE.name:
         # SQLAlchemy's form: three slashes for a relative path, four for an absolute one.
         path = unquote(rest.removeprefix("/").partition("?")[0])
+        if path in {"", ":memory:"}:
+            raise RequestRefused(
+                "database_unsupported",
+                "each connection to :memory: has a database of its own: use a file",
+                kind=":memory:",
+            )
         mode = "rwc" if may_make_file else "rw"
         return lambda: _made_link(lambda: _open_file(path, mode))
     if driver in {"", "psycopg"}:
@@ -70,9 +81,16 @@ def _from_url(url: str, *, may_make_file: bool) -> Opener:
         if rest.partition("?")[0].count("@") > 1:
             raise _bad_url()
         return lambda: opened_link(f"postgresql://{rest}", CONNECT_TIMEOUT_S)
-    import sqlalchemy
+    try:
+        import sqlalchemy
 
-    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    except ImportError as error:
+        raise RequestRefused(
+            "driver_missing",
+            "install what the URL names, or write postgresql:// for psycopg 3",
+            cause=str(error),
+        ) from error
     return _from_engine(engine, may_make_file=may_make_file)
 
 

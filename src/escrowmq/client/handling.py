@@ -8,6 +8,8 @@ later, and after the last retry it becomes a dead letter.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
@@ -29,6 +31,7 @@ FAILURES_LOGGED_MAX = 10
 FAILURES_AGAIN_S = 60.0
 
 NOT_DECODABLE = "body_not_decodable"
+YIELDS = "a handler returns; one that yields does nothing when it is called"
 
 #: The message that the running handler was given.
 current_message: ContextVar[Received] = ContextVar("escrowmq_message")
@@ -39,7 +42,9 @@ class RetryLater(Exception):
 
     def __init__(self, after_ms: int) -> None:
         super().__init__(f"again after {after_ms} ms")
-        self.after_ms = after_ms
+        if not isinstance(after_ms, int | float):
+            raise TypeError(f"after_ms is a number, not a {type(after_ms).__name__}")
+        self.after_ms = int(after_ms)
 
 
 class GiveUp(Exception):
@@ -117,11 +122,13 @@ class Handlers:
             return Handled(Outcome.GIVEN_UP, why=f"GiveUp: {given_up}")
         except Left:
             return Handled(Outcome.LEFT)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+        except BaseException as error:
+            if is_for_this_task(error, is_async=handler.is_async):
+                raise
             return self._handler_failed(message, error, is_late=timeout.expired())
         return Handled(Outcome.DONE)
 
-    def _handler_failed(self, message: Received, error: Exception, *, is_late: bool) -> Handled:
+    def _handler_failed(self, message: Received, error: BaseException, *, is_late: bool) -> Handled:
         if isinstance(error, EscrowError) and error.code == NOT_DECODABLE:
             # The body is to blame, not the code: a trace would tell nothing.
             return self._failed(NOT_DECODABLE, message, error.message)
@@ -138,7 +145,7 @@ class Handlers:
         why: str,
         outcome: Outcome = Outcome.AGAIN,
         *,
-        error: Exception | None = None,
+        error: BaseException | None = None,
     ) -> Handled:
         facts = {
             "topic": message.topic,
@@ -158,13 +165,30 @@ class Handlers:
                 return
             loop = asyncio.get_running_loop()
             context = copy_context()
-            await loop.run_in_executor(self._threads, context.run, handler, message)
+            answer = await loop.run_in_executor(self._threads, context.run, handler, message)
+            # A plain function around an async one, such as a decorator's, has done nothing yet.
+            if inspect.isawaitable(answer):
+                await answer
+            elif inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+                raise RequestRefused("handler_illegal", YIELDS)
         finally:
             current_message.reset(token)
 
     def close(self) -> None:
         """Let the threads go; one that hangs is left behind."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def is_for_this_task(error: BaseException, *, is_async: bool) -> bool:
+    """Whether an error of a user's function ends the task that called it, not the call alone."""
+    if isinstance(error, Exception):
+        return False
+    if isinstance(error, asyncio.CancelledError):
+        # A handler may wait for a task of its own that was cancelled.
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    # Out of a thread, sys.exit() would end the loop that other consumers and producers share.
+    return is_async and threading.current_thread() is threading.main_thread()
 
 
 def _check_committed(message: Received) -> None:

@@ -277,6 +277,30 @@ def unsupported(name: str) -> RequestRefused:
     )
 
 
+def not_for_with(database: object) -> RequestRefused:
+    """Make the refusal of what a `with` block cannot take, such as an async session."""
+    return _not_for_block(
+        database,
+        "`with` takes a session or connection of SQLAlchemy, sqlite3 or psycopg that is not async;"
+        " an async one needs `async with` and an AsyncProducer",
+    )
+
+
+def not_for_async_with(database: object) -> RequestRefused:
+    """Make the refusal of what an `async with` block cannot take, such as a plain session."""
+    return _not_for_block(
+        database,
+        "`async with` takes an async session or connection of SQLAlchemy, or a connection of"
+        " aiosqlite, asyncpg or psycopg's AsyncConnection; others need `with` and a Producer",
+    )
+
+
+def _not_for_block(database: object, why: str) -> RequestRefused:
+    kind = type(database)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return RequestRefused("database_unsupported", why, kind=name)
+
+
 # Not "AS varchar(255)": that would cut what is too long instead of refusing it.
 _NAME_VALUE = "CAST(? AS text)"
 

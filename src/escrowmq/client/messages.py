@@ -34,6 +34,7 @@ from escrowmq.protocol.properties import (
     UNIQ_KEY,
     format_properties,
     parse_properties,
+    split_keys,
 )
 from escrowmq.protocol.stored_message import SYS_COMPRESSED, StoredMessage
 
@@ -170,12 +171,11 @@ class Message:
         check_name("topic", self.topic)
         check_name("message_id", self.message_id)
         pairs = {UNIQ_KEY: self.message_id, "WAIT": "true"}
-        keys = (wire.key, *self.keys) if wire.key else self.keys
-        if keys:
-            if any(" " in key for key in keys):
-                raise RequestRefused("key_illegal", "a key has no blanks", keys=list(keys))
-            pairs[KEYS] = " ".join(keys)
+        if wire.key or self.keys:
+            pairs[KEYS] = self._joined_keys(wire.key)
         if self.tag:
+            if not isinstance(self.tag, str):
+                raise RequestRefused("tag_illegal", "a tag is text", type=type(self.tag).__name__)
             if "|" in self.tag:
                 raise RequestRefused("tag_illegal", "a tag has no |", tag=self.tag)
             pairs[TAGS] = self.tag
@@ -191,6 +191,15 @@ class Message:
         if more:
             pairs.update(more)
         return format_properties(pairs)
+
+    def _joined_keys(self, first: str) -> str:
+        if isinstance(self.keys, str):
+            raise RequestRefused("key_illegal", "keys is a tuple; one key is key=…", keys=self.keys)
+        keys = [first] if first else []
+        keys += map(key_text, self.keys)
+        if any(" " in key for key in keys):
+            raise RequestRefused("key_illegal", "a key has no blanks", keys=keys)
+        return " ".join(keys)
 
     def _checked_properties(self) -> Mapping[str, str]:
         reserved = _RESERVED.intersection(self.properties)
@@ -213,6 +222,8 @@ class MessageFields(TypedDict, total=False):
 
 def message_of(topic: str | Message, body: Body, fields: MessageFields) -> Message:
     """A message out of the arguments of a ``send``, which may have one already."""
+    if not isinstance(topic, str | Message):
+        raise RequestRefused("topic_illegal", "a topic is text", type=type(topic).__name__)
     if not isinstance(topic, Message):
         return Message(topic=topic, body=body, **fields)
     if not isinstance(body, bytes) or body or fields:
@@ -310,7 +321,7 @@ def received(stored: StoredMessage, broker_name: str) -> Received:
         body = _inflated(stored)
     except ProtocolViolation as violation:
         problem = str(violation)
-    keys = tuple(properties.get(KEYS, "").split())
+    keys = split_keys(properties.get(KEYS, ""))
     return Received(
         topic=properties.get(RETRY_TOPIC, stored.topic),
         body=body,

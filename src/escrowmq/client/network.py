@@ -73,6 +73,12 @@ class Route:
 
 def name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     """Addresses as a list, or as RocketMQ writes them: with semicolons."""
+    # An environment variable that is not set is None.
+    given: object = text
+    if not isinstance(given, Sequence) or not all(isinstance(part, str) for part in given):
+        raise RequestRefused(
+            "address_illegal", "an address is a text, host:port", type=type(text).__name__
+        )
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:

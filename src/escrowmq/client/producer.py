@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from escrowmq.client.background import background
-from escrowmq.client.codecs import JSON, Codec
-from escrowmq.client.config import ProducerConfig
+from escrowmq.client.codecs import Codec
+from escrowmq.client.config import ProducerConfig, with_settings
 from escrowmq.client.listener import Executed, TransactionListener, resolution_of
 from escrowmq.client.messages import (
     Body,
@@ -32,7 +32,7 @@ from escrowmq.client.messages import (
     new_transaction_id,
 )
 from escrowmq.client.outgoing import Decided, Held, Resolution
-from escrowmq.client.producer_core import ProducerCore, config_of
+from escrowmq.client.producer_core import ProducerCore
 from escrowmq.client.transaction import AsyncTransaction, Transaction
 from escrowmq.client.transaction_begun import AsyncBegunTransaction, BegunTransaction
 from escrowmq.model.errors import EscrowError, RequestRefused
@@ -70,7 +70,7 @@ class _Producer:
         ledger: SqlLedger | None = None,
         listener: TransactionListener | None = None,
         checker: Ask | None = None,
-        codec: Codec = JSON,
+        codec: Codec | None = None,
         config: ProducerConfig | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ProducerConfig, which checks them
     ) -> None:
@@ -84,7 +84,7 @@ class _Producer:
             group,
             ledger=ledger,
             ask=checker if listener is None else listener.check_local_transaction,
-            config=config_of(config, settings),
+            config=with_settings(ProducerConfig, config, settings, "producer"),
             codec=codec,
         )
         self._made()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from escrowmq.client import ledger_checks
 from escrowmq.client.check_answers import IDS_LOGGED_MAX, Unknown, remark_of
+from escrowmq.client.handling import is_for_this_task
 from escrowmq.client.ledger_checks import Outcome, Question
 from escrowmq.client.listener import resolution_of
 from escrowmq.client.messages import ALLOWED_MS, LEDGER, Received
@@ -130,6 +131,14 @@ class ProducerChecks:
             else:
                 loop = asyncio.get_running_loop()
                 answer = await loop.run_in_executor(self._pool(), ask, check.message)
+                # A plain function around an async one, such as a decorator's.
+                if inspect.isawaitable(answer):
+                    answer = await answer
+        except BaseException as error:
+            is_async = inspect.iscoroutinefunction(ask)
+            if isinstance(error, Exception) or is_for_this_task(error, is_async=is_async):
+                raise
+            raise RuntimeError(f"the checker raised {type(error).__name__}") from error
         finally:
             self._asked.discard(check.transaction_id)
         answers[check.transaction_id] = resolution_of(answer)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from escrowmq.client.codecs import JSON, Codec
+from escrowmq.client.codecs import JSON, Codec, check_codec
 from escrowmq.client.config import ProducerConfig, check_group
 from escrowmq.client.messages import Message, Sent
 from escrowmq.client.outgoing import Decided, Held, Resolution
@@ -36,17 +35,19 @@ class ProducerCore:
         ledger: SqlLedger | None,
         ask: Ask | None,
         config: ProducerConfig,
-        codec: Codec = JSON,
+        codec: Codec | None = None,
     ) -> None:
         # Here and below: what a program needs only when it has a producer is loaded then.
         from escrowmq.client.network import name_servers
 
         check_group(group)
+        self.codec = JSON if codec is None else codec
+        check_codec(self.codec, "producer")
+        _check_ledger(ledger)
         self.servers = name_servers(servers)
         self.group = group
         self.ledger = ledger
         self.config = config
-        self.codec = codec
         self._ask = ask
         self._is_closed = False
         self._forget()
@@ -168,12 +169,13 @@ class ProducerCore:
         return await self._janitor.clean()
 
 
-def config_of(config: ProducerConfig | None, settings: dict[str, Any]) -> ProducerConfig:
-    """A config with single settings changed."""
-    try:
-        return replace(config or ProducerConfig(), **settings)
-    except TypeError as error:
-        raise RequestRefused("bad_config", str(error), key="producer") from None
+def _check_ledger(ledger: object) -> None:
+    """Refuse a URL or an engine in place of a ledger."""
+    if ledger is not None and not hasattr(ledger, "transaction_async"):
+        raise RequestRefused(
+            "bad_config", "must be a SqlLedger: ledger=SqlLedger(…)", key="producer.ledger",
+            type=type(ledger).__name__,
+        )  # fmt: skip
 
 
 def _value_of(task: asyncio.Task[Producing] | None) -> Producing | None:

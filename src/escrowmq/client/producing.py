@@ -254,7 +254,8 @@ class Producing:
         return places
 
     def _place(self, places: Sequence[Place], key: str) -> Place:
-        turn = crc32(key.encode()) if key else next(self._turn)
+        # A key that is not UTF-8 is refused with its message's properties.
+        turn = crc32(key.encode(errors="surrogatepass")) if key else next(self._turn)
         return places[turn % len(places)]
 
     def _outgoing(

@@ -21,7 +21,7 @@ from escrowmq.client.database_transactions import (
     DatabaseTransaction,
     Ending,
 )
-from escrowmq.client.ledger_sql import unsupported
+from escrowmq.client.ledger_sql import not_for_with
 from escrowmq.client.links import SessionLink, SqlAlchemyLink
 from escrowmq.client.open_blocks import Claim, already_open
 from escrowmq.client.savepoint_marks import SoonMarks
@@ -376,4 +376,4 @@ def transaction_on(
         database = database()
     if isinstance(database, Session | Connection):
         return SqlAlchemyTransaction(database, row, max_duration_ms)
-    raise unsupported(type(database).__name__)
+    raise not_for_with(database)

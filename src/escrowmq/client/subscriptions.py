@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from escrowmq.client.body_reading import MessageHandler, codecs_of, handler_of
-from escrowmq.client.config import ConsumerConfig, check_group
+from escrowmq.client.config import ConsumerConfig, check_group, with_settings
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.limits import EXPRESSION_CHARS_MAX, check_name, too_long
 
@@ -47,14 +46,13 @@ class Subscriptions(ABC):
         codec: Codec | Sequence[Codec] | None = None,
         **settings: Any,  # noqa: ANN401 - fields of ConsumerConfig, which checks them
     ) -> None:
+        from escrowmq.client.network import name_servers
+
         check_group(group)
-        self._servers = servers
+        self._servers = name_servers(servers)
         self._codecs = codecs_of(codec)
         self.group = group
-        try:
-            self.config = replace(config or ConsumerConfig(), **settings)
-        except TypeError as error:
-            raise RequestRefused("bad_config", str(error), key="consumer") from None
+        self.config = with_settings(ConsumerConfig, config, settings, "consumer")
         self._wanted: list[Wanted] = []
 
     def subscribe(self, topic: str, tag: str = "*") -> Callable[[HandlerT], HandlerT]:
@@ -64,6 +62,15 @@ class Subscriptions(ABC):
         message; ``Received[Order]``, the message with ``value`` as an Order; ``Order``, the body as
         an Order.  A consumer that has been started reads the topic at once.
         """
+        if not isinstance(topic, str):
+            raise RequestRefused(
+                "topic_illegal", 'a topic is text: @consumer.subscribe("orders")',
+                type=type(topic).__name__,
+            )  # fmt: skip
+        if not isinstance(tag, str):
+            raise RequestRefused(
+                "tag_illegal", "tags are one text, with || between", type=type(tag).__name__
+            )
         check_name("topic", topic)
         if len(tag) > EXPRESSION_CHARS_MAX:
             raise too_long("tag", tag, EXPRESSION_CHARS_MAX)

@@ -51,7 +51,7 @@ def seal(body: Any, codec: Codec, topic: str) -> Sealed:  # noqa: ANN401 - any b
     is_function = callable(body) and not isinstance(body, type)
     value = body() if is_function else body
     if isinstance(value, PAYLOADS):
-        data = value.encode() if isinstance(value, str) else bytes(value)
+        data = _text_bytes(value, topic) if isinstance(value, str) else bytes(value)
         content_type = ""
     elif isinstance(value, _NO_BODIES):
         kind = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
@@ -66,6 +66,15 @@ def seal(body: Any, codec: Codec, topic: str) -> Sealed:  # noqa: ANN401 - any b
             "body_too_large", topic=topic, bytes=len(data), bytes_max=BODY_BYTES_MAX
         )
     return Sealed(body, value, data, content_type)
+
+
+def _text_bytes(text: str, topic: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRefused(
+            "body_not_encodable", str(error), topic=topic, type="str", path="$"
+        ) from error
 
 
 def _encoded(value: object, codec: Codec, topic: str) -> bytes:
@@ -106,7 +115,10 @@ def key_text(key: object) -> str:
     """A key as it is sent."""
     if isinstance(key, str):
         return key
-    if isinstance(key, int | UUID) and not isinstance(key, bool):
+    if isinstance(key, int) and not isinstance(key, bool):
+        # Some enums of integers give their name as text.
+        return str(int(key))
+    if isinstance(key, UUID):
         return str(key)
     raise RequestRefused(
         "key_illegal", "a key is text, an integer or a UUID", type=type(key).__name__

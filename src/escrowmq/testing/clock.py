@@ -40,9 +40,11 @@ class ManualClock:
         """Return whether the kernel reports the wall clock as synchronized."""
         return self.synchronized
 
-    def advance(self, *, ms: int = 0, seconds: int = 0) -> None:
+    def advance(self, *, ms: int = 0, seconds: float = 0) -> None:
         """Let time pass."""
-        passed_ms = ms + 1_000 * seconds
+        passed_ms = _whole_ms(ms, seconds)
+        if passed_ms < 0:
+            raise ValueError("time does not go back; jump sets the wall clock back")
         self._now_ms += passed_ms
         self._boot_ms += passed_ms
         self._monotonic_ms += passed_ms
@@ -51,17 +53,22 @@ class ManualClock:
         """Set only the wall clock, forward or back, as happens to real clocks."""
         self._now_ms = ms
 
-    def jump(self, *, ms: int = 0, seconds: int = 0) -> None:
+    def jump(self, *, ms: int = 0, seconds: float = 0) -> None:
         """Move only the wall clock, forward or, if negative, back."""
-        self._now_ms += ms + 1_000 * seconds
+        self._now_ms += _whole_ms(ms, seconds)
 
-    def suspend(self, *, seconds: int) -> None:
+    def suspend(self, *, seconds: float) -> None:
         """Suspend the machine: all clocks except the monotonic clock advance."""
-        self._now_ms += 1_000 * seconds
-        self._boot_ms += 1_000 * seconds
+        self._now_ms += _whole_ms(0, seconds)
+        self._boot_ms += _whole_ms(0, seconds)
 
-    def power_off(self, *, seconds: int) -> None:
+    def power_off(self, *, seconds: float) -> None:
         """Turn the machine off and on: only the wall clock advances, the others restart."""
-        self._now_ms += 1_000 * seconds
+        self._now_ms += _whole_ms(0, seconds)
         self._boot_ms = self._monotonic_ms = 1_000
         self._boots += 1
+
+
+def _whole_ms(ms: int, seconds: float) -> int:
+    # The store keeps whole milliseconds.
+    return round(ms + 1_000 * seconds)

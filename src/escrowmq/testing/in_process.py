@@ -72,7 +72,7 @@ class InProcessBroker:
         self,
         *,
         clock: ManualClock | None = None,
-        data: Path | None = None,
+        data: Path | str | None = None,
         ledgers: Iterable[SqlLedger] = (),
         policy: CheckPolicy | None = None,
         store: StoreConfig | None = None,
@@ -82,7 +82,7 @@ class InProcessBroker:
     ) -> None:
         # Clients use real clocks, so start at the real time.
         self.clock = clock or ManualClock(time.time_ns() // 1_000_000)
-        self._data = data
+        self._data = None if data is None else Path(data)
         #: The ledgers that ``run_checks`` reads.
         self.ledgers = list(ledgers)
         self._policy = policy or CheckPolicy()
@@ -166,7 +166,7 @@ class InProcessBroker:
 
     # Calls for tests.
 
-    def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+    def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Let time pass. Delayed messages and retries that came due are visible afterwards."""
         self.clock.advance(ms=ms, seconds=seconds)
         self._run(self._running.catch_up())
@@ -341,7 +341,7 @@ class AsyncInProcessBroker:
         """The broker's own address, for tools."""
         return self.plain.broker_address
 
-    async def advance(self, *, seconds: int = 0, ms: int = 0) -> None:
+    async def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Let time pass."""
         await asyncio.to_thread(self.plain.advance, seconds=seconds, ms=ms)
 

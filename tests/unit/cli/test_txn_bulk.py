@@ -294,6 +294,25 @@ def test_conditions_are_read_from_one_text_or_several() -> None:
         parse_filters([])
 
 
+@pytest.mark.parametrize(("key", "is_taken"), [("a\tb", True), ("c", True), ("a", False)])
+def test_keys_are_split_at_blanks_alone(key: str, *, is_taken: bool) -> None:
+    message = own_previews.PreviewRow(
+        half_offset=1,
+        place=0,
+        message_count=1,
+        topic="orders",
+        queue_id=0,
+        message_id="",
+        unique_key="",
+        keys="a\tb c",
+        tags="",
+        body=b"",
+        body_bytes=0,
+        sys_flag=0,
+    )
+    assert TransactionFilter(key=key).takes_message(message) == is_taken
+
+
 @pytest.mark.parametrize("state", [0, 1, 2, 3])
 def test_only_undecided_transactions_are_taken(state: int) -> None:
     row = TransactionRow(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from escrowmq import Consumer, Message, Received
+from escrowmq import Consumer, JsonCodec, Message, Producer, Received
 from escrowmq.client.body_reading import handler_of
 from escrowmq.client.codecs import JSON
 from escrowmq.model.errors import RequestRefused
@@ -172,12 +172,51 @@ def test_an_annotation_that_cannot_work_is_refused_by_subscribe(
         consumer.subscribe("orders")(handler)
 
 
+class Warehouse:
+    def ship(self, message: Received) -> None:
+        """Needs an object."""
+
+
+def yields(message: Received) -> Iterator[None]:
+    seen.append(message)
+    yield
+
+
+async def yields_later(message: Received) -> AsyncIterator[None]:
+    seen.append(message)
+    yield
+
+
+@pytest.mark.parametrize(
+    ("handler", "why"),
+    [
+        (yields, "yields"),
+        (yields_later, "yields"),
+        (Warehouse.ship, "missing a required argument: 'message'"),
+        (lambda: None, "too many positional arguments"),
+        (lambda *, message: message, "too many positional arguments"),
+        (None, "a handler is a function"),
+    ],
+)
+def test_a_handler_that_never_handles_is_refused_by_subscribe(handler: Any, why: str) -> None:  # noqa: ANN401
+    consumer = Consumer("127.0.0.1:1", group="ship")
+    with pytest.raises(RequestRefused, match=f"handler_illegal: .*{why}"):
+        consumer.subscribe("orders")(handler)
+
+
 def test_a_message_that_nobody_decoded_has_no_value() -> None:
     for message in (received(), copy.deepcopy(received()), pickle.loads(pickle.dumps(received()))):
         with pytest.raises(RequestRefused, match="body_not_decoded"):
             _ = message.value
 
 
-def test_a_consumer_needs_a_codec() -> None:
-    with pytest.raises(RequestRefused, match="bad_config"):
-        Consumer("127.0.0.1:1", group="ship", codec=())
+@pytest.mark.parametrize("codec", [(), "json", JsonCodec, (JSON, JsonCodec), object()])
+def test_a_consumer_needs_a_codec(codec: Any) -> None:  # noqa: ANN401
+    with pytest.raises(RequestRefused, match=r"bad_config.*consumer\.codec"):
+        Consumer("127.0.0.1:1", group="ship", codec=codec)
+
+
+@pytest.mark.parametrize("codec", ["json", JsonCodec, (JSON,), object()])
+def test_a_producer_needs_one_codec(codec: Any) -> None:  # noqa: ANN401
+    with pytest.raises(RequestRefused, match=r"bad_config.*producer\.codec"):
+        Producer("127.0.0.1:1", group="ship", codec=codec)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from uuid import UUID
 
 import msgspec
@@ -41,6 +42,25 @@ class Basket(pydantic.BaseModel):
     money: Any = None
 
 
+class Measured(pydantic.BaseModel):
+    value: float
+    #: Not in the JSON.
+    scratch: float = pydantic.Field(default=math.nan, exclude=True)
+    note: str | None = None
+
+
+class MeasuredAsText(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(ser_json_inf_nan="strings")
+    value: float
+    note: str | None = None
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+    at: dt.datetime
+    id: UUID
+
+
 class Upper:
     """A codec of a user."""
 
@@ -66,6 +86,25 @@ def test_models_inside_other_objects_come_back() -> None:
     assert data == b'{"orders":[%s,%s],"frozen":{"a":1}}' % (JSON_BODY, JSON_BODY)
     assert JSON.decode(b"[%s]" % JSON_BODY, list[ModelOrder]) == orders[:1]
     assert JSON.decode(b'{"price":%s}' % JSON_BODY, Line) == Line(FIELDS)
+
+
+def test_a_strict_model_inside_another_object_comes_back() -> None:
+    order = Strict(at=dt.datetime(2026, 11, 18, tzinfo=dt.UTC), id=UUID(int=7))
+    for body, body_type in (
+        (order, Strict),
+        ([order], list[Strict]),
+        ({"a": order}, dict[str, Strict]),
+    ):
+        assert JSON.decode(JSON.encode(body), body_type) == body
+
+
+def test_a_model_says_itself_how_its_numbers_are_written() -> None:
+    hidden = Measured(value=1.5)
+    assert JSON.encode(hidden) == b'{"value":1.5,"note":null}'
+    assert JSON.encode([hidden]) == b'[{"value":1.5,"note":null}]'
+    text = MeasuredAsText(value=math.nan)
+    assert JSON.encode(text) == b'{"value":"NaN","note":null}'
+    assert JSON.encode([text]) == b'[{"value":"NaN","note":null}]'
 
 
 def test_a_model_with_aliases_comes_back() -> None:
@@ -111,6 +150,8 @@ CYCLE["again"] = CYCLE
         ({"a": {(1, 2): 3}}, "$.a", "keys"),
         ({"a": [1.0, math.nan]}, "$.a[1]", "NaN"),
         (Cart([Line(math.inf)]), "$.lines[0].price", "infinity"),
+        (Measured(value=math.nan), "$.value", "NaN"),
+        ({"in": [Measured(value=math.inf)]}, "$.in[0].value", "infinity"),
         ({"a": "\ud800"}, "$.a", "surrogates"),
         (Basket(orderId=1, money=Money(5)), "$.money", "Money"),
         ({"in": [Basket(orderId=1, money=Money(5))]}, "$.in[0].money", "Money"),
@@ -251,10 +292,32 @@ class Readable(Protocol):
     id: int
 
 
-@pytest.mark.parametrize("body_type", [Money, Readable])
-def test_a_type_that_no_json_becomes_is_refused(body_type: type) -> None:
+@dataclass
+class Priced:
+    price: Money
+
+
+@pytest.mark.parametrize(
+    "body_type", [Money, Readable, list[Money], dict[str, tuple[int, Money]], Priced, list[Priced]]
+)
+def test_a_type_that_no_json_becomes_is_refused(body_type: Any) -> None:  # noqa: ANN401
     with pytest.raises(TypeError, match="JSON is decoded into"):
         JSON.check_type(body_type)
+
+
+@dataclass
+class Tree:
+    branches: list[Tree]
+    #: A default needs no JSON.
+    price: Money = field(default_factory=lambda: Money(0))
+
+
+@pytest.mark.parametrize(
+    "body_type",
+    [Annotated[ModelOrder, "an order"], list[ModelOrder | None], Tree, Money | None],
+)
+def test_a_type_that_some_json_becomes_is_taken(body_type: Any) -> None:  # noqa: ANN401
+    JSON.check_type(body_type)
 
 
 def test_decoders_are_kept_up_to_a_limit() -> None:

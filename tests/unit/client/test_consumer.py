@@ -240,6 +240,9 @@ async def test_what_no_consumer_can_be() -> None:
         AsyncConsumer("127.0.0.1:9876", "ship", broadcast=True, ordered=True)
     with pytest.raises(RequestRefused, match="bad_config"):
         AsyncConsumer("127.0.0.1:9876", "ship", speed="high")
+    with pytest.raises(RequestRefused, match=r"must be one of first, last, time.*consumer\.start"):
+        AsyncConsumer("127.0.0.1:9876", "ship", start="latest")
+    assert AsyncConsumer("127.0.0.1:9876", "ship", start="last").config.start == "last"
     with pytest.raises(RequestRefused, match="consumer_not_started"):
         await AsyncConsumer("127.0.0.1:9876", "ship").seek(ORDERS, offset=0)
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import zlib
+from enum import Enum
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
-from escrowmq.client.messages import Message, new_message_id, received
+from escrowmq.client.messages import Message, message_of, new_message_id, received
 from escrowmq.model import message as model
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.properties import parse_properties
@@ -54,11 +57,35 @@ def test_what_is_sent_is_what_is_received() -> None:
     assert (got.broker_name, got.queue_id, got.queue_offset) == ("broker-a", 2, 7)
 
 
+class Size(int, Enum):
+    LARGE = 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "keys"),
+    [
+        # Brokers split keys at blanks alone, so that a tab is part of a key.
+        ({"key": "a\tb", "keys": ("c\u00a0d",)}, ("a\tb", "c\u00a0d")),
+        ({"key": 7, "keys": (8, UUID(int=9))}, ("7", "8", str(UUID(int=9)))),
+        ({"key": Size.LARGE}, ("3",)),
+    ],
+)
+def test_keys_come_back_as_they_were_sent(fields: dict[str, Any], keys: tuple[str, ...]) -> None:
+    got = received(stored(Message(topic="t", **fields)), "broker-a")
+    assert (got.key, got.keys) == (keys[0], keys)
+
+
 def test_a_body_can_be_filled_in_late() -> None:
     ids: list[int] = []
     message = Message(topic="orders", body=lambda: str(ids[0]))
     ids.append(42)
     assert message.payload() == b"42"
+
+
+@pytest.mark.parametrize("topic", [None, b"orders", 7])
+def test_a_topic_is_text(topic: Any) -> None:  # noqa: ANN401
+    with pytest.raises(RequestRefused, match="topic_illegal"):
+        message_of(topic, b"", {})
 
 
 def test_a_delay_travels_as_a_timer() -> None:
@@ -72,7 +99,10 @@ def test_a_delay_travels_as_a_timer() -> None:
     ("fields", "code"),
     [
         ({"key": "a b"}, "key_illegal"),
+        ({"keys": "abc"}, "key_illegal"),
+        ({"keys": (b"a",)}, "key_illegal"),
         ({"tag": "a||b"}, "tag_illegal"),
+        ({"tag": ["a"]}, "tag_illegal"),
         ({"properties": {"UNIQ_KEY": "mine"}}, "property_reserved"),
         ({"properties": {"name": "\x01"}}, "property_illegal"),
     ],
@@ -85,7 +115,12 @@ def test_what_would_not_arrive_as_it_was_sent_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "code"), [(42, "body_illegal"), (b"x" * (4 * 1024 * 1024 + 1), "body_too_large")]
+    ("body", "code"),
+    [
+        (42, "body_illegal"),
+        (b"x" * (4 * 1024 * 1024 + 1), "body_too_large"),
+        ("\ud800", "body_not_encodable"),
+    ],
 )
 def test_what_is_no_body_is_refused(body: object, code: str) -> None:
     with pytest.raises(RequestRefused, match=code):

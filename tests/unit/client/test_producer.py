@@ -64,12 +64,20 @@ async def test_the_first_error_of_many_is_told_when_all_were_tried(tmp_path: Pat
 def test_what_a_producer_cannot_be_made_with() -> None:
     with pytest.raises(RequestRefused, match="group_illegal"):
         Producer("127.0.0.1:9876", "")
-    with pytest.raises(RequestRefused, match="address_illegal"):
-        Producer("nowhere", "pay")
-    with pytest.raises(RequestRefused, match="bad_config"):
+    with pytest.raises(RequestRefused, match="group_illegal"):
+        Producer("127.0.0.1:9876", None)  # type: ignore[arg-type]
+    for address in ("nowhere", "http://127.0.0.1:9876", None, 9876, b"127.0.0.1:9876", [None]):
+        with pytest.raises(RequestRefused, match="address_illegal"):
+            Producer(address, "pay")  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match=r"settings are timeout_s, .*producer\.timeout'"):
         Producer("127.0.0.1:9876", "pay", timeout=3)
-    with pytest.raises(RequestRefused, match="bad_config"):
-        Producer("127.0.0.1:9876", "pay", timeout_s=-3)
+    for seconds in (-3, "3", None):
+        with pytest.raises(RequestRefused, match=r"must be from 0\.001 .*producer\.timeout_s'"):
+            Producer("127.0.0.1:9876", "pay", timeout_s=seconds)
+    with pytest.raises(RequestRefused, match="must be a ProducerConfig"):
+        Producer("127.0.0.1:9876", "pay", config={"timeout_s": 3})  # type: ignore[arg-type]
+    with pytest.raises(RequestRefused, match=r"producer\.ledger"):
+        Producer("127.0.0.1:9876", "pay", ledger="sqlite:///shop.db")  # type: ignore[arg-type]
     with pytest.raises(RequestRefused, match="bad_config"):
         Producer("127.0.0.1:9876", "pay", listener=Listener(), checker=lambda _: None)
     producer = Producer("127.0.0.1:9876", "pay")

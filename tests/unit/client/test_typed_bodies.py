@@ -50,6 +50,15 @@ def topic(request: pytest.FixtureRequest) -> str:
     return "".join(char if char.isalnum() else "-" for char in request.node.name)[:100]
 
 
+def test_a_key_that_is_not_utf_8_is_refused(broker: InProcessBroker, topic: str) -> None:
+    with (
+        Producer(broker.address, group="orders") as producer,
+        pytest.raises(RequestRefused, match="property_illegal: not UTF-8"),
+    ):
+        producer.send(topic, b"42", key="\ud800")
+    assert broker.messages(topic) == []
+
+
 @pytest.mark.parametrize(("body", "body_type"), ORDERS, ids=lambda one: type(one).__name__)
 def test_an_object_is_json_for_everybody_and_an_object_for_us(
     broker: InProcessBroker,

@@ -54,9 +54,9 @@ async def test_a_delayed_message_comes_when_the_test_says_so() -> None:
     async with AsyncInProcessBroker() as broker, producing(broker.address) as producer:
         await producer.send(Message(topic=ORDERS, body=b"later", delay_ms=60_000))
         await producer.send(Message(topic=ORDERS, body=b"now"))
-        await broker.advance(seconds=59)
+        await broker.advance(seconds=59.5)
         assert bodies(await broker.messages(ORDERS)) == [b"now"]
-        await broker.advance(seconds=1)
+        await broker.advance(seconds=0.5)
         assert bodies(await broker.messages(ORDERS)) == [b"now", b"later"]
 
 
@@ -202,6 +202,9 @@ def test_its_folder_is_gone_afterwards_unless_it_was_given(tmp_path: Path) -> No
     with InProcessBroker(data=tmp_path):
         pass
     assert (tmp_path / "store").exists()
+    with InProcessBroker(data=str(tmp_path / "other")):
+        pass
+    assert (tmp_path / "other" / "store").exists()
 
 
 def test_it_answers_only_while_it_runs(broker: InProcessBroker) -> None:
