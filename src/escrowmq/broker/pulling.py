@@ -72,6 +72,8 @@ class Waiting:
     offset: int
     #: Its group was paused when it came: nobody has checked its offset against the store's history.
     is_paused: bool = False
+    #: Its topic was deleted, and may have been made again since.
+    is_topic_gone: bool = False
     #: When to give up.
     tick: int = 0
 
@@ -242,13 +244,15 @@ class Pulling:
             self._remove(waiting)
 
     def forget(self, topic: str) -> None:
-        """A topic is gone: answer those who wait for its queues."""
-        for queue in [queue for queue in self._by_queue if queue[0] == topic]:
-            for waiting in list(self._by_queue[queue]):
-                self._remove(waiting)
-                waiting.request.decline(
-                    RequestRefused("topic_unknown", "it was deleted", topic=topic)
-                )
+        """A topic is gone: answer those who wait for its queues, a few at a time."""
+        was_idle = not self._to_try
+        for queue, waitings in self._by_queue.items():
+            if queue[0] == topic:
+                for waiting in waitings:
+                    waiting.is_topic_gone = True
+                self._to_try.extend(waitings)
+        if was_idle and self._to_try:
+            self._try()
 
     def resumed(self, group: str) -> None:
         """A group is served again: try those of its pulls that wait."""
@@ -296,6 +300,9 @@ class Pulling:
         """Answer a pull that waited, unless it may wait on."""
         try:
             is_paused = waiting.group in self._broker.groups.paused
+            if waiting.is_topic_gone:
+                topic = waiting.header.topic
+                raise RequestRefused("topic_unknown", "it was deleted", topic=topic)
             if is_paused or waiting.is_paused:
                 # One that came while its group was paused is answered, and comes again.
                 may_wait = may_wait and is_paused

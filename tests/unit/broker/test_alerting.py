@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 import json
 import queue
 import re
@@ -22,10 +23,12 @@ import pytest
 from escrowmq.broker.alert_config import AlertsConfig, masked
 from escrowmq.broker.alert_rules import ALERTS, AlertStates, Notice
 from escrowmq.broker.alerting import NoticeSender
+from escrowmq.broker.broker import Broker
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from tests.unit.broker.own_peer import ask, decide, hold
+from escrowmq.protocol.own_headers import HoldManyHeader
+from tests.unit.broker.own_peer import ask, decide, hold, sent_in
 from tests.unit.broker.wire import Peer, serving
 from tests.unit.repository import ROOT
 
@@ -156,6 +159,26 @@ async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> No
             await decide(peer, held)
             over = await asyncio.to_thread(got.get, timeout=WAIT_S)
             assert (over["alert"], over["state"]) == ("nobody_to_ask", "resolved")
+
+
+async def test_a_look_costs_little_for_each_producer_group(tmp_path: Path) -> None:
+    """Calls of Python functions, which do not depend on the machine as milliseconds do."""
+    group_count = 400
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        status(server.broker)
+        few = calls_of_status(server.broker)
+        for number in range(group_count):
+            header = HoldManyHeader(producer_group=f"pay-{number}")
+            await ask(peer, OwnCode.HOLD_MANY, header, [sent_in(f"t{number}")])
+        assert status(server.broker).undecided_without_producer == group_count
+        assert calls_of_status(server.broker) - few < 4 * group_count
+
+
+def calls_of_status(broker: Broker) -> int:
+    profile = cProfile.Profile()
+    profile.runcall(status, broker)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def notice(alert: str = "parked") -> Notice:
