@@ -299,10 +299,8 @@ class Pulling:
     def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
         """Answer a pull that waited, unless it may wait on."""
         try:
+            _refuse_if_gone(waiting)
             is_paused = waiting.group in self._broker.groups.paused
-            if waiting.is_topic_gone:
-                topic = waiting.header.topic
-                raise RequestRefused("topic_unknown", "it was deleted", topic=topic)
             if is_paused or waiting.is_paused:
                 # One that came while its group was paused is answered, and comes again.
                 may_wait = may_wait and is_paused
@@ -339,6 +337,11 @@ def _take_out(table: dict[Key, Waitings], key: Key, waiting: Waiting) -> None:
     del of_key[waiting]
     if not of_key:
         del table[key]
+
+
+def _refuse_if_gone(waiting: Waiting) -> None:
+    if waiting.is_topic_gone:
+        raise RequestRefused("topic_unknown", "it was deleted", topic=waiting.header.topic)
 
 
 def check_expression_type(kind: str) -> None:
