@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import json
+import os
 import queue
 import re
+import shlex
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -258,6 +260,89 @@ def test_a_program_gets_the_notice_and_its_failure_is_told(tmp_path: Path) -> No
         until(lambda one=failing: one.counts.failed)
         failing.stop()
         assert failing.counts.last_error == why
+
+
+def test_a_redirect_is_a_failure_and_not_followed() -> None:
+    """A client that follows one sends GET, without the notice, and takes its 200 for success."""
+    for code in (301, 302, 303, 307, 308):
+        with web_server(code) as (elsewhere, _), redirecting(code, elsewhere) as url:
+            sender = NoticeSender(AlertsConfig(url=url), sleep=lambda _pause: None)
+            sender.start()
+            sender.put(notice())
+            until(lambda one=sender: one.counts.failed)
+            sender.stop()
+        assert sender.counts.last_error == f"the web server answered {code}"
+
+
+@contextmanager
+def redirecting(code: int, to: str) -> Iterator[str]:
+    answer = f"HTTP/1.1 {code} Elsewhere\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"
+    with answering(lambda one: one.sendall(answer.encode())) as url:
+        yield url
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A web server that answers each connection in this way."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            with one, suppress(OSError):
+                one.recv(65_536)
+                answer(one)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/{SECRET}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_a_web_server_that_drips_is_cut_off_in_time() -> None:
+    """Each byte comes well within the time that all of the answer has."""
+    over = threading.Event()
+
+    def drip(one: socket.socket) -> None:
+        one.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        while not over.wait(0.02):
+            one.sendall(b"x")
+
+    with answering(drip) as url:
+        config = AlertsConfig(url=url, timeout_ms=200)
+        sender = NoticeSender(config, sleep=lambda _pause: None)
+        sender.start()
+        sender.put(notice())
+        try:
+            until(lambda: sender.counts.failed)
+        finally:
+            over.set()
+            sender.stop()
+    assert sender.counts.last_error == "no end in time"
+
+
+def test_a_program_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
+    """The child ignores SIGTERM, and would go on for ten minutes."""
+    pipe = tmp_path / "open while the child lives"
+    os.mkfifo(pipe)
+    child = "trap '' TERM HUP; exec 3>\"$0\"; while :; do sleep 600; done"
+    command = shlex.join(["sh", "-c", 'sh -c "$1" "$2" & wait', "sh", child, str(pipe)])
+    sender = NoticeSender(AlertsConfig(command=command, timeout_ms=300), sleep=lambda _pause: None)
+    sender.start()
+    sender.put(notice())
+    with pipe.open("rb") as held:
+        until(lambda: sender.counts.failed)
+        sender.stop()
+        assert sender.counts.last_error == "no end in time"
+        # The end of the file: nothing that was started has it open any more.
+        assert held.read() == b""
 
 
 def test_a_full_queue_drops_the_oldest_and_never_waits() -> None:
