@@ -150,7 +150,7 @@ class OwnCalls:
 
     def _lost(self, code: OwnCode | RequestCode, error: Exception) -> EscrowError:
         """Whether the broker has done it is not known, unless there was nothing to do."""
-        facts = {"address": self._shown_address, "cause": str(error)}
+        facts: dict[str, Any] = {"address": self._shown_address, "cause": str(error)}
         own = OWN_REQUESTS.get(code)
         if own is None or own.changes:
             return OutcomeUnknown(

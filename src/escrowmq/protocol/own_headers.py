@@ -164,6 +164,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     undecided_without_ledger: Int64 = 0
     #: Consumer groups that are paused.
     groups_paused: Int64 = 0
+    #: Notices of alerts: `off` or `on`; empty if the broker is older than this field.
+    alerts: str = ""
     #: Alerts that hold and were told, with commas; notices since the start; the last failure.
     alerts_firing: str = ""
     alerts_sent: Int64 = 0

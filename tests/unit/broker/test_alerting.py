@@ -157,7 +157,7 @@ async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> No
             )
             assert (fired["broker"], fired["version"]) == ("broker-a", 1)
             told = (await ask(peer, OwnCode.STATUS)).header
-            assert told.alerts_firing == "nobody_to_ask"
+            assert (told.alerts, told.alerts_firing) == ("on", "nobody_to_ask")
             await decide(peer, held)
             over = await asyncio.to_thread(got.get, timeout=WAIT_S)
             assert (over["alert"], over["state"]) == ("nobody_to_ask", "resolved")
