@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
+from escrowmq.cli.data_directory import refuse_inside_store
 from escrowmq.cli.output import Output, OutputOption, as_facts, human_bytes, print_item
 from escrowmq.cli.tool_shapes import BackupShape
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable, Unavailable
@@ -188,6 +189,7 @@ def _back_up(
     from escrowmq.store import inspect
     from escrowmq.store.disk import OsDisk
 
+    refuse_inside_store(data, directory)
     source = OsDisk(data / backups.STORE, read_only=True)
     if dry_run:
         with closing(backups.pin(source)) as pinned:
