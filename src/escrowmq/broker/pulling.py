@@ -74,8 +74,9 @@ class Waiting:
     is_paused: bool = False
     #: Its topic was deleted, and may have been made again since.
     is_topic_gone: bool = False
-    #: When to give up.
+    #: When to give up, and whether that has come.
     tick: int = 0
+    is_over: bool = False
 
     @property
     def queue(self) -> Queue:
@@ -290,14 +291,15 @@ class Pulling:
             waiting = self._to_try.popleft()
             # It may have been answered since, or its connection is gone.
             if waiting in self._by_queue.get(waiting.queue, ()):
-                self._finish(waiting, may_wait=True)
+                self._finish(waiting)
             if loop.time() > until and self._to_try:
                 # What was answered goes out before more is.
                 loop.call_soon(self._try)
                 return
 
-    def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
+    def _finish(self, waiting: Waiting) -> None:
         """Answer a pull that waited, unless it may wait on."""
+        may_wait = not waiting.is_over
         try:
             _refuse_if_gone(waiting)
             is_paused = waiting.group in self._broker.groups.paused
@@ -319,12 +321,18 @@ class Pulling:
         self._remove(waiting)
 
     def give_up(self) -> None:
-        """Answer those whose time is up."""
+        """Answer those whose time is up, a few at a time."""
+        was_idle = not self._to_try
         tick = _tick_at(0)
         for due in range(self._last_tick, tick + 1):
-            for waiting in list(self._by_tick.get(due, ())):
-                self._finish(waiting, may_wait=False)
+            for waiting in self._by_tick.get(due, ()):
+                # Those of the last tick are still here if there are very many.
+                if not waiting.is_over:
+                    waiting.is_over = True
+                    self._to_try.append(waiting)
         self._last_tick = tick
+        if was_idle and self._to_try:
+            self._try()
 
 
 def _tick_at(seconds: float) -> int:
