@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from escrowmq.broker.alert_config import AlertsConfig, masked
-from escrowmq.broker.alert_rules import ALERTS, AlertStates, Notice
+from escrowmq.broker.alert_rules import ALERTS, PIPELINE_STARTS_MS_MAX, AlertStates, Notice
 from escrowmq.broker.alerting import NoticeSender
 from escrowmq.broker.broker import Broker
 from escrowmq.broker.status import Status, status
@@ -127,7 +127,7 @@ def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(calm
         ("undecided_too_old", {"oldest_undecided_age_ms": 5_000}),
         ("nobody_to_ask", {"undecided_without_producer": 1}),
         ("contradiction", {"contradictions": 1}),
-        ("pipeline_away", {"pipeline_away_since_ms": 1}),
+        ("pipeline_away", {"pipeline_away_since_ms": 10 - PIPELINE_STARTS_MS_MAX - 1}),
         ("ledger_unreachable", {"undecided_without_ledger": 1}),
         ("retention_waits", {"retention": "waits_for_room"}),
         ("undecided_exceed_retention", {"retention_bytes": 1, "undecided_bytes": 2}),
@@ -141,6 +141,15 @@ def test_each_condition_is_an_alert(calm: Status, name: str, fields: dict[str, o
     assert [one.alert for one in looked(known, calm, 10, **fields)] == [name]
     young = states(hold_ms=0)
     assert looked(young, calm, 10, oldest_undecided_age_ms=4_999) == []
+
+
+def test_a_pipeline_that_still_starts_is_no_alert(calm: Status) -> None:
+    """The status of a broker says from its start on that no pipeline is attached."""
+    known = states(hold_ms=0)
+    late_ms = 1 + PIPELINE_STARTS_MS_MAX
+    assert looked(known, calm, late_ms, pipeline_away_since_ms=1) == []
+    (notice,) = looked(known, calm, late_ms + 1, pipeline_away_since_ms=1)
+    assert (notice.alert, notice.value) == ("pipeline_away", late_ms)
 
 
 async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> None:
