@@ -404,6 +404,12 @@ def test_a_web_server_that_hangs_does_not_hold_the_broker(tmp_path: Path) -> Non
     [
         ({"url": "ftp://host/x"}, "alerts.url"),
         ({"url": "hooks.example.org"}, "alerts.url"),
+        ({"url": "http://[hooks/x"}, "alerts.url"),
+        ({"url": "http://hooks:port/x"}, "alerts.url"),
+        ({"url": "http://hooks:99999/x"}, "alerts.url"),
+        ({"url": "http://user:password@hooks/x"}, "alerts.url"),
+        ({"url": "http://hooks/a b"}, "alerts.url"),
+        ({"url": "http://hooks/\u00e4"}, "alerts.url"),
         ({"command": "a 'b"}, "alerts.command"),
         ({"which": "parked,colour"}, "alerts.which"),
         ({"interval_ms": 1}, "alerts.interval_ms"),
@@ -419,6 +425,7 @@ def test_a_setting_that_cannot_work_is_refused(fields: dict[str, Any], key: str)
 def test_an_address_is_shown_without_what_may_be_secret() -> None:
     assert masked("") == ""
     assert masked("https://u:p@hooks.example.org/a/b?c=d") == "https://hooks.example.org/***"
+    assert masked("http://[bad/x") == "***"
     assert masked("http://127.0.0.1:8080/x") == "http://127.0.0.1:8080/***"
     assert AlertsConfig().names == set(ALERTS)
     assert AlertsConfig(which="parked, disk_full").names == {"parked", "disk_full"}
