@@ -45,13 +45,9 @@ class AlertsConfig:
 
     def __post_init__(self) -> None:
         check_bounds("alerts", self, _BOUNDS)
-        if self.url:
+        if self.url and (why := _fault(self.url)):
             # Without the value, which may hold a secret.
-            split = urlsplit(self.url)
-            if split.scheme not in {"http", "https"} or not split.hostname:
-                raise RequestRefused(
-                    "bad_config", "must begin with http:// or https:// and a host", key="alerts.url"
-                )
+            raise RequestRefused("bad_config", why, key="alerts.url")
         try:
             shlex.split(self.command)
         except ValueError as error:
@@ -78,11 +74,31 @@ class AlertsConfig:
         return frozenset(name.strip() for name in self.which.split(",") if name.strip())
 
 
+def _fault(url: str) -> str:
+    """Why no notice could be posted to this address; empty if one could."""
+    try:
+        split = urlsplit(url)
+        # Reading it raises ValueError if it is no number, or too large.
+        _ = split.port
+    except ValueError:
+        return "its host or its port is malformed"
+    if split.scheme not in {"http", "https"} or not split.hostname:
+        return "must begin with http:// or https:// and a host"
+    if split.username is not None:
+        return "must have no user and password before the host; put a token into the path"
+    if not (url.isascii() and url.isprintable()) or " " in url:
+        return "must have no spaces and only ASCII characters; write others as %XX"
+    return ""
+
+
 def masked(url: str) -> str:
     """The address as it may be shown: scheme and host alone, because hooks keep tokens in paths."""
     if not url:
         return url
-    split = urlsplit(url)
+    try:
+        split = urlsplit(url)
+    except ValueError:
+        return "***"
     host = split.hostname or ""
     port = f":{split.netloc.rpartition(':')[2]}" if _has_port(split.netloc) else ""
     return f"{split.scheme}://{host}{port}/***"

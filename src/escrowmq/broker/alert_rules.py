@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from escrowmq.broker.status import Status
 
 FIRING, RESOLVED = "firing", "resolved"
+PIPELINE_STARTS_MS_MAX = 120_000
+"""A pipeline may take this long to start: until then its absence is in the status alone."""
 
 
 class Alert(NamedTuple):
@@ -33,7 +35,10 @@ def _exceeds_retention(told: Status) -> int:
 
 
 def _pipeline_away_ms(told: Status) -> int:
-    return told.now_ms - told.pipeline_away_since_ms if told.pipeline_away_since_ms else 0
+    if not told.pipeline_away_since_ms:
+        return 0
+    away_ms = told.now_ms - told.pipeline_away_since_ms
+    return away_ms if away_ms > PIPELINE_STARTS_MS_MAX else 0
 
 
 ALERTS: Mapping[str, Alert] = {

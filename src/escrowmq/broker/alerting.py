@@ -6,13 +6,11 @@ hangs, or a program that does, holds up other notices and nothing else.
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.broker.alert_rules import AlertStates, Notice
+from escrowmq.broker.notice_ways import execute, post
 from escrowmq.broker.status import OUR_RELEASE, status
 from escrowmq.model.event_log import event_log
 
@@ -171,34 +170,16 @@ class NoticeSender:
         return error
 
     def _post(self, body: bytes) -> None:
-        request = urllib.request.Request(  # noqa: S310 - the config takes http and https only
-            self._config.url,
-            data=body,
-            method="POST",
-            headers={
-                "Content-Type": "application/json",
-                "User-Agent": f"escrowmq/{OUR_RELEASE}",
-            },
-        )
-        timeout_s = self._config.timeout_ms / 1_000
-        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310 - as above
-            pass
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"escrowmq/{OUR_RELEASE}",
+        }
+        post(self._config.url, body, headers, self._config.timeout_ms / 1_000)
 
     def _execute(self, notice: Notice, body: bytes) -> None:
-        environ = {
-            **os.environ,
-            "ESCROWMQ_ALERT": notice.alert,
-            "ESCROWMQ_ALERT_STATE": notice.state,
-        }
-        subprocess.run(  # noqa: S603 - the operator's own program, without a shell
-            shlex.split(self._config.command),
-            input=body,
-            env=environ,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=self._config.timeout_ms / 1_000,
-            check=True,
-        )
+        environ = {"ESCROWMQ_ALERT": notice.alert, "ESCROWMQ_ALERT_STATE": notice.state}
+        command = shlex.split(self._config.command)
+        execute(command, body, environ, self._config.timeout_ms / 1_000)
 
 
 def describe(failure: Exception) -> str:

@@ -106,11 +106,12 @@ class Checking:
 
         ``prepared`` counts the undecided by their origin.
         """
-        origins = self._broker.store.core.names.origins
+        online = set(self._broker.clients.producer_groups())
+        origins = self._broker.store.core.names.origins.all_of(prepared)
         return sum(
             count
-            for number, count in prepared.items()
-            if not (origins[number].ledger or self.online(origins[number].group))
+            for origin, count in zip(origins, prepared.values(), strict=True)
+            if not (origin.ledger or origin.group in online)
         )
 
     # Verdicts.

@@ -143,7 +143,12 @@ class OwnAdmin:
             path, log_end = await writing.copy()
             path = path.absolute()
             request.connection.settle()
-            call.answer(data_dir=str(path.parent), path=str(path), log_end=log_end)
+            call.answer(
+                data_dir=str(path.parent),
+                path=str(path),
+                log_end=log_end,
+                free_bytes_min=self._broker.store.config.free_bytes_min,
+            )
 
         def failed(error: BaseException) -> None:
             request.connection.settle()

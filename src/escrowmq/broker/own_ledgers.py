@@ -78,11 +78,11 @@ class LedgersSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 def _by_ledger(broker: Broker, prepared: Mapping[int, int]) -> Counter[str]:
     """Undecided transactions, by the UUID of the ledger that they name."""
-    origins = broker.store.core.names.origins
+    origins = broker.store.core.names.origins.all_of(prepared)
     counts: Counter[str] = Counter()
-    for number, count in prepared.items():
-        if origins[number].ledger:
-            counts[origins[number].ledger] += count
+    for origin, count in zip(origins, prepared.values(), strict=True):
+        if origin.ledger:
+            counts[origin.ledger] += count
     return counts
 
 

@@ -72,8 +72,11 @@ class Waiting:
     offset: int
     #: Its group was paused when it came: nobody has checked its offset against the store's history.
     is_paused: bool = False
-    #: When to give up.
+    #: Its topic was deleted, and may have been made again since.
+    is_topic_gone: bool = False
+    #: When to give up, and whether that has come.
     tick: int = 0
+    is_over: bool = False
 
     @property
     def queue(self) -> Queue:
@@ -242,13 +245,15 @@ class Pulling:
             self._remove(waiting)
 
     def forget(self, topic: str) -> None:
-        """A topic is gone: answer those who wait for its queues."""
-        for queue in [queue for queue in self._by_queue if queue[0] == topic]:
-            for waiting in list(self._by_queue[queue]):
-                self._remove(waiting)
-                waiting.request.decline(
-                    RequestRefused("topic_unknown", "it was deleted", topic=topic)
-                )
+        """A topic is gone: answer those who wait for its queues, a few at a time."""
+        was_idle = not self._to_try
+        for queue, waitings in self._by_queue.items():
+            if queue[0] == topic:
+                for waiting in waitings:
+                    waiting.is_topic_gone = True
+                self._to_try.extend(waitings)
+        if was_idle and self._to_try:
+            self._try()
 
     def resumed(self, group: str) -> None:
         """A group is served again: try those of its pulls that wait."""
@@ -286,15 +291,17 @@ class Pulling:
             waiting = self._to_try.popleft()
             # It may have been answered since, or its connection is gone.
             if waiting in self._by_queue.get(waiting.queue, ()):
-                self._finish(waiting, may_wait=True)
+                self._finish(waiting)
             if loop.time() > until and self._to_try:
                 # What was answered goes out before more is.
                 loop.call_soon(self._try)
                 return
 
-    def _finish(self, waiting: Waiting, *, may_wait: bool) -> None:
+    def _finish(self, waiting: Waiting) -> None:
         """Answer a pull that waited, unless it may wait on."""
+        may_wait = not waiting.is_over
         try:
+            _refuse_if_gone(waiting)
             is_paused = waiting.group in self._broker.groups.paused
             if is_paused or waiting.is_paused:
                 # One that came while its group was paused is answered, and comes again.
@@ -314,12 +321,18 @@ class Pulling:
         self._remove(waiting)
 
     def give_up(self) -> None:
-        """Answer those whose time is up."""
+        """Answer those whose time is up, a few at a time."""
+        was_idle = not self._to_try
         tick = _tick_at(0)
         for due in range(self._last_tick, tick + 1):
-            for waiting in list(self._by_tick.get(due, ())):
-                self._finish(waiting, may_wait=False)
+            for waiting in self._by_tick.get(due, ()):
+                # Those of the last tick are still here if there are very many.
+                if not waiting.is_over:
+                    waiting.is_over = True
+                    self._to_try.append(waiting)
         self._last_tick = tick
+        if was_idle and self._to_try:
+            self._try()
 
 
 def _tick_at(seconds: float) -> int:
@@ -332,6 +345,11 @@ def _take_out(table: dict[Key, Waitings], key: Key, waiting: Waiting) -> None:
     del of_key[waiting]
     if not of_key:
         del table[key]
+
+
+def _refuse_if_gone(waiting: Waiting) -> None:
+    if waiting.is_topic_gone:
+        raise RequestRefused("topic_unknown", "it was deleted", topic=waiting.header.topic)
 
 
 def check_expression_type(kind: str) -> None:

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from escrowmq.broker.backup_schedule import due_at_ms, overdue_ms
+from escrowmq.model.errors import EscrowError
 from escrowmq.model.event_log import event_log
+from escrowmq.store import format as formats
+from escrowmq.store.backup import STORE
+from escrowmq.store.disk import OsDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,13 +77,33 @@ def file_name(broker: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", broker) or "broker"
 
 
-def verified_backups(directory: Path, broker: str) -> list[tuple[Path, Verified]]:
-    """Good backups of this broker, the oldest first."""
+def is_of_other_store(backup: Path, seed: int | None) -> bool:
+    """Whether a backup, whole or not, is of another store than the one with this seed.
+
+    Two brokers can have one name, which is in the names of their backups.
+    """
+    if seed is None:
+        return False
+    try:
+        return formats.read(OsDisk(backup / STORE, read_only=True)).seed != seed
+    except (OSError, EscrowError):
+        return False
+
+
+def verified_backups(
+    directory: Path, broker: str, seed: int | None = None
+) -> list[tuple[Path, Verified]]:
+    """Good backups of this broker, and of the store with this seed if one is named.
+
+    The oldest comes first.
+    """
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.iterdir()):
             match = _STAMP.fullmatch(path.name)
             if match is None or match["broker"] != file_name(broker):
+                continue
+            if is_of_other_store(path, seed):
                 continue
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 said = (path / VERIFIED).read_bytes()
@@ -97,12 +121,15 @@ class ScheduledBackups:
         *,
         broker: str,
         now_ms: Callable[[], int],
+        seed: int | None = None,
     ) -> None:
         self._config = config
         #: The child, without its last arguments.
         self._command = command
         self._broker = broker
         self._now_ms = now_ms
+        #: Of the store, whose backups bear it.
+        self._seed = seed
         self._started_ms = now_ms()
         self._child: asyncio.subprocess.Process | None = None
         self._running: asyncio.Task[None] | None = None
@@ -134,9 +161,11 @@ class ScheduledBackups:
         """Look for the last good one, which an earlier process may have made."""
         if self._config.is_on:
             directory = Path(self._config.directory)
-            found = await asyncio.to_thread(verified_backups, directory, self._broker)
-            if found:
-                self._note_good(*found[-1])
+            found = await asyncio.to_thread(verified_backups, directory, self._broker, self._seed)
+            # One from the future, which a wrong clock made, would put off all others.
+            past = [one for one in found if one[1].made_at_ms <= self._started_ms]
+            if past:
+                self._note_good(*past[-1])
 
     async def look(self, address: str) -> None:
         """Begin a backup of the broker at this address, if one is due and none runs."""
@@ -183,6 +212,7 @@ class ScheduledBackups:
             directory=config.directory,
             keep=config.keep,
             made_at_ms=began_ms,
+            seed=self._seed,
         )
         # A session of its own, so that all of it can be ended.
         child = await asyncio.create_subprocess_exec(
@@ -211,7 +241,10 @@ class ScheduledBackups:
         return msgspec.json.decode(lines[-1], type=JobResult)
 
     async def stop(self) -> None:
-        """End a backup that runs; what it had written is removed by the next one."""
+        """End a backup that runs.
+
+        Its process removes what it had written; if it dies first, the next backup does.
+        """
         running = self._running
         if running is not None:
             running.cancel()
@@ -227,6 +260,8 @@ class BackupOrder(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     keep: int
     made_at_ms: int
+    #: Of the broker's store; None: backups are told apart by the broker's name alone.
+    seed: int | None = None
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:

@@ -158,6 +158,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     undecided_without_ledger: int
     #: Consumer groups that are paused.
     groups_paused: int
+    #: Notices of alerts: `off` or `on`.
+    alerts: str
     #: Alerts that hold and were told, with commas between them; notices since the start, and why
     #: the last one failed (empty: it did not).
     alerts_firing: str
@@ -263,9 +265,10 @@ def _ledgers(broker: Broker, prepared: Mapping[int, int]) -> dict[str, Any]:
 def _of_alerts(alerting: Alerting | None) -> dict[str, Any]:
     if alerting is None:
         none = dict.fromkeys(("alerts_sent", "alerts_failed", "alerts_dropped"), 0)
-        return {**none, "alerts_firing": "", "alerts_last_error": ""}
+        return {**none, "alerts": "off", "alerts_firing": "", "alerts_last_error": ""}
     counts = alerting.counts
     return {
+        "alerts": "on",
         "alerts_firing": ",".join(alerting.firing),
         "alerts_sent": counts.sent,
         "alerts_failed": counts.failed,

@@ -40,7 +40,11 @@ class Watch:
         """Look at the broker, which this machine reaches at the address, from now on."""
         if self._backup.is_on and self._backup_command:
             backups = ScheduledBackups(
-                self._backup, self._backup_command, broker=self._name, now_ms=broker.clock.now_ms
+                self._backup,
+                self._backup_command,
+                broker=self._name,
+                now_ms=broker.clock.now_ms,
+                seed=broker.store.seed,
             )
             await backups.find_last()
             self._backups = broker.vitals.backups = backups

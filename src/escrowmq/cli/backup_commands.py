@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from escrowmq.cli.asking import DEFAULT_BROKER, BrokerOption, DryRunOption, asking, at
+from escrowmq.cli.data_directory import refuse_inside_store
 from escrowmq.cli.output import Output, OutputOption, as_facts, human_bytes, print_item
 from escrowmq.cli.tool_shapes import BackupShape
 from escrowmq.model.errors import RequestRefused, StoreCorrupt, StoreUnusable, Unavailable
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from escrowmq.client.own_calls import OwnCalls
-    from escrowmq.store.backup import Manifest
+    from escrowmq.protocol.own_hand_headers import CopyMetaAnswer
+    from escrowmq.store.backup import Manifest, Room
     from escrowmq.store.disk import File
 
 #: The name of the copy of meta.db that a broker makes.
@@ -53,11 +55,52 @@ def backup(
     refuse_unless_empty(OsDisk(directory, read_only=True))
     if data is not None:
         _of_stopped(data, directory, output, dry_run=dry_run)
-        return
+    else:
+        back_up_running(directory, broker, output, dry_run=dry_run)
+
+
+def back_up_running(
+    directory: Path, broker: str, output: Output, *, copies: int = 1, dry_run: bool = False
+) -> Room:
+    """Copy the data of the broker at this address; the room that copies of it must leave.
+
+    Nothing is copied unless there is room for so many copies.
+    """
     with asking(broker) as calls:
-        data, copy = _copied_meta(calls)
-        _remove_copy(copy)
-        _back_up(data, directory, lambda: _copied_meta(calls)[1], output, dry_run=dry_run)
+        told = _copied_meta(calls)
+        _remove_copy(Path(told.path))
+        data = Path(told.data_dir)
+        room = room_beside(data, directory, told.free_bytes_min, copies)
+
+        def copy_meta() -> Path:
+            return Path(_copied_meta(calls).path)
+
+        _back_up(data, directory, copy_meta, output, room, dry_run=dry_run)
+    return room
+
+
+def room_beside(data: Path, directory: Path, free_bytes_min: int, copies: int = 1) -> Room:
+    """The room that a copy in this directory must leave for the broker of this data.
+
+    A broker refuses messages when less than ``free_bytes_min`` is free on its own disk.
+    """
+    from escrowmq.store.backup import Room
+
+    here = _nearest(directory)
+    is_same = here.stat().st_dev == data.stat().st_dev or _room_of(here) == _room_of(data)
+    return Room(free_bytes_min=free_bytes_min if is_same else 0, copies=copies)
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or the one above it that exists."""
+    absolute = directory.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.is_dir())
+
+
+def _room_of(path: Path) -> tuple[int, int]:
+    """Equal for two file systems that share one disk, as subvolumes do."""
+    found = os.statvfs(path)
+    return found.f_blocks, found.f_bfree
 
 
 def restore(
@@ -97,22 +140,22 @@ def restore(
     _show(manifest, output, "restored", data)
 
 
-def _copied_meta(calls: OwnCalls) -> tuple[Path, Path]:
+def _copied_meta(calls: OwnCalls) -> CopyMetaAnswer:
     """Have a running broker copy its meta.db; its data directory, and where the copy is."""
     from escrowmq.protocol.own import OwnCode
 
     path = ""
     for _ in range(COPIES_MAX):
-        told = calls.call(OwnCode.COPY_META).header
+        told: CopyMetaAnswer = calls.call(OwnCode.COPY_META).header
         path = told.path
         # Another backup at the same time may have removed the copy, which has the same name.
         if Path(path).is_file():
-            return Path(told.data_dir), Path(path)
+            return told
     raise RequestRefused("broker_elsewhere", "run this on its machine, as its user", path=path)
 
 
 def _of_stopped(data: Path, directory: Path, output: Output, *, dry_run: bool) -> None:
-    from escrowmq.store.backup import META, STORE
+    from escrowmq.store.backup import META, STORE, Room
     from escrowmq.store.format import PATH as FORMAT
     from escrowmq.store.lock import DirectoryLock
 
@@ -128,11 +171,17 @@ def _of_stopped(data: Path, directory: Path, output: Output, *, dry_run: bool) -
             with closing(Meta(data / META)) as meta:
                 return meta.copy()
 
-        _back_up(data, directory, copy_meta, output, dry_run=dry_run)
+        _back_up(data, directory, copy_meta, output, Room(), dry_run=dry_run)
 
 
 def _back_up(
-    data: Path, directory: Path, copy_meta: Callable[[], Path], output: Output, *, dry_run: bool
+    data: Path,
+    directory: Path,
+    copy_meta: Callable[[], Path],
+    output: Output,
+    room: Room,
+    *,
+    dry_run: bool,
 ) -> None:
     from importlib.metadata import version
 
@@ -140,6 +189,7 @@ def _back_up(
     from escrowmq.store import inspect
     from escrowmq.store.disk import OsDisk
 
+    refuse_inside_store(data, directory)
     source = OsDisk(data / backups.STORE, read_only=True)
     if dry_run:
         with closing(backups.pin(source)) as pinned:
@@ -153,6 +203,7 @@ def _back_up(
                 bytes=pinned.log_end - pinned.log_start,
                 is_dry_run=True,
             )
+        room.check(OsDisk(_nearest(directory), read_only=True), planned.bytes * room.copies)
         size = human_bytes(planned.bytes)
         print_item(planned, output, lambda: f"would copy {size} of log from {data} to {directory}")
         return
@@ -164,6 +215,7 @@ def _back_up(
             lambda: _opened(copy_meta),
             now_ms=time.time_ns() // 1_000_000,
             release=version("escrowmq"),
+            room=room,
         )
         # A damaged log is found now, not on the day of the restore.
         if inspect.check(OsDisk(directory / backups.STORE, read_only=True)).is_damaged:

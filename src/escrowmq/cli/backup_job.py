@@ -14,6 +14,7 @@ import io
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from contextlib import closing, redirect_stdout
@@ -29,20 +30,25 @@ from escrowmq.broker.scheduled_backups import (
     JobResult,
     Verified,
     file_name,
+    is_of_other_store,
     verified_backups,
 )
 from escrowmq.model.errors import EscrowError, StoreCorrupt
 
 if TYPE_CHECKING:
-    from escrowmq.store.backup import Manifest
+    from escrowmq.store.backup import Manifest, Room
 
 UNFINISHED, RESTORED = ".unfinished", ".restored"
 NICENESS = 19
+#: As a shell counts a process that SIGTERM ended.
+ENDED = 128 + signal.SIGTERM
 
 
 def main() -> None:
     """Do what the order says; the result is the last line on standard output."""
     _step_back()
+    # Not the default, which would leave a copy behind: what is unfinished is removed first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(ENDED))
     _end_with_broker()
     order = msgspec.json.decode(sys.argv[1], type=BackupOrder)
     try:
@@ -60,14 +66,14 @@ def make(order: BackupOrder) -> JobResult:
     began_s = time.monotonic()
     directory = Path(order.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    _clean(directory, order.broker)
+    _clean(directory, order)
     made_at = datetime.fromtimestamp(order.made_at_ms / 1_000, UTC)
     path = directory / f"{file_name(order.broker)}-{made_at:%Y%m%dT%H%M%SZ}"
     unfinished = path.with_name(path.name + UNFINISHED)
     restored = path.with_name(path.name + RESTORED)
     try:
-        manifest = _back_up(order.address, unfinished)
-        _check(unfinished, restored)
+        manifest, room = _back_up(order.address, unfinished)
+        _check(unfinished, restored, room)
         verified = Verified(
             made_at_ms=order.made_at_ms,
             log_end=manifest.log_end,
@@ -78,29 +84,30 @@ def make(order: BackupOrder) -> JobResult:
         unfinished.rename(path)
         _flush_directory(directory)
     finally:
-        _clean(directory, order.broker)
-    return JobResult(path=str(path), verified=verified, removed=_prune(directory, order))
+        _clean(directory, order)
+    return JobResult(path=str(path), verified=verified, removed=_prune(directory, order, path))
 
 
-def _back_up(address: str, target: Path) -> Manifest:
-    from escrowmq.cli.backup_commands import backup
+def _back_up(address: str, target: Path) -> tuple[Manifest, Room]:
+    from escrowmq.cli.backup_commands import back_up_running
     from escrowmq.cli.output import Output
     from escrowmq.store.backup import read_manifest
     from escrowmq.store.disk import OsDisk
 
     with redirect_stdout(io.StringIO()):
-        backup(target, address, data=None, output=Output.JSON, dry_run=False)
-    return read_manifest(OsDisk(target, read_only=True))
+        # The restore check makes another copy of all of it.
+        room = back_up_running(target, address, Output.JSON, copies=2)
+    return read_manifest(OsDisk(target, read_only=True)), room
 
 
-def _check(backup: Path, restored: Path) -> None:
+def _check(backup: Path, restored: Path, room: Room) -> None:
     """Restore it as an operator would, and read all of it as ``escrowmq store check`` does."""
     from escrowmq.store import backup as backups
     from escrowmq.store import inspect
     from escrowmq.store.disk import OsDisk
     from escrowmq.store.meta import Meta
 
-    backups.restore(OsDisk(backup, read_only=True), OsDisk(restored))
+    backups.restore(OsDisk(backup, read_only=True), OsDisk(restored), room=room)
     if inspect.check(OsDisk(restored / backups.STORE, read_only=True)).is_damaged:
         raise StoreCorrupt(
             "store_damaged", "the restored backup is damaged; check the data directory"
@@ -109,10 +116,15 @@ def _check(backup: Path, restored: Path) -> None:
         pass
 
 
-def _prune(directory: Path, order: BackupOrder) -> list[str]:
-    """Delete good backups beyond those that are kept, the oldest first."""
+def _prune(directory: Path, order: BackupOrder, made: Path) -> list[str]:
+    """Delete good backups beyond those that are kept, the oldest first.
+
+    The one that was just made is kept, also if a wrong clock made others that seem newer.
+    """
     removed = []
-    for path, _ in verified_backups(directory, order.broker)[: -order.keep]:
+    good = verified_backups(directory, order.broker, order.seed)
+    others = [path for path, _ in good if path != made]
+    for path in others[: max(len(others) - order.keep + 1, 0)]:
         # First the name of a good one goes: a deletion that is cut short leaves no half backup.
         doomed = path.with_name(path.name + UNFINISHED)
         with contextlib.suppress(OSError):
@@ -122,13 +134,13 @@ def _prune(directory: Path, order: BackupOrder) -> list[str]:
     return removed
 
 
-def _clean(directory: Path, broker: str) -> None:
+def _clean(directory: Path, order: BackupOrder) -> None:
     """Remove what an earlier job of this broker left unfinished."""
     ours = re.compile(
-        rf"{re.escape(file_name(broker))}-[0-9]{{8}}T[0-9]{{6}}Z({UNFINISHED}|{RESTORED})"
+        rf"{re.escape(file_name(order.broker))}-[0-9]{{8}}T[0-9]{{6}}Z({UNFINISHED}|{RESTORED})"
     )
     for path in directory.iterdir():
-        if ours.fullmatch(path.name):
+        if ours.fullmatch(path.name) and not is_of_other_store(path, order.seed):
             shutil.rmtree(path, ignore_errors=True)
 
 

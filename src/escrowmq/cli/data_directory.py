@@ -9,10 +9,11 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from escrowmq.model.errors import StoreUnusable
+from escrowmq.model.errors import RequestRefused, StoreUnusable
 
 #: A store that was opened at least once has this file.
 MARK = "store/format"
+STORE = "store"
 #: Names that a first start which was cut short, a pipeline or a repair leaves, and that of a
 #: freshly formatted disk.
 OUR_NAMES = frozenset(
@@ -44,3 +45,19 @@ def refuse_foreign_directory(data: Path) -> None:
 def _is_ours(name: str) -> bool:
     # Hidden files (.keep, .snapshot, a service user's .cache) are no sign of another use.
     return name in OUR_NAMES or name.startswith((".", "meta.db-"))
+
+
+def refuse_inside_store(data: Path, directory: Path) -> None:
+    """Refuse a directory for backups among the files of a store, which would not open with it.
+
+    Raises:
+        RequestRefused: ``backup_inside_store``.
+    """
+    store = (data / STORE).resolve()
+    if directory.resolve().is_relative_to(store):
+        raise RequestRefused(
+            "backup_inside_store",
+            "name a directory outside of the data directory",
+            path=str(directory),
+            data_dir=str(data),
+        )

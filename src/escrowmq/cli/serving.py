@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -16,6 +17,7 @@ from escrowmq.broker.alert_config import AlertsConfig
 from escrowmq.broker.backup_schedule import BackupConfig
 from escrowmq.broker.config import BrokerConfig, TopicsConfig, WriterConfig
 from escrowmq.broker.server import Server
+from escrowmq.cli.data_directory import refuse_inside_store
 from escrowmq.cli.output import LineOutput, print_json_line
 from escrowmq.cli.tool_shapes import ServeEventShape
 from escrowmq.model.clock import SystemClock
@@ -26,7 +28,6 @@ from escrowmq.transaction.policy import CheckPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from escrowmq.cli.config import Config
 
@@ -119,6 +120,9 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
             "anybody who reaches it could use it; listen on 127.0.0.1, or say --insecure",
             host=broker.host,
         )
+    backup = config.section(BackupConfig)
+    if backup.is_on:
+        refuse_inside_store(data, Path(backup.directory))
     return Server(
         data,
         SystemClock(),
@@ -129,7 +133,7 @@ def make_server(data: Path, config: Config, *, insecure: bool) -> Server:
         writer=config.section(WriterConfig),
         limits=config.section(LimitsConfig),
         alerts=config.section(AlertsConfig),
-        backup=config.section(BackupConfig),
+        backup=backup,
         backup_command=(sys.executable, "-m", "escrowmq.cli.backup_job"),
     )
 

@@ -111,6 +111,8 @@ def paused_of(told: StatusAnswer) -> str:
 
 def alerts_of(told: StatusAnswer) -> str:
     """Alerts that hold, and whether notices of them get through."""
+    if told.alerts == "off":
+        return "not watched: neither alerts.url nor alerts.command is set"
     firing = f"FIRING: {told.alerts_firing.replace(',', ', ')}" if told.alerts_firing else "none"
     if told.alerts_last_error:
         firing += f"; the last notice was NOT SENT: {told.alerts_last_error}"

@@ -167,7 +167,8 @@ def settle_many(calls: OwnCalls, ledgers: Mapping[str, SqlLedger], order: Order)
     foresee(ledgers, chosen, status, order)
     if order.is_dry_run or not chosen:
         _print(chosen, order, is_cut=is_cut)
-        _tell_plan(chosen, order)
+        if order.is_dry_run:
+            _tell_plan(chosen, order)
         return 0
     if not order.is_confirmed:
         _confirm(chosen, order)

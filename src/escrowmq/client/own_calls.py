@@ -43,6 +43,7 @@ from escrowmq.protocol.remoting import (
 CONNECT_S = 3.0
 ANSWER_S = 30.0
 _WORD_BYTES = 4
+SILENT = "it accepts connections and says nothing: it hangs, or this is another program's address"
 
 PageT = TypeVar("PageT", Answer, ArrowAnswer)
 
@@ -140,7 +141,7 @@ class OwnCalls:
             if not self._peer_speaks_remoting:
                 # A peer that is not a broker cannot have carried out the request.
                 self._refuse_foreign(error)
-            raise _lost(code, error) from error
+            raise self._lost(code, error) from error
         except BaseException:
             self.close()
             raise
@@ -150,6 +151,19 @@ class OwnCalls:
         kind = kind_of(self._head, is_malformed=isinstance(error, ProtocolViolation))
         if kind:
             raise not_a_broker(self._shown_address, kind, str(error)) from error
+
+    def _lost(self, code: OwnCode | RequestCode, error: Exception) -> EscrowError:
+        """Whether the broker has done it is not known, unless there was nothing to do."""
+        facts: dict[str, Any] = {"address": self._shown_address, "cause": str(error)}
+        own = OWN_REQUESTS.get(code)
+        if own is None or own.changes:
+            return OutcomeUnknown(
+                "answer_lost", "it may have been done", request=code.name, **facts
+            )
+        # A broker that hangs and another program that says nothing look the same from here.
+        is_silent = isinstance(error, TimeoutError) and not self._peer_speaks_remoting
+        advice = SILENT if is_silent else "ask again"
+        return Unavailable("broker_unreachable", advice, **facts)
 
     @property
     def _shown_address(self) -> str:
@@ -217,13 +231,3 @@ def _pages(
         if answer.header.cursor is None:
             return
         asked = msgspec.structs.replace(asked, cursor=answer.header.cursor)
-
-
-def _lost(code: OwnCode | RequestCode, error: Exception) -> EscrowError:
-    """Whether the broker has done it is not known, unless there was nothing to do."""
-    own = OWN_REQUESTS.get(code)
-    if own is None or own.changes:
-        return OutcomeUnknown(
-            "answer_lost", "it may have been done", request=code.name, cause=str(error)
-        )
-    return Unavailable("broker_unreachable", "ask again", cause=str(error))

@@ -77,6 +77,8 @@ class CopyMetaAnswer(OwnAnswer, frozen=True, kw_only=True):
     path: str
     #: The durable end of the log.
     log_end: Int64
+    #: The setting `store.free_bytes_min`, which a copy on the same disk leaves free.
+    free_bytes_min: Int64 = 0
 
 
 class ConfirmClockHeader(OwnHeader, frozen=True, kw_only=True):

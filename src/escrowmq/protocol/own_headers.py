@@ -165,6 +165,8 @@ class StatusAnswer(OwnAnswer, frozen=True, kw_only=True):
     undecided_without_ledger: Int64 = 0
     #: Paused consumer groups.
     groups_paused: Int64 = 0
+    #: Whether the broker sends notices of alerts: `on` or `off`; empty from an older broker.
+    alerts: str = ""
     #: Comma-separated alerts that are firing and were sent.
     alerts_firing: str = ""
     #: Notices since the start: sent, failed and dropped.

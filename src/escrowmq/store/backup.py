@@ -142,6 +142,31 @@ def _try_to_pin(disk: Disk) -> Pinned | None:
     return pinned
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """Room that a copy must find on its disk before it begins, and leave while it goes on."""
+
+    #: Bytes that stay free: below these, a broker on the same disk refuses messages.
+    free_bytes_min: int = 0
+    #: How many copies of the data there must be room for.
+    copies: int = 1
+
+    def check(self, target: Disk, needed_bytes: int) -> None:
+        """Refuse to write so much if too little would stay free."""
+        free_bytes = target.free_bytes()
+        if free_bytes - needed_bytes < self.free_bytes_min:
+            raise StoreUnusable(
+                "backup_no_room",
+                "make room on the disk of the copy, or name a directory on another disk",
+                needed_bytes=needed_bytes,
+                free_bytes=free_bytes,
+                free_bytes_min=self.free_bytes_min,
+            )
+
+
+ENOUGH = Room()
+"""Room for one copy, with nothing left beside it."""
+
+
 def take(
     source: Disk,
     target: Disk,
@@ -149,6 +174,7 @@ def take(
     *,
     now_ms: int,
     release: str,
+    room: Room = ENOUGH,
 ) -> Manifest:
     """Copy the store on ``source`` into ``target``, an empty directory; durable when it returns.
 
@@ -158,10 +184,12 @@ def take(
     refuse_unless_empty(target)
     with closing(pin(source)) as pinned, closing(meta()) as tables:
         target.make_directory(f"{STORE}/{DIRECTORY}")
-        files = [_copied(tables, tables.size(), target, META)]
-        files.append(_copied(pinned.format, pinned.format.size(), target, f"{STORE}/format"))
+        size_all = tables.size() + sum(size for _, size in pinned.segments.values())
+        room.check(target, size_all * room.copies)
+        files = [_copied(tables, tables.size(), target, META, room)]
+        files.append(_copied(pinned.format, pinned.format.size(), target, f"{STORE}/format", room))
         for start, (file, size) in pinned.segments.items():
-            files.append(_copied(file, size, target, f"{STORE}/{segment_path(start)}"))
+            files.append(_copied(file, size, target, f"{STORE}/{segment_path(start)}", room))
         if pinned.checkpoint is not None:
             anew = pinned.checkpoint.with_files(rebuild=REBUILD)
             files.append(_written(target, f"{STORE}/checkpoint", checkpoints.encode(anew)))
@@ -222,15 +250,17 @@ def verify(backup: Disk) -> Manifest:
     return manifest
 
 
-def restore(backup: Disk, target: Disk) -> Manifest:
+def restore(backup: Disk, target: Disk, *, room: Room = ENOUGH) -> Manifest:
     """Restore a backup into an empty directory; durable when it returns, raises on damage."""
     manifest = read_manifest(backup)
     refuse_unless_empty(target)
     target.make_directory(f"{STORE}/{DIRECTORY}")
+    room.check(target, manifest.size)
     for file in manifest.files:
         with closing(target.open(file.path, create=True)) as copy:
             offset = 0
             for block in _verified(backup, file):
+                room.check(target, len(block))
                 copy.write_at(offset, block)
                 offset += len(block)
             copy.flush()
@@ -257,12 +287,14 @@ def _verified(backup: Disk, stated: BackupFile) -> Iterator[bytes]:
             raise _damaged(stated.path, "it is not as it was written")
 
 
-def _copied(file: File, size: int, target: Disk, path: str) -> BackupFile:
+def _copied(file: File, size: int, target: Disk, path: str, room: Room) -> BackupFile:
     digest = hashlib.sha256()
     with closing(target.open(path, create=True)) as copy:
         offset = 0
         for block in _blocks(file, size):
             digest.update(block)
+            # Looked at again: others write to this disk while the copy is made.
+            room.check(target, len(block))
             copy.write_at(offset, block)
             offset += len(block)
         copy.flush()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from escrowmq.store.state_table import StateTable
     from escrowmq.store.survivor_columns import KeptRows
 
+SPAN_PER_NUMBER_MAX = 8
+"""Numbers are counted in a table if it has at most this many places for each of them."""
+
 _PREPARED = int(State.PREPARED)
 _PARKED = int(State.PARKED)
 _COMMITTED = int(State.COMMITTED)
@@ -37,11 +40,31 @@ class HeldBack(msgspec.Struct, frozen=True):
 def prepared_by_origin(table: StateTable) -> Counter[int]:
     """Return how many transactions of each origin may be back-checked."""
     # Only the head of a transaction is ever due.
-    counts: Counter[int] = Counter()
+    found = []
     for block in table.needed_blocks():
         is_head = (block.view("state") == _PREPARED) & (block.view("next_at_ms") != NEVER)
-        _count(counts, block, "origin", is_head)
-    return counts
+        found.append(block.view("origin")[is_head])
+    if not found:
+        return Counter()
+    return _counted(np.concatenate(found))
+
+
+def _counted(numbers: Rows) -> Counter[int]:
+    """How often each number occurs, without a sort if they are close together.
+
+    One call for all blocks: a Counter that holds something adds one key at a time.
+    """
+    if not len(numbers):
+        return Counter()
+    lowest = int(numbers.min())
+    if int(numbers.max()) - lowest <= SPAN_PER_NUMBER_MAX * len(numbers):
+        by_number = np.bincount(numbers - lowest)
+        (keys,) = by_number.nonzero()
+        counts = by_number[keys]
+        keys = keys + lowest
+    else:
+        keys, counts = np.unique(numbers, return_counts=True)
+    return Counter(dict(zip(keys.tolist(), counts.tolist(), strict=True)))
 
 
 def held_back(table: StateTable) -> HeldBack:

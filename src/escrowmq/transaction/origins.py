@@ -69,6 +69,11 @@ class Origins:
             named = NamedOrigin(number, EXPIRED, "", 0) if past is None else past.named
         return named
 
+    def all_of(self, numbers: Iterable[int]) -> list[NamedOrigin]:
+        """What each of these numbers stands for, or stood for; cheap for tens of thousands."""
+        known = self.named.get
+        return [known(number) or self[number] for number in numbers]
+
     def __iter__(self) -> Iterator[NamedOrigin]:
         """All origins with a known name, in the order of their numbers."""
         known = [*self.named.values(), *(past.named for past in self.past.values())]

@@ -1,18 +1,12 @@
-"""Notices of alerts: which are due, and that they reach a real web server and a real program."""
+"""Notices of alerts: which are due, and that a broker tells them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import queue
+import cProfile
 import re
 import socket
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +14,16 @@ import msgspec
 import pytest
 
 from escrowmq.broker.alert_config import AlertsConfig, masked
-from escrowmq.broker.alert_rules import ALERTS, AlertStates, Notice
-from escrowmq.broker.alerting import NoticeSender
+from escrowmq.broker.alert_rules import ALERTS, PIPELINE_STARTS_MS_MAX, AlertStates, Notice
+from escrowmq.broker.broker import Broker
 from escrowmq.broker.status import Status, status
 from escrowmq.model.errors import RequestRefused
 from escrowmq.protocol.own import OwnCode
-from tests.unit.broker.own_peer import ask, decide, hold
+from escrowmq.protocol.own_headers import HoldManyHeader
+from tests.unit.broker.own_peer import ask, decide, hold, sent_in
+from tests.unit.broker.test_notices import WAIT_S, web_server
 from tests.unit.broker.wire import Peer, serving
 from tests.unit.repository import ROOT
-
-WAIT_S = 20
-SECRET = "T0KEN"
-
-
-@contextmanager
-def web_server(*answers: int) -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
-    """A web server that answers with these codes, then with 200; and what it was sent."""
-    got: queue.Queue[dict[str, Any]] = queue.Queue()
-    codes = iter(answers)
-
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            code = next(codes, 200)
-            if code == 200:
-                got.put(json.loads(body))
-            self.send_response(code)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/{SECRET}", got
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
@@ -122,7 +86,7 @@ def test_events_that_are_counted_are_told_at_once_and_each_increase_is_news(calm
         ("undecided_too_old", {"oldest_undecided_age_ms": 5_000}),
         ("nobody_to_ask", {"undecided_without_producer": 1}),
         ("contradiction", {"contradictions": 1}),
-        ("pipeline_away", {"pipeline_away_since_ms": 1}),
+        ("pipeline_away", {"pipeline_away_since_ms": 10 - PIPELINE_STARTS_MS_MAX - 1}),
         ("ledger_unreachable", {"undecided_without_ledger": 1}),
         ("retention_waits", {"retention": "waits_for_room"}),
         ("undecided_exceed_retention", {"retention_bytes": 1, "undecided_bytes": 2}),
@@ -136,6 +100,15 @@ def test_each_condition_is_an_alert(calm: Status, name: str, fields: dict[str, o
     assert [one.alert for one in looked(known, calm, 10, **fields)] == [name]
     young = states(hold_ms=0)
     assert looked(young, calm, 10, oldest_undecided_age_ms=4_999) == []
+
+
+def test_a_pipeline_that_still_starts_is_no_alert(calm: Status) -> None:
+    """The status of a broker says from its start on that no pipeline is attached."""
+    known = states(hold_ms=0)
+    late_ms = 1 + PIPELINE_STARTS_MS_MAX
+    assert looked(known, calm, late_ms, pipeline_away_since_ms=1) == []
+    (notice,) = looked(known, calm, late_ms + 1, pipeline_away_since_ms=1)
+    assert (notice.alert, notice.value) == ("pipeline_away", late_ms)
 
 
 async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> None:
@@ -152,111 +125,30 @@ async def test_a_broker_posts_an_alert_and_that_it_is_over(tmp_path: Path) -> No
             )
             assert (fired["broker"], fired["version"]) == ("broker-a", 1)
             told = (await ask(peer, OwnCode.STATUS)).header
-            assert told.alerts_firing == "nobody_to_ask"
+            assert (told.alerts, told.alerts_firing) == ("on", "nobody_to_ask")
             await decide(peer, held)
             over = await asyncio.to_thread(got.get, timeout=WAIT_S)
             assert (over["alert"], over["state"]) == ("nobody_to_ask", "resolved")
 
 
-def notice(alert: str = "parked") -> Notice:
-    return Notice(
-        alert=alert,
-        state="firing",
-        broker="b",
-        cluster="c",
-        summary="s",
-        advice="a",
-        value=1,
-        since_ms=0,
-        at_ms=0,
-    )
+async def test_a_look_costs_little_for_each_producer_group(tmp_path: Path) -> None:
+    """Calls of Python functions, which do not depend on the machine as milliseconds do."""
+    group_count = 400
+    async with serving(tmp_path) as server:
+        peer = await Peer.to(server.broker_address)
+        status(server.broker)
+        few = calls_of_status(server.broker)
+        for number in range(group_count):
+            header = HoldManyHeader(producer_group=f"pay-{number}")
+            await ask(peer, OwnCode.HOLD_MANY, header, [sent_in(f"t{number}")])
+        assert status(server.broker).undecided_without_producer == group_count
+        assert calls_of_status(server.broker) - few < 4 * group_count
 
 
-def until(is_so: Any) -> None:  # noqa: ANN401 - a question
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-
-
-def test_a_web_server_that_fails_is_tried_again_and_no_secret_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pauses: list[float] = []
-    with web_server(500, 503) as (url, got):
-        sender = NoticeSender(AlertsConfig(url=url), sleep=pauses.append)
-        sender.start()
-        sender.put(notice())
-        assert got.get(timeout=WAIT_S)["alert"] == "parked"
-        until(lambda: sender.counts.sent)
-        assert pauses == [1.0, 5.0]
-        sender.stop()
-    with web_server(*[404] * 3) as (url, _):
-        sender = NoticeSender(AlertsConfig(url=url), sleep=pauses.append)
-        sender.start()
-        sender.put(notice())
-        until(lambda: sender.counts.failed)
-        sender.stop()
-    assert sender.counts.last_error == "the web server answered 404"
-    gone = NoticeSender(AlertsConfig(url=url), sleep=pauses.append)
-    gone.start()
-    gone.put(notice())
-    until(lambda: gone.counts.failed)
-    gone.stop()
-    assert "cannot be reached" in gone.counts.last_error
-    assert SECRET not in caplog.text + sender.counts.last_error + gone.counts.last_error
-    assert "127.0.0.1" not in gone.counts.last_error
-
-
-def test_a_program_gets_the_notice_and_its_failure_is_told(tmp_path: Path) -> None:
-    script = tmp_path / "tell.py"
-    script.write_text(
-        "import os, pathlib, sys\n"
-        "said = os.environ['ESCROWMQ_ALERT'] + os.environ['ESCROWMQ_ALERT_STATE']\n"
-        "pathlib.Path(sys.argv[1]).write_text(said + sys.stdin.read())\n"
-    )
-    out = tmp_path / "a file"
-    config = AlertsConfig(command=f"{sys.executable} {script} '{out}'")
-    sender = NoticeSender(config)
-    sender.start()
-    sender.put(notice())
-    until(lambda: sender.counts.sent)
-    assert out.read_text().startswith('parkedfiring{"version":1,"alert":"parked"')
-    sender.stop()
-    for command, why in (
-        (f"{sys.executable} -c 'raise SystemExit(3)'", "the program ended with 3"),
-        (f"{sys.executable} -c 'import time; time.sleep(60)'", "no end in time"),
-        ("/no/such/program", "FileNotFoundError: No such file or directory"),
-    ):
-        failing = NoticeSender(
-            AlertsConfig(command=command, timeout_ms=200), sleep=lambda _pause: None
-        )
-        failing.start()
-        failing.put(notice())
-        until(lambda one=failing: one.counts.failed)
-        failing.stop()
-        assert failing.counts.last_error == why
-
-
-def test_a_full_queue_drops_the_oldest_and_never_waits() -> None:
-    sender = NoticeSender(AlertsConfig(url="http://127.0.0.1:1/", queue_max=2))
-    for alert in ("parked", "disk_full", "contradiction"):
-        sender.put(notice(alert))
-    assert sender.counts.dropped == 1
-
-
-def test_no_more_than_so_many_leave_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    pauses: list[float] = []
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-
-    def sleep(pause: float) -> None:
-        pauses.append(pause)
-        now[0] += pause
-
-    sender = NoticeSender(AlertsConfig(url="http://x", per_minute_max=2), sleep=sleep)
-    for _ in range(5):
-        sender._wait_for_turn()
-    assert pauses == [60.0, 60.0]
+def calls_of_status(broker: Broker) -> int:
+    profile = cProfile.Profile()
+    profile.runcall(status, broker)
+    return sum(entry.callcount for entry in profile.getstats())
 
 
 def test_a_web_server_that_hangs_does_not_hold_the_broker(tmp_path: Path) -> None:
@@ -287,6 +179,12 @@ def test_a_web_server_that_hangs_does_not_hold_the_broker(tmp_path: Path) -> Non
     [
         ({"url": "ftp://host/x"}, "alerts.url"),
         ({"url": "hooks.example.org"}, "alerts.url"),
+        ({"url": "http://[hooks/x"}, "alerts.url"),
+        ({"url": "http://hooks:port/x"}, "alerts.url"),
+        ({"url": "http://hooks:99999/x"}, "alerts.url"),
+        ({"url": "http://user:password@hooks/x"}, "alerts.url"),
+        ({"url": "http://hooks/a b"}, "alerts.url"),
+        ({"url": "http://hooks/\u00e4"}, "alerts.url"),
         ({"command": "a 'b"}, "alerts.command"),
         ({"which": "parked,colour"}, "alerts.which"),
         ({"interval_ms": 1}, "alerts.interval_ms"),
@@ -302,6 +200,7 @@ def test_a_setting_that_cannot_work_is_refused(fields: dict[str, Any], key: str)
 def test_an_address_is_shown_without_what_may_be_secret() -> None:
     assert masked("") == ""
     assert masked("https://u:p@hooks.example.org/a/b?c=d") == "https://hooks.example.org/***"
+    assert masked("http://[bad/x") == "***"
     assert masked("http://127.0.0.1:8080/x") == "http://127.0.0.1:8080/***"
     assert AlertsConfig().names == set(ALERTS)
     assert AlertsConfig(which="parked, disk_full").names == {"parked", "disk_full"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from escrowmq.broker import pulling as broker_pulling
 from escrowmq.broker.server import Server
 from escrowmq.protocol.admin_headers import (
     TopicHeader,
@@ -275,6 +276,28 @@ async def test_who_waits_for_a_deleted_topic_is_told(tmp_path: Path) -> None:
         await delete(other)
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
         assert server.broker.pulling.waiting == 0
+
+
+async def test_very_many_who_wait_for_a_deleted_topic_are_told_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time for more than one, the loop gets its turn after each; all are told."""
+    monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
+    async with serving(tmp_path) as server:
+        peers = [await Peer.to(server.broker_address) for _ in range(3)]
+        await send(peers[0], "a")
+        await peers[0].ask(PULL, pulling(0))
+        asked = [
+            asyncio.ensure_future(peer.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
+            for peer in peers
+        ]
+        pulls = server.broker.pulling
+        await eventually(lambda: pulls.waiting == len(peers))
+        pulls.forget("orders")
+        assert pulls.waiting == len(peers) - 1
+        answers = await asyncio.gather(*asked)
+        assert {one.code for one in answers} == {ResponseCode.TOPIC_NOT_EXIST}
+        assert pulls.waiting == 0
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

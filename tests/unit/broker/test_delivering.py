@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from escrowmq.broker import pulling as broker_pulling
 from escrowmq.broker.server import Server
 from escrowmq.protocol.bodies import LockRequest, Queue, encode_body
 from escrowmq.protocol.client_bodies import (
@@ -161,6 +162,29 @@ async def test_a_pull_waits_no_longer_than_it_may(tmp_path: Path) -> None:
         header = pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT, wait_ms=60)
         assert (await peer.ask(PULL, header)).code == ResponseCode.PULL_NOT_FOUND
         assert server.broker.pulling.waiting == 0
+
+
+async def test_very_many_whose_time_is_up_are_answered_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no time for more than one, the loop gets its turn after each; all are answered."""
+    monkeypatch.setattr(broker_pulling, "TRY_S", -1.0)
+    async with serving(tmp_path) as server:
+        peers = [await Peer.to(server.broker_address) for _ in range(3)]
+        await send(peers[0], "old")
+        asked = [
+            asyncio.ensure_future(peer.ask(PULL, pulling(1, sys_flag=SUBSCRIBES | MAY_WAIT)))
+            for peer in peers
+        ]
+        pulls = server.broker.pulling
+        await eventually(lambda: pulls.waiting == len(peers))
+        tick_at = broker_pulling._tick_at
+        monkeypatch.setattr(broker_pulling, "_tick_at", lambda seconds: tick_at(seconds + 20))
+        pulls.give_up()
+        assert pulls.waiting == len(peers) - 1
+        answers = await asyncio.gather(*asked)
+        assert {one.code for one in answers} == {ResponseCode.PULL_NOT_FOUND}
+        assert pulls.waiting == 0
 
 
 # Offsets

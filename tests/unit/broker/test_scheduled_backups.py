@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,15 @@ from escrowmq.broker.scheduled_backups import (
 from escrowmq.cli import backup_job
 from escrowmq.model.errors import RequestRefused, StoreCorrupt
 from escrowmq.protocol.own import OwnCode
+from escrowmq.store import format as formats
+from escrowmq.store.backup import STORE, Room
+from escrowmq.store.disk import OsDisk
 from escrowmq.testing.clock import ManualClock
 from tests.unit.broker.own_peer import ask, sent
-from tests.unit.broker.wire import T0, Peer, serving
+from tests.unit.broker.wire import BACKUP_COMMAND, T0, Peer, serving
 
 MINUTE_MS = 60_000
+WAIT_S = 20
 
 
 def due(config: BackupConfig, good: int = 0, failed: int = 0, started: int = 0) -> int:
@@ -112,6 +117,23 @@ async def test_a_broker_makes_checks_and_prunes_backups_by_itself(tmp_path: Path
         assert (told.backup, told.backup_last_good_at_ms) == ("idle", T0)
 
 
+async def test_a_backup_that_would_fill_the_brokers_disk_is_not_made(tmp_path: Path) -> None:
+    """More is to stay free than is free: a backup on this disk would take of it."""
+    directory = tmp_path / "backups"
+    free_bytes = OsDisk(tmp_path).free_bytes()
+    settings: dict[str, Any] = {
+        "backup": {"directory": str(directory)},
+        "store": {"free_bytes_min": free_bytes * 2},
+    }
+    async with serving(tmp_path / "data", **settings) as server:
+        peer = await Peer.to(server.broker_address)
+        while not (told := (await ask(peer, OwnCode.STATUS)).header).backup_failures_in_a_row:
+            await asyncio.wait({asyncio.ensure_future(peer_tick(peer))})
+        assert told.backup_last_error.startswith("backup_no_room: make room")
+        assert f"free_bytes_min={free_bytes * 2}" in told.backup_last_error
+    assert list(directory.iterdir()) == []
+
+
 async def peer_tick(peer: Peer) -> None:
     await ask(peer, OwnCode.STATUS)
 
@@ -180,11 +202,11 @@ def test_a_backup_that_cannot_be_made_leaves_nothing_and_deletes_no_old_one(
     verified = Verified(made_at_ms=1, log_end=0, bytes=0, took_ms=0)
     (good / VERIFIED).write_bytes(msgspec.json.encode(verified))
 
-    def back_up(_address: str, target: Path) -> object:
+    def back_up(_address: str, target: Path) -> tuple[object, Room]:
         target.mkdir()
-        return object()
+        return object(), Room()
 
-    def damaged(_backup: Path, restored: Path) -> None:
+    def damaged(_backup: Path, restored: Path, _room: Room) -> None:
         restored.mkdir()
         raise StoreCorrupt("store_damaged", "damaged")
 
@@ -211,5 +233,64 @@ def test_only_good_backups_of_this_broker_count_and_the_oldest_go(tmp_path: Path
         "a_b-20200102T000000Z",
         "a_b-20200103T000000Z",
     ]
-    assert backup_job._prune(tmp_path, order(tmp_path, keep=2)) == ["a_b-20200101T000000Z"]
+    newest = tmp_path / "a_b-20200103T000000Z"
+    assert backup_job._prune(tmp_path, order(tmp_path), newest) == ["a_b-20200101T000000Z"]
     assert verified_backups(tmp_path / "none", "a/b") == []
+
+
+def backup_of(directory: Path, day: int, made_at_ms: int, seed: int) -> Path:
+    path = directory / f"a_b-202001{day:02}T000000Z"
+    disk = OsDisk(path / STORE)
+    disk.make_directory("")
+    disk_format = formats.chosen(seed, 64)
+    (path / STORE / formats.PATH).write_bytes(msgspec.json.encode(disk_format))
+    verified = Verified(made_at_ms=made_at_ms, log_end=0, bytes=0, took_ms=0)
+    (path / VERIFIED).write_bytes(msgspec.json.encode(verified))
+    return path
+
+
+def test_the_backup_just_made_is_kept_although_others_seem_newer(tmp_path: Path) -> None:
+    backup_of(tmp_path, 30, made_at_ms=2 * T0, seed=1)
+    made = backup_of(tmp_path, 1, made_at_ms=T0, seed=1)
+    wanted = msgspec.structs.replace(order(tmp_path, keep=1), seed=1)
+    assert backup_job._prune(tmp_path, wanted, made) == ["a_b-20200130T000000Z"]
+    assert [one.name for one in tmp_path.iterdir()] == [made.name]
+
+
+async def test_a_backup_from_the_future_does_not_put_off_the_next(tmp_path: Path) -> None:
+    backup_of(tmp_path, 30, made_at_ms=2 * T0, seed=1)
+    config = BackupConfig(directory=str(tmp_path))
+    found = ScheduledBackups(config, (), broker="a/b", now_ms=Clock(), seed=1)
+    await found.find_last()
+    assert (found.said.last_good, found.next_at_ms) == ("", T0)
+
+
+def test_a_broker_of_the_same_name_touches_no_backup_of_another_store(tmp_path: Path) -> None:
+    theirs = backup_of(tmp_path, 1, made_at_ms=1, seed=1)
+    running = backup_of(tmp_path, 2, made_at_ms=2, seed=1)
+    running = running.rename(running.with_name(running.name + backup_job.UNFINISHED))
+    left = backup_of(tmp_path, 3, made_at_ms=3, seed=2)
+    left.rename(left.with_name(left.name + backup_job.UNFINISHED))
+    ours = backup_of(tmp_path, 4, made_at_ms=4, seed=2)
+    wanted = msgspec.structs.replace(order(tmp_path, keep=1), seed=2)
+    backup_job._clean(tmp_path, wanted)
+    assert backup_job._prune(tmp_path, wanted, ours) == []
+    assert sorted(tmp_path.iterdir()) == [theirs, running, ours]
+
+
+async def test_one_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The real process, while it waits for a broker that does not answer."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    silent.settimeout(WAIT_S)
+    left = tmp_path / "b-20200101T000000Z.unfinished"
+    left.mkdir()
+    config = BackupConfig(directory=str(tmp_path))
+    job = ScheduledBackups(config, BACKUP_COMMAND, broker="b", now_ms=Clock())
+    await job.look(f"127.0.0.1:{silent.getsockname()[1]}")
+    asked, _ = await asyncio.to_thread(silent.accept)
+    # As a copy that is under way.
+    left.mkdir()
+    await job.stop()
+    assert not left.exists()
+    asked.close()
+    silent.close()

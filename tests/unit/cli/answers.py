@@ -20,6 +20,7 @@ TEXTS = {
     "offsets_lost",
     "topics_found",
     "names_near",
+    "alerts",
     "alerts_firing",
     "alerts_last_error",
     "backup",

@@ -68,6 +68,13 @@ def test_status_says_that_nothing_settles(run: Run) -> None:
     assert json.loads(run("status", "-o", "json"))["pipeline_away_since_ms"] > 0
 
 
+def test_status_says_that_no_alert_is_watched(run: Run) -> None:
+    assert "not watched" in run("status")
+    assert json.loads(run("status", "-o", "json"))["alerts"] == "off"
+    assert facts(answered(alerts="on"), Lag())["alerts"] == "none"
+    assert facts(answered(alerts=""), Lag())["alerts"] == "none"
+
+
 def test_status_says_when_the_pipeline_was_last_heard() -> None:
     told = answered(now_ms=100_000)
     assert facts(told, Lag())["pipeline"] == "attached, nothing to settle so far"

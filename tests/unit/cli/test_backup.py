@@ -186,6 +186,23 @@ def test_a_backup_of_a_stopped_broker_needs_its_directory_alone(tmp_path: Path, 
         assert visible(broker) == expected
 
 
+def test_no_backup_goes_into_the_store_which_would_not_open_with_it(
+    tmp_path: Path, run: Run
+) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "link").symlink_to(data / "store")
+    scheduled = f"backup.directory={tmp_path}/link/backups"
+    told = run("serve", "--data-dir", data, "--port", 0, "--set", scheduled, code=2)
+    assert "backup_inside_store" in told["error"]
+    with InProcessBroker(data=data) as broker:
+        for place in (data / "store/backup", tmp_path / "link/backup"):
+            told = run("backup", place, "--broker", broker.address, code=2)
+            assert "backup_inside_store" in told["error"]
+    run("backup", data / "store/backup", "--data-dir", data, code=2)
+    with InProcessBroker(data=data):
+        pass
+
+
 def test_topics_and_offsets_come_back(tmp_path: Path) -> None:
     with InProcessBroker(data=tmp_path / "data") as broker:
         at = ("--broker", broker.address)

@@ -107,6 +107,16 @@ def test_a_port_where_nobody_listens_is_3(words: str, capsys: pytest.CaptureFixt
     assert (code, "broker_unreachable" in told) == (expected, True), told
 
 
+def test_a_port_that_stays_silent_is_3_as_a_broker_that_hangs_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("escrowmq.cli.asking.ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        code, told = ended(capsys, "status", address)
+    assert (code, "another program's address" in told) == (3, True), told
+
+
 @pytest.mark.parametrize("words", ASKING)
 def test_an_address_that_is_none_is_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = ended(capsys, words, "nonsense")

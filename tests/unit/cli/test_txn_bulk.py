@@ -268,6 +268,16 @@ def test_a_transaction_whose_messages_cannot_all_be_read_is_left_out_and_told(
     assert "left out 1 transactions" in told.err
 
 
+def test_a_run_that_finds_nothing_says_so_and_not_what_it_would_do(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "txn rollback --yes --reason outage --filter group=nobody"
+    with pytest.raises(SystemExit) as left:
+        main([*words.split(), "--broker", broker.address])
+    told = capsys.readouterr()
+    assert (left.value.code, told.out, told.err) == (0, "no transaction matches\n", "")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -220,6 +220,17 @@ def test_garbage_from_a_broker_ends_the_connection(garbage: bytes) -> None:
             calls.call(OwnCode.DECIDE_MANY)
 
 
+def test_a_silent_peer_may_be_a_broker_that_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with OwnCalls(address, answer_s=0.05) as calls:
+            with pytest.raises(Unavailable, match=r"another program's address") as away:
+                calls.call(OwnCode.LIST_TOPICS)
+            with pytest.raises(OutcomeUnknown, match="answer_lost") as lost:
+                calls.call(OwnCode.DECIDE_MANY)
+    assert (away.value.fields["address"], lost.value.fields["address"]) == (address, address)
+
+
 def test_nobody_waits_longer_than_was_said() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,

@@ -15,7 +15,7 @@ import pytest
 from escrowmq.model.catalog import Topic
 from escrowmq.model.errors import StoreCorrupt, StoreUnusable, Unavailable
 from escrowmq.store import backup, checkpoint, inspect
-from escrowmq.store.backup import MANIFEST, Manifest
+from escrowmq.store.backup import MANIFEST, Manifest, Room
 from escrowmq.store.commit_log import DIRECTORY, segment_path
 from escrowmq.store.disk import File, OsDisk
 from escrowmq.store.meta import Meta
@@ -358,3 +358,37 @@ def test_a_copy_of_the_small_tables_replaces_the_one_before(tmp_path: Path, meta
         assert copied.offsets["g", "orders", 1] == 9
         # Lazy ones are in it, too.
         assert copied.offsets["g", "orders", 0] == 7
+
+
+class Filling(OsDisk):
+    """A disk with so much room at each look, one after the other."""
+
+    def __init__(self, root: Path, *free: int) -> None:
+        super().__init__(root)
+        self._free = iter(free)
+
+    def free_bytes(self) -> int:
+        return next(self._free)
+
+
+def test_a_copy_that_does_not_fit_is_not_begun(shop: Shop, meta: Meta, tmp_path: Path) -> None:
+    shop.append(200)
+    whole = take(tmp_path, meta)
+    target = Filling(tmp_path / "full", whole.size + 99_999)
+    with pytest.raises(StoreUnusable, match="backup_no_room"):
+        backup.restore(OsDisk(tmp_path / "backup"), target, room=Room(free_bytes_min=100_000))
+    assert [one for one in (tmp_path / "full").rglob("*") if one.is_file()] == []
+    twice = Filling(tmp_path / "twice", whole.size * 2 - 10_000)
+    source = OsDisk(tmp_path / "data/store", read_only=True)
+    with pytest.raises(StoreUnusable, match="backup_no_room"):
+        backup.take(source, twice, opener(meta), now_ms=NOW_MS, release="1", room=Room(copies=2))
+
+
+def test_a_copy_stops_when_others_fill_the_disk(shop: Shop, meta: Meta, tmp_path: Path) -> None:
+    shop.append()
+    source = OsDisk(tmp_path / "data/store", read_only=True)
+    room = Room(free_bytes_min=1_000)
+    target = Filling(tmp_path / "filled", 10**9, 10**9, 999)
+    with pytest.raises(StoreUnusable, match="backup_no_room") as refused:
+        backup.take(source, target, opener(meta), now_ms=NOW_MS, release="1", room=room)
+    assert refused.value.fields["free_bytes"] == 999

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import numpy as np
+import pytest
+
 from escrowmq.store.config import StoreConfig
-from escrowmq.store.undecided import held_back, prepared_by_origin
+from escrowmq.store.undecided import _counted, held_back, prepared_by_origin
 from escrowmq.testing import Engine, message
 
 CHUNK_ROWS = 64
@@ -76,3 +81,17 @@ def test_messages_that_outlived_their_chunk_are_held_back_too() -> None:
     engine.checkpoint()
     assert 0 not in engine.store.table.chunks
     assert held(engine) == ({"a": 1}, {"b": 1})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [],
+        [7],
+        [3, 3, 5, 4, 3],
+        # Far apart: a table of all numbers between them would take 16 GB.
+        [0, 2_000_000_000, 0, 5],
+    ],
+)
+def test_numbers_are_counted_whether_they_are_close_together_or_not(numbers: list[int]) -> None:
+    assert _counted(np.array(numbers, dtype=np.uint32)) == Counter(numbers)

@@ -1,0 +1,136 @@
+"""How a notice leaves: a POST request, or a program; each ends within its time."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+END_S = 5.0
+"""The kernel ends a killed program in less than this."""
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
+    """Post, and raise unless the web server answers with a code from 200 to 299 in time."""
+    request = urllib.request.Request(  # noqa: S310 - the config takes http and https only
+        url, data=body, method="POST", headers=dict(headers)
+    )
+    cut = _Cut()
+    opener = urllib.request.build_opener(_Http(cut), _Https(cut), _NoRedirect())
+    timer = threading.Timer(timeout_s, cut.now)
+    timer.daemon = True
+    timer.start()
+    try:
+        with opener.open(request, timeout=timeout_s):
+            pass
+    except Exception:
+        if not cut.is_cut:
+            raise
+    finally:
+        timer.cancel()
+    # Also if an answer was read: one that is cut off among its headers looks whole.
+    if cut.is_cut:
+        raise TimeoutError
+
+
+class _Cut:
+    """Ends a connection at a deadline.
+
+    The timeout of a socket is for each read alone: a web server that sends a byte now and then
+    would never reach it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.is_cut = False
+
+    def watch(self, connected: socket.socket) -> None:
+        """Cut this socket at the deadline, or now if that has passed."""
+        with self._lock:
+            self._socket = connected
+            if self.is_cut:
+                self._shut()
+
+    def now(self) -> None:
+        """The deadline has come."""
+        with self._lock:
+            self.is_cut = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # Not that of TLS, which takes its state away from the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, cut: _Cut) -> None:
+        super().__init__()
+        self._cut = cut
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        cut = self._cut
+
+        class Connection(http.client.HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                cut.watch(self.sock)
+
+        return self.do_open(Connection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, cut: _Cut) -> None:
+        super().__init__()
+        self._cut = cut
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        cut = self._cut
+
+        class Connection(http.client.HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                cut.watch(self.sock)
+
+        return self.do_open(Connection, req)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: urllib would follow it with GET, and without the notice."""
+
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - the library's arguments
+        return None
+
+
+def execute(
+    command: Sequence[str], body: bytes, environ: Mapping[str, str], timeout_s: float
+) -> None:
+    """Run a program, and raise unless it ends with 0 in time; otherwise end all it started."""
+    program = subprocess.Popen(  # noqa: S603 - the operator's own program, without a shell
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+        # A process group of its own, so that its children can be ended with it.
+        start_new_session=True,
+    )
+    try:
+        program.communicate(body, timeout=timeout_s)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait(END_S)
+        raise
+    if program.returncode:
+        raise subprocess.CalledProcessError(program.returncode, command[0])
