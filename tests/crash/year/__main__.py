@@ -17,7 +17,7 @@ SEED_BITS = 32
 
 
 def main(words: list[str] | None = None) -> int:
-    """Live that long; 1 if something was found, or too little was done."""
+    """Run that long; return 1 if something was found or too little was done."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.year")
     parser.add_argument("--seed", type=int, help="a fresh one unless given")
     parser.add_argument("--days", type=int, default=DAYS)
