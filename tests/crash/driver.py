@@ -187,8 +187,8 @@ class Driver:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Take the time from the store: it may hold half messages that a lost command carried
-        forward.
+        """Take over the store's time: half messages carried forward may be newer than the last
+        command.
         """
         self.world.at_ms = max(self.world.at_ms, self.store.last_at_ms)
 
@@ -273,9 +273,7 @@ class Driver:
         )
 
     def obey(self, *said: tuple[int, bool], is_outdated: bool = False) -> None:
-        """Send verdicts that commit or roll back these rows, based on the state that the pipeline
-        saw.
-        """
+        """Send verdicts on these rows (True commits), based on the state that the pipeline saw."""
         known = [self.world.transaction_of(row) for row, _ in said]
         self.do(
             c.Verdicts(

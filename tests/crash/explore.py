@@ -1,7 +1,7 @@
 """Cuts the power everywhere: derives from one run every disk a crash could leave, and judges each.
 
 A ``Case`` names a disk: how many operations were done, and which of the unflushed ones survived. It
-prints as the arguments to pass to ``Exploration.judge`` to see it again.
+prints both; pass them to ``Exploration.case`` to make the disk again.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ class Exploration:
     def cases(
         self, positions: Iterable[int] | None = None, *, most: int | None = None, subsets: int = 0
     ) -> Iterator[Case]:
-        """Yield every disk, or those at these positions with at most `most` each, drawn by the
-        seed.
-        """
+        """Yield every disk, or at most `most` for each of these positions, drawn by the seed."""
         explorer = CrashExplorer(self.driver.disk.journal, self.driver.disk.start)
         wanted = range(len(self.driver.disk.journal) + 1) if positions is None else positions
         for position in wanted:

@@ -67,7 +67,7 @@ class Tx:
     decision: Decision | None = None
     #: The judge found it decided between two lives, so no later answer can be the first.
     was_found_decided: bool = False
-    #: Who tried to decide what, and when each first sent it.
+    #: Decider to the resolution it sent, and when it first sent it.
     tried: dict[str, tuple[Resolution, int]] = field(default_factory=dict)
     #: Commands without an answer, to be sent again.
     unsure: list[Asked] = field(default_factory=list)

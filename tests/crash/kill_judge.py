@@ -98,8 +98,8 @@ class Judge:
                 latest, latest_key = span[0], key
 
     def _span(self, key: str) -> tuple[int, float] | None:
-        """The earliest and latest tick at which it became visible; None if its time was set by a
-        delay.
+        """The first and last tick at which it may have become visible; None for delayed
+        messages.
         """
         history = self.history
         message = history.messages[key]

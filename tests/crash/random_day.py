@@ -109,9 +109,7 @@ def end(driver: Driver, rng: Random) -> None:
 
 
 def end_any(driver: Driver, rng: Random) -> None:
-    """End any row, including rows that were decided long ago, hold no half message, or do not
-    exist.
-    """
+    """End any row: decided long ago, not a half message, or not existing."""
     row = rng.randrange(len(driver.world.rows) + 2)
     driver.do(c.End(half_offset=row, resolution=rng.choice(list(Resolution)), by="anybody"))
 

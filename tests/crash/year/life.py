@@ -176,9 +176,7 @@ class Life(ABC):
             await self._delete(talk, topic)
 
     async def _delete(self, talk: Talk, topic: Topic) -> None:
-        """Delete a topic; if it has undecided half messages, use force or leave it for
-        another day.
-        """
+        """Delete a topic; if it has undecided half messages, use force or keep it for now."""
         model = self.model
         is_held = any(
             half.topic == topic.name and not model.is_orphan(half) for half in model.halves
@@ -266,9 +264,7 @@ class Life(ABC):
         self.counts["commits" if half.is_commit else "rollbacks"] += 1
 
     async def _end_again(self, talk: Talk) -> None:
-        """Repeat a decision, which gets the same answer, and send the opposite, which
-        is refused.
-        """
+        """Repeat a decision, which is accepted, and send the opposite, which is refused."""
         if not self.model.decided:
             return
         half = self.model.decided[-1]

@@ -74,8 +74,8 @@ def message(
     tags: str = "",
     **fields: int | bytes,
 ) -> Message:
-    """Make a message as the broker does from a request: properties, and the fields read
-    from them.
+    """Make a message as the broker does from a request, with the fields read from its
+    properties.
     """
     named = {"KEYS": keys, "UNIQ_KEY": unique_key, "TAGS": tags}
     made = Message(

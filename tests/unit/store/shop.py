@@ -149,9 +149,7 @@ class Shop:
         self.store.sync()
 
     def confirm(self) -> None:
-        """Append frames that confirm all earlier ones: that they are flushed, and every queue's
-        end.
-        """
+        """Append frames that confirm that all earlier ones are flushed, and each queue's end."""
         self.store.sync()
         ends = [queue.end for queue in self.store.queues.values()]
         self.append()

@@ -208,7 +208,7 @@ def test_scheduled_messages_are_carried_though_their_request_is_partly_out(later
 
 
 def test_a_repeated_commit_of_a_carried_one_is_answered_as_before(later: str) -> None:
-    """Who decided is known while the log has it; that it is decided is always known."""
+    """The log may forget who decided; that the transaction is decided is always known."""
     driver = Driver()
     driver.hold("t", message("later", deliver_after_ms=MONTH))
     driver.commit(0, by="me")

@@ -1,6 +1,4 @@
-"""Where a queue ended when the log ended at some place; a reader continues there after
-a restore.
-"""
+"""The end of a queue at an earlier end of the log, where a reader continues after a restore."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
     for after in (driver, driver.crashed()):
         assert after.bodies() == ["now", "0", "half", *"1234"]
         assert all(after.half(row).location > after.half(5).location for row in range(5))
-        # A copy's place has no frame of a transaction, so none is looked for.
+        # Each copy is found by its key, and belongs to no transaction.
         for number in range(5):
             (one,) = after.reader.find("orders", f"k{number}", limit=9)
             assert decode(one).body == b"%d" % number

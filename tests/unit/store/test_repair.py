@@ -158,9 +158,7 @@ def test_a_commit_of_which_some_rows_are_lost_keeps_the_others_in_their_places()
 
 
 def test_a_commit_of_which_two_requests_apart_are_lost_shows_nothing_in_doubtful_queues() -> None:
-    """The record does not map messages to places, so an empty place is better than a
-    wrong message.
-    """
+    """The record does not map messages to places, and no message is better than a wrong one."""
     for seed in range(6):
         shop = Shop(seed=seed)
         head = shop.prepare(2, requests=3)

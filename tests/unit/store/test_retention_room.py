@@ -209,9 +209,7 @@ def test_age_carries_again_what_size_alone_does_not() -> None:
 
 
 def test_a_few_parked_ones_do_not_keep_the_log_above_its_size() -> None:
-    """They are carried again each time the log was written once, because they are a small part of
-    it.
-    """
+    """They are carried again once per log size written, because they are a small part of it."""
     driver = Driver(retention_bytes=16_000, retention_ms=1_000 * RETENTION)
     driver.hold("parked")
     for _ in range(100):

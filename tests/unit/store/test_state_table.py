@@ -275,7 +275,7 @@ def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
     assert table.row_at(8_999) == 8_999
 
 
-# What is due
+# Due rows
 
 
 def test_due_rows_come_from_memory_and_from_the_map_up_to_the_limit() -> None:

@@ -232,8 +232,8 @@ FORBIDDEN_CALLS = {"min", "max", "any", "all", "bool", "int", "round", "abs"}
 
 
 def slips(source: str) -> list[str]:
-    """List the code in `source` that would fail on a Column; ``due`` is skipped, it
-    runs in Python.
+    """List code in `source` that would fail on a Column, except in ``due``, which runs
+    in Python.
     """
     found: list[str] = []
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]

@@ -1,4 +1,4 @@
-"""One decision per transaction: the first one stands, whoever asks, however often."""
+"""One decision per transaction: the first one stands, for every caller and every repeat."""
 
 from __future__ import annotations
 
