@@ -2,10 +2,10 @@
 
     make first-hour [ARGS="plain"]
 
-Packages are downloaded before anything is timed; their size is a figure of its own.  The timed part
-runs without a package index: it clones the repository, makes an environment, installs the clone,
+Packages are downloaded before anything is timed; their size is a figure of its own. The timed part
+runs without a package index. It clones the repository, makes an environment, installs the clone,
 starts a real broker (``escrowmq serve``, with Spark ``escrowmq up`` until its pipeline is ready)
-and commits one transaction.  Prints one JSON object per figure.
+and commits one transaction. Prints one JSON object per figure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What bad clients, very many connections and very many topics cost the others.
+"""How much bad clients, very many connections and very many topics slow down other clients.
 
     make bench NAME=limits [ARGS="beside connections topics expiry"]
 
-Starts our broker as a process of its own.  Prints one JSON object per figure.
+Starts our broker as a process of its own. Prints one JSON object per figure.
 """
 
 from __future__ import annotations

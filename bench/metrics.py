@@ -1,4 +1,4 @@
-"""What counting costs a request, and a scrape the broker.
+"""The cost of counting per request, and of a scrape for the broker.
 
     make bench NAME=metrics [ARGS="counting scrape"]
 

@@ -2,7 +2,7 @@
 
     make bench NAME=peers [ARGS="sync async memory --threads 64 --body-bytes 300 --runs 1"]
 
-Needs a JDK and Maven; the first run builds the peers.  Prints one JSON object per figure.
+Needs a JDK and Maven; the first run builds the peers. Prints one JSON object per figure.
 ``--quick`` is one short run of 64 threads and 300 bytes, to see that everything works; ``apache``
 measures Apache's broker alone.
 """
@@ -24,7 +24,7 @@ DEFAULT = ("sync", "async", "memory")
 
 
 def parsed() -> tuple[list[str], Plan]:
-    """Which figures, and how."""
+    """Parse the names of the figures and the plan."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("figures", nargs="*", choices=[*FIGURES, []], metavar="|".join(FIGURES))
     parser.add_argument("--threads", type=int, nargs="+", default=THREADS)

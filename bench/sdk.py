@@ -1,8 +1,8 @@
-"""What the SDK costs, beside RocketMQ's own Python client and beside nothing.
+"""The cost of the SDK, beside RocketMQ's own Python client and beside no client.
 
     make bench NAME=sdk [ARGS="import bulk"]
 
-Prints one JSON object per figure.  ``cpu`` needs a JDK, Maven and a package index.
+Prints one JSON object per figure. ``cpu`` needs a JDK, Maven and a package index.
 """
 
 from __future__ import annotations

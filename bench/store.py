@@ -1,8 +1,8 @@
-"""What the store costs, as ratios against a baseline of the same run.
+"""The cost of the store, as ratios to a baseline of the same run.
 
     make bench NAME=store [ARGS="append durable"]
 
-Prints one JSON object per figure.  Every ratio is the median over runs in which ours and the
+Prints one JSON object per figure. Every ratio is the median over runs in which the store and the
 baseline alternate, so that a busy machine slows both.
 """
 

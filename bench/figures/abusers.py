@@ -1,6 +1,6 @@
-"""Clients that do harm: ``python -m bench.figures.abusers KIND HOST:PORT`` until it is killed.
+"""Harmful clients: ``python -m bench.figures.abusers KIND HOST:PORT`` runs until it is killed.
 
-They prepare what they send, so that it is the broker that has to work.
+Each client prepares its requests in advance, so that the work falls on the broker.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HALF_OPEN = 2_000
 SLOW_READERS = 256
 SLOW_PULLS = 64
 READ_BYTES = 1 << 20
-#: Messages that a pull brings; common.py of the bench fills this topic before.
+#: Topic that the pulls read; ``beside.py`` fills it before the abuse starts.
 PULLED_TOPIC = "pulled"
 
 Address = tuple[str, int]
 
 
 def garbage(address: Address) -> None:
-    """Bytes that are no frame, on a new connection each time."""
+    """Send bytes that are no frame, on a new connection each time."""
     while True:
         with socket.create_connection(address) as one:
             one.sendall(os.urandom(4_096))
@@ -42,7 +42,7 @@ def garbage(address: Address) -> None:
 
 
 def half_open(address: Address) -> None:
-    """Frames that never end, a byte at a time on each connection."""
+    """Send frames that never end, one byte at a time over all connections."""
     ones = [socket.create_connection(address) for _ in range(HALF_OPEN)]
     for one in ones:
         one.sendall((1 << 20).to_bytes(4))
@@ -53,11 +53,11 @@ def half_open(address: Address) -> None:
 
 
 def slow_readers(address: Address) -> None:
-    """Pulls whose answers nobody reads."""
+    """Send pulls and never read the answers."""
     pulls = pull_block(SLOW_PULLS)
     ones: list[socket.socket] = []
     while True:
-        # Those that were cut come again, after a while.
+        # Connections that the broker cut are opened again after a second.
         ones = [one for one in ones if not is_cut(one)]
         while len(ones) < SLOW_READERS:
             one = socket.socket()
@@ -69,31 +69,31 @@ def slow_readers(address: Address) -> None:
 
 
 def is_cut(one: socket.socket) -> bool:
-    """Whether the other side has reset it."""
+    """Whether the other side has reset the connection."""
     return one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
 
 def sends(address: Address) -> None:
-    """Messages, as fast as they are taken."""
+    """Send messages as fast as the broker takes them."""
     flood(address, send_block())
 
 
 def pulls(address: Address) -> None:
-    """Pulls, as fast as they are answered."""
+    """Send pulls as fast as the broker answers them."""
     flood(address, pull_block(BLOCK_FRAMES))
 
 
 def many_sends(address: Address) -> None:
-    """Messages over several connections."""
+    """Send messages over eight connections."""
     for _ in range(7):
         threading.Thread(target=sends, args=(address,), daemon=True).start()
     sends(address)
 
 
 def flood(address: Address, block: bytes) -> None:
-    """Write blocks and throw the answers away."""
+    """Write blocks and discard the answers."""
     one = socket.create_connection(address)
-    one.setblocking(False)  # noqa: FBT003 - its only argument
+    one.setblocking(False)  # noqa: FBT003 - the call has no keyword
     selector = selectors.DefaultSelector()
     selector.register(one, selectors.EVENT_READ | selectors.EVENT_WRITE)
     rest = memoryview(block)
@@ -106,7 +106,7 @@ def flood(address: Address, block: bytes) -> None:
 
 
 def send_block() -> bytes:
-    """Messages, one after the other."""
+    """Encoded sends, one after the other."""
     header = sending("flood")
     return b"".join(
         encode_request(SEND, number, header=header, body=bytes(300))
@@ -115,7 +115,7 @@ def send_block() -> bytes:
 
 
 def pull_block(count: int) -> bytes:
-    """Pulls, one after the other."""
+    """Encoded pulls, one after the other."""
     header = pulling(topic=PULLED_TOPIC, sys_flag=4)
     return b"".join(
         encode_request(RequestCode.PULL_MESSAGE, number, header=header) for number in range(count)

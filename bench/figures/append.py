@@ -14,14 +14,14 @@ from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Append
 
 BATCHES, SIZE = 20, 100
-#: Many short runs: a machine that is slowed for a moment spoils few of them.
+#: Many short runs, because a brief slowdown of the machine then spoils only a few of them.
 RUNS = 101
 
 Batch = tuple[Message, ...]
 
 
 def run() -> None:
-    """Batches of 100 messages of 300 bytes, against the bare checksums and the write."""
+    """Append batches of 100 messages of 300 bytes, and compare with bare checksums and writes."""
     with scratch() as path:
         bare = Bare(os.open(path / "bare", os.O_RDWR | os.O_CREAT))
         store, _ = opened(path / "store", durability="os")
@@ -40,13 +40,13 @@ def run() -> None:
 
 
 def fresh(number: int, queues: int) -> Batch:
-    """A batch as a broker has it: just made, so still in the processor's cache."""
+    """Make a new batch; like a broker's, it is still in the processor's cache."""
     first = number * SIZE
     return tuple(message(first + n, os.urandom(300), queue_id=n % queues) for n in range(SIZE))
 
 
 class Bare:
-    """Checksum of each body and of each frame, and the write: the same bytes."""
+    """Baseline that checksums each body and each frame, and writes the same bytes."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -71,7 +71,7 @@ class Bare:
 
 
 class Measured:
-    """One way to bring batches of messages into a store."""
+    """One way to append batches of messages to a store."""
 
     def __init__(
         self, store: Store, work: Callable[[Store, Batch, str], None], queues: int, name: str
@@ -94,24 +94,24 @@ class Measured:
 
 
 def transactions(store: Store, batch: Batch, name: str) -> None:
-    """One transaction of all messages, committed."""
+    """Hold one transaction of all messages, and commit it."""
     commit(store, held(store, batch, name))
 
 
 def ordinary(store: Store, batch: Batch, _name: str) -> None:
-    """Ordinary messages, visible at once."""
+    """Append ordinary messages, which are visible at once."""
     store.execute(Append(messages=batch), NOW_MS)
 
 
 def singles(store: Store, batch: Batch, name: str) -> None:
-    """A transaction of its own for each message, committed."""
+    """Hold and commit each message in a transaction of its own."""
     halves = [held(store, (one,), name + one.unique_key) for one in batch]
     for half_offset in halves:
         commit(store, half_offset)
 
 
 def frames_of(store: Store, work: Measured) -> list[tuple[bytes, ...]]:
-    """The frames that one run writes, by batch."""
+    """Return the frames that one run writes, by batch."""
     start = store.log.end
     work(-2)
     frames = []
@@ -121,5 +121,5 @@ def frames_of(store: Store, work: Measured) -> list[tuple[bytes, ...]]:
         frames.append(store.log.read(start, head.length))
         start += head.length
     each = len(frames) // BATCHES
-    # The very first frame may also name the queue; it belongs to its batch all the same.
+    # The first frame may also contain the queue's name; it still belongs to the first batch.
     return [tuple(frames[at : at + each]) for at in range(0, each * BATCHES, each)]

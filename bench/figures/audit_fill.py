@@ -1,12 +1,12 @@
-"""What an audit's benchmark starts from: a store with millions of transactions, in minutes.
+"""Fill a store with millions of transactions in minutes, for the audit benchmark.
 
     python -m bench.figures.audit_fill STORE COUNT
 
-Transactions of one message: of a hundred, ninety are committed, nine rolled back and one is left
-undecided.  Commands would take 27 µs for each.  Nearly all of them are alike, so only the first
-hundred go that way.  The frames of the others are made by the store's own encoders, and applied as
-a restart applies them: tables, queues and keys by the thousand.  What is in the log is what
-commands would have put there, byte for byte: ``tests/unit/store/test_audit_fill.py``.
+Each transaction has one message. Of every 100, 90 are committed, 9 are rolled back and 1 stays
+undecided. A command takes 27 µs per transaction, so only the first 100 transactions are made by
+commands. The store's own encoders make the frames of the others, and the replayer applies them by
+the thousand, as it does at a restart. The log is byte for byte what commands would have written;
+``tests/unit/store/test_audit_fill.py`` proves it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ BODY = b"x" * 100
 BY = "bench"
 QUEUES = 8
 ROLLED_BACK_OF_100 = 9
-#: By commands: among them is one of each kind, in each queue.
+#: Transactions made by commands: they cover each outcome and each queue.
 COMMANDED = 100
-#: Transactions that are written and applied together.
+#: Transactions that are written and applied in one step.
 PART = 2_000
 
 
 def fill(place: Path, count: int, start_ms: int) -> None:
-    """A new store with so many transactions, the first of them held at this time."""
+    """Make a store with `count` transactions; the first one is held at `start_ms`."""
     store, _ = opened(place, durability="os")
     command(store, range(min(count, COMMANDED)), start_ms)
     replayer = Replayer(store)
@@ -57,7 +57,7 @@ def fill(place: Path, count: int, start_ms: int) -> None:
 
 
 def command(store: Store, numbers: range, start_ms: int) -> None:
-    """Hold and end transactions, one after the other."""
+    """Hold and end transactions one after the other."""
     for number in numbers:
         one = message(number, BODY, queue_id=number % QUEUES)
         half_offset = held(store, (one,), one.unique_key, start_ms + number)
@@ -71,7 +71,7 @@ def command(store: Store, numbers: range, start_ms: int) -> None:
 
 
 def outcome(number: int) -> State:
-    """What becomes of a transaction."""
+    """Final state of a transaction."""
     place = number % 100
     if not place:
         return State.PREPARED
@@ -79,7 +79,7 @@ def outcome(number: int) -> State:
 
 
 def framed(store: Store, numbers: range, start_ms: int) -> Iterator[bytes]:
-    """The frames of these transactions, which follow each other at the end of the log."""
+    """Yield the frames of these transactions, placed at the end of the log."""
     encoder = MessageEncoder(HOST)
     log_offset, flushed, ends = store.log.end, store.log.flushed, dict(store.core.queue_ends)
     queues = store.core.names.queues_of[message(0, BODY).topic]

@@ -1,4 +1,4 @@
-"""How long an ordinary client waits, alone and beside each kind of abuse."""
+"""Latency of an ordinary client, alone and beside each kind of abuse."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.unit.broker.wire import SEND, sending
 
 ROUNDS = 3
 MEASURED_S = 2.0
-#: Abuse has to get going.
+#: Time for the abuse to reach its full rate.
 WARM_UP_S = 1.0
 PULLED = 64
 
 
 class Ordinary:
-    """A client that sends a message, waits for the answer, and so on."""
+    """Client that sends one message at a time and waits for each answer."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -34,7 +34,7 @@ class Ordinary:
         self._splitter = FrameSplitter()
 
     def ask(self, request: bytes) -> None:
-        """Send it and wait."""
+        """Send a request and wait for its answer."""
         self._socket.sendall(request)
         while not any(
             frame.is_response for frame in self._splitter.feed(self._socket.recv(65_536))
@@ -42,7 +42,7 @@ class Ordinary:
             pass
 
     def waits(self, seconds: float) -> list[float]:
-        """How long each message took."""
+        """Send messages for this many seconds; return the latency of each in milliseconds."""
         request = encode_request(SEND, 1, header=sending("ordinary"), body=bytes(300))
         found = []
         until = time.perf_counter() + seconds
@@ -54,7 +54,7 @@ class Ordinary:
 
 @contextmanager
 def abused(kind: str, broker: Served) -> Iterator[None]:
-    """While somebody does harm."""
+    """Run one kind of abuse during the block."""
     command = [sys.executable, "-m", "bench.figures.abusers", kind, broker.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own module
         try:
@@ -67,7 +67,7 @@ def abused(kind: str, broker: Served) -> Iterator[None]:
 
 
 def run(kinds: Iterable[str] = KINDS) -> None:
-    """One line for each kind of abuse: the client's median beside it over its median alone."""
+    """Report, for each kind of abuse, the client's median latency over its median alone."""
     with scratch() as path:
         for kind in kinds:
             place = path / kind
@@ -77,7 +77,7 @@ def run(kinds: Iterable[str] = KINDS) -> None:
 
 
 def beside(kind: str, broker: Served) -> None:
-    """Alone and beside in turn."""
+    """Measure alone and beside the abuse in turn."""
     client = Ordinary(broker.address)
     big = encode_request(SEND, 1, header=sending(PULLED_TOPIC), body=bytes(4_096))
     for _ in range(PULLED):

@@ -1,4 +1,4 @@
-"""What all figures share: a scratch store, messages like a stock client's, and fair comparing."""
+"""Shared parts of all figures: a scratch store, messages like a stock client's, fair comparison."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RUNS = 7
 
 
 def report(figure: str, value: float, unit: str, **details: object) -> None:
-    """One figure, one line."""
+    """Print one figure as one line."""
     print(json.dumps({"figure": figure, "value": round(value, 4), "unit": unit, **details}))
     sys.stdout.flush()
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory on a real disk; the default for temporary files may be memory."""
+    """Give a directory on a real disk; the default temporary directory may be in memory."""
     base = Path(os.environ.get("ESCROWMQ_BENCH_DIR", "."))
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=base))
     try:
@@ -44,13 +44,13 @@ def scratch() -> Iterator[Path]:
 
 
 def opened(path: Path, **config: object) -> tuple[Store, Found]:
-    """A store with room for everything."""
+    """Open a store with the default settings, changed by `config`."""
     path.mkdir(exist_ok=True)
     return open_store(OsDisk(path), StoreConfig(**config), CheckPolicy(), HOST)  # type: ignore[arg-type]
 
 
 def message(number: int, body: bytes, queue_id: int = 0) -> Message:
-    """A message as a stock client would send it."""
+    """Make a message as a stock client would send it."""
     key = f"7F000001000018B4AAC2{number:012X}"
     order = f"order-{number}"
     properties = (
@@ -72,12 +72,12 @@ def message(number: int, body: bytes, queue_id: int = 0) -> Message:
 def alternate(
     ours: Callable[[int], float], baseline: Callable[[int], float], runs: int = RUNS
 ) -> tuple[float, float, float]:
-    """Medians of both and of their ratio; the order changes from run to run."""
+    """Return the medians of both and of their ratio; the order alternates from run to run."""
     pairs = []
     for run in range(-1, runs):
         order = (ours, baseline) if run % 2 else (baseline, ours)
         results = {work: work(run) for work in order}
-        if run >= 0:  # The first warms up.
+        if run >= 0:  # The first run is a warm-up.
             pairs.append((results[ours], results[baseline]))
     return (
         statistics.median(mine for mine, _ in pairs),
@@ -89,7 +89,7 @@ def alternate(
 def held(
     store: Store, messages: tuple[Message, ...], transaction_id: str, now_ms: int = NOW_MS
 ) -> int:
-    """Hold a transaction; its half offset."""
+    """Hold a transaction; return its half offset."""
     prepare = Prepare(group="orders", transaction_id=transaction_id, messages=messages)
     reply = store.execute(prepare, now_ms).reply
     assert isinstance(reply, Held)

@@ -1,4 +1,4 @@
-"""Where the processor's time goes: by kind of process, over a whole tree of them."""
+"""CPU time by kind of process, over a whole process tree."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections import defaultdict
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-#: After the name in brackets: user, system, and both of children that have ended.
+#: Fields after the name in brackets: user, system, and both for children that have ended.
 _TIMES = slice(11, 15)
 
 
 class CpuTimes:
-    """Counts from when it is made; named processes are told apart from the others."""
+    """CPU time since this object was made, with separate totals for the named processes."""
 
     def __init__(self, **named: int) -> None:
         self._named = {pid: name for name, pid in named.items()}
         self._before = self._now()
 
     def spent(self) -> dict[str, object]:
-        """Seconds since then, by name; who has ended with nobody waiting for it is left out."""
+        """Seconds since then by name; misses processes that ended and were not waited for."""
         found: dict[str, float] = defaultdict(float)
         for (name, pid), seconds in self._now().items():
             found[f"{name}_cpu_s"] += seconds - self._before.get((name, pid), 0.0)
         return {name: round(seconds, 2) for name, seconds in found.items() if seconds > 0}
 
     def _now(self) -> dict[tuple[str, int], float]:
-        """Ours, the broker's and the database's processes."""
+        """CPU times of this program's, the broker's and the database's processes."""
         times = {}
         for place in Path("/proc").glob("[0-9]*"):
             try:
                 text = (place / "stat").read_text()
                 name = self._name(int(place.name), text)
-            except OSError:  # It has ended meanwhile.
+            except OSError:  # The process has ended meanwhile.
                 continue
             if name:
                 fields = text.rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""How fast overdue messages become visible, and how long one slice holds the event loop."""
+"""How fast overdue messages become visible, and how long one slice blocks the event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from escrowmq.testing.clock import ManualClock
 from escrowmq.transaction.commands import Append
 
 WAITING = 1_000_000
-#: Messages of the waiting ones that are overdue when the broker looks.
+#: How many of the waiting messages are overdue when the broker looks.
 OVERDUE = 300_000
-#: Messages that waited so long that each is copied when it becomes visible.
+#: Messages that have waited long enough to be copied when they become visible.
 COPIED = 20_000
 HOUR_MS = 3_600_000
 BODY = b"x" * 200
@@ -29,7 +29,7 @@ QUEUES = 8
 
 
 def run() -> None:
-    """Overdue messages that became visible per second, with a million waiting."""
+    """Report overdue messages that become visible per second, with a million waiting."""
     _release("delays", WAITING, OVERDUE, BATCH, copy_after_ms=24 * HOUR_MS)
     _release("delays_copied", COPIED, COPIED, 1, copy_after_ms=1_000)
     _release("delays_copied_batches", COPIED, COPIED, BATCH, copy_after_ms=1_000)
@@ -66,7 +66,7 @@ def _fill(store: Store, waiting: int, overdue: int, batch: int) -> None:
 
 
 async def _measured(store: Store, left: int) -> tuple[float, float, float]:
-    """Seconds that it took, those of the processor, and those of the longest slice."""
+    """Return wall seconds, CPU seconds, and the CPU seconds of the longest slice."""
     clock = ManualClock(NOW_MS + 60_000)
     writer = Writer(store, clock)
     longest = _Longest()
@@ -80,7 +80,7 @@ async def _measured(store: Store, left: int) -> tuple[float, float, float]:
 
 
 class _Longest:
-    """CPU seconds of the longest piece of work on this thread's event loop."""
+    """CPU seconds of the longest callback on this thread's event loop."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -1,4 +1,4 @@
-"""Transactions per second: durable ones against those that only the kernel has."""
+"""Transactions per second: flushed to disk, against written to the kernel only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from escrowmq.transaction.states import Resolution
 
 
 def run() -> None:
-    """Durable transactions against those that only the kernel has, and against the bare disk."""
+    """Compare durable transactions with unflushed ones, and with the bare disk."""
     with scratch() as path:
         numbers = iter(range(10**9))
 
@@ -24,7 +24,7 @@ def run() -> None:
             return asyncio.run(transactions_per_second(place, durability, in_flight, count))
 
         def bare_flushes(_run: int) -> float:
-            """Flushes per second of appends of the size of a half message's frame."""
+            """Flushes per second of 600-byte appends, the size of a half message's frame."""
             file = os.open(path / f"bare-{next(numbers)}", os.O_RDWR | os.O_CREAT)
             data = os.urandom(600)
             started = time.perf_counter()
@@ -44,7 +44,7 @@ def run() -> None:
 
 
 async def transactions_per_second(path: Path, durability: str, in_flight: int, count: int) -> float:
-    """Half message, then commit, each acknowledged, in so many tasks at once."""
+    """Send a half message, then commit it, both acknowledged, in `in_flight` tasks at once."""
     store, _ = opened(path, durability=durability)
     writer = Writer(store, SystemClock())
     body = os.urandom(300)

@@ -1,4 +1,4 @@
-"""How long the event loop is held while names expire: 100,000 origins, 1,000,000 offsets."""
+"""How long expiring names block the event loop: 100,000 origins, 1,000,000 offsets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.unit.broker.wire import T0, serving
 
 LIMITS = LimitsConfig()
 GROUPS = TOPICS = 2_000
-"""Fewer than there may be: each takes a flush of its own."""
+"""Fewer than the limits allow, because each takes a flush of its own."""
 OFFSETS_EACH = LIMITS.offsets_max // GROUPS
 
 
 def run() -> None:
-    """Let all names of a full broker expire, and tell the longest turn of the loop."""
+    """Let all names of a full broker expire, and report the longest turn of the loop."""
     with scratch() as path:
         asyncio.run(_run(path))
 
@@ -72,14 +72,14 @@ def _fill(store: Store) -> None:
 
 
 class _Turns:
-    """How much of its thread's time each turn of the loop took."""
+    """Watches how much thread time each turn of the loop takes."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
         self.count = 0
 
     async def watch(self) -> None:
-        """Look again and again."""
+        """Measure one turn after the other until cancelled."""
         while True:
             began = time.thread_time()
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Stores with many transactions in them, filled without a socket."""
+"""Stores that hold many transactions, filled without a socket."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PART = 500
 def fill(
     data: Path, transactions: int, *, undecided_of_100: int = 0, body_bytes: int = 300
 ) -> None:
-    """Transactions of one message each in a broker's data directory, nearly all committed.
+    """Fill a broker's data directory with transactions of one message each, nearly all committed.
 
-    Their store times are near: a broker that serves them deletes none.
+    Their store times are recent, so a broker that serves them deletes none.
     """
     data.mkdir(parents=True, exist_ok=True)
     store, _ = opened(data / "store", durability="os")

@@ -1,4 +1,4 @@
-"""Time the way of a new user, step by step, without downloads."""
+"""Time a new user's first steps one by one, without downloads."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Way:
 
     name: str
     extra: str
-    #: How long it may take, without downloads.
+    #: The longest it may take, without downloads.
     bar_s: float
     command: str
-    #: The line that says that everything is ready.
+    #: Pattern of the output line that says that everything is ready.
     ready: str
 
 
@@ -43,12 +43,12 @@ SPARK = Way(name="with_spark", extra="spark", bar_s=90.0, command="up", ready=r"
 
 
 def measure(way: Way, folder: Path) -> None:
-    """Print how long the way takes, and what it downloads."""
+    """Report how long this way takes, and how much it downloads."""
     wheels = download(way)
     steps: dict[str, float] = {}
     clone = folder / "escrowmq"
     with timed(steps, "clone"):
-        # Not by hard links: a user's clone is written, too.
+        # Without hard links, because a user's clone writes its files too.
         run(["git", "clone", "--quiet", "--no-local", str(ROOT), str(clone)], folder)
     environ = offline(wheels, folder)
     bin_folder = folder / "venv" / "bin"
@@ -78,21 +78,21 @@ def measure(way: Way, folder: Path) -> None:
 
 @contextmanager
 def timed(steps: dict[str, float], name: str) -> Iterator[None]:
-    """Note how long a step takes."""
+    """Record how long a step takes."""
     since_s = time.perf_counter()
     yield
     steps[name] = time.perf_counter() - since_s
 
 
 def run(words: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None) -> str:
-    """Run a command to its end; what it printed."""
+    """Run a command to its end; return its output."""
     return subprocess.run(  # noqa: S603 -- our own commands
         words, cwd=folder, env=environ, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
 
 
 def offline(wheels: Path, folder: Path) -> dict[str, str]:
-    """An environment in which pip finds packages in a folder alone, and caches are empty."""
+    """Environment in which pip finds packages only in `wheels`, and caches are empty."""
     return os.environ | {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(wheels),
@@ -103,7 +103,7 @@ def offline(wheels: Path, folder: Path) -> dict[str, str]:
 
 
 def download(way: Way) -> Path:
-    """Fetch the packages of this way in their locked versions."""
+    """Download the packages of this way in their locked versions."""
     wheels = WHEELS / way.name
     wheels.mkdir(parents=True, exist_ok=True)
     constraints = WHEELS / "constraints.txt"
@@ -116,13 +116,13 @@ def download(way: Way) -> Path:
 
 
 def pinned(lock: str) -> list[str]:
-    """The versions of a lock, without its hashes."""
+    """Versions in a lock file, without their hashes."""
     found = [_PINNED.match(line) for line in lock.splitlines()]
     return [f"{one[1]}{one[2].rstrip()}" for one in found if one is not None]
 
 
 def wanted(extra: str) -> list[str]:
-    """What pip needs to install a clone: dependencies, and the packages that build it."""
+    """Packages that pip needs to install a clone: dependencies and build requirements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     names: list[str] = [*project["project"]["dependencies"], "hatchling"]
     if extra:
@@ -134,7 +134,7 @@ def wanted(extra: str) -> list[str]:
 def broker(
     way: Way, bin_folder: Path, folder: Path, environ: Mapping[str, str], steps: dict[str, float]
 ) -> Iterator[str]:
-    """Start a broker and wait until it is ready; the address of its name server."""
+    """Start a broker, wait until it is ready, and give the address of its name server."""
     words = [str(bin_folder / "escrowmq"), way.command, "--data-dir", str(folder / "data")]
     words += ["--port", "0", "--name-port", "0", "--http-port", "0"]
     with timed(steps, "broker"):
@@ -151,7 +151,7 @@ def broker(
 
 
 def await_ready(lines: IO[str], ready: str) -> str:
-    """Read until everything is ready; the address of the name server."""
+    """Read until everything is ready; return the address of the name server."""
     name_server = ""
     for line in lines:
         if found := re.search(r"name=(\S+)", line):

@@ -1,4 +1,4 @@
-"""A new user's first program: one order and its message.  Run by the environment under test."""
+"""A new user's first program: one order and its message. Runs in the environment under test."""
 
 from __future__ import annotations
 

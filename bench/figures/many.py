@@ -20,12 +20,12 @@ TOPICS = 10_000
 FEW_TOPICS = 10
 ROUND = 5_000
 ROUNDS = 5
-#: Sends that are under way at a time.
+#: Sends in flight at a time.
 WINDOW = 64
 
 
 def connections() -> None:
-    """Idle connections that send heartbeats: memory in all, for ten thousand of them."""
+    """Report the broker's memory with idle connections that send heartbeats, scaled to 10,000."""
     with scratch() as path, served(path) as broker, ExitStack() as stack:
         before = broker.usage().anonymous_bytes
         host, _, port = broker.address.rpartition(":")
@@ -54,7 +54,7 @@ def connections() -> None:
 
 
 def heartbeat(number: int) -> bytes:
-    """As a producer with a group of its own sends it."""
+    """Encode a heartbeat of a producer with a group of its own."""
     said = Heartbeat(
         client_id=f"192.0.2.1@{number}", producers=(ProducerMembership(group=f"group-{number}"),)
     )
@@ -62,7 +62,7 @@ def heartbeat(number: int) -> bytes:
 
 
 def topics() -> None:
-    """CPU per send when ten thousand topics exist and are written to, over ten."""
+    """Report CPU time per send with 10,000 topics in use, over CPU time with 10."""
     with scratch() as path:
         places = [path / "few", path / "many"]
         for place in places:
@@ -98,8 +98,8 @@ def fill(broker: Served, count: int) -> None:
 
 
 def cpu_us_per_send(broker: Served, count: int, seed: int) -> float:
-    """The broker's CPU time for each of many sends, spread over its topics."""
-    # A step that has no common divisor with the count comes by every topic.
+    """The broker's CPU time per send, with sends spread over its topics."""
+    # The step is coprime to the count, so it reaches every topic.
     names = [f"topic-{(seed + number * 7_919) % count}" for number in range(ROUND)]
     before = broker.usage().cpu_ms
     pipelined(broker, names)

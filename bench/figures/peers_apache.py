@@ -1,4 +1,4 @@
-"""What Apache RocketMQ does on this machine, under the load that ours gets."""
+"""Figures of Apache RocketMQ on this machine, under the load that our broker gets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.interop.load import Run, Shape, load_peer, run_load
 
 
 def run(plan: Plan) -> None:
-    """Once as it comes, and once with every half message on the disk before it is answered."""
+    """Measure it with its default settings, and with each half message flushed before its reply."""
     timing = {"warm_up_ms": plan.warm_up_ms, "measure_ms": plan.measure_ms}
     for sync_flush in (False, True):
         with ApacheRocketMQ(sync_flush=sync_flush) as broker, load_peer() as peer:
-            # The first run finds two cold virtual machines.
+            # Both virtual machines are cold in the first run.
             run_load(peer, broker, plan.shapes()[0], **timing)
             for shape in plan.shapes():
                 runs = [run_load(peer, broker, shape, **timing) for _ in range(plan.runs)]
@@ -23,7 +23,7 @@ def run(plan: Plan) -> None:
 
 
 def tell(flush: str, shape: Shape, runs: Sequence[Run]) -> None:
-    """Medians over the runs."""
+    """Report medians over the runs."""
     report(
         "apache_transactions",
         median(runs, lambda one: one.figures.transactions_per_second),

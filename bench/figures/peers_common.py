@@ -1,4 +1,4 @@
-"""What the figures about two brokers share: how much is measured, and how a pair is told."""
+"""Shared parts of the figures about two brokers: the measuring plan and its summaries."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Plan:
 
     @property
     def warm_up_ms(self) -> int:
-        """Compilers need a while, however short the run."""
+        """Warm-up time: just-in-time compilers need it, but it is at most as long as the run."""
         return min(4_000, self.measure_ms)
 
     def shapes(self) -> list[Shape]:
-        """All of them, the widest first: a driver that is warm by then is warm for the others."""
+        """All shapes; the one with the most threads comes first and warms up the driver."""
         return [
             Shape(threads=threads, body_bytes=body_bytes)
             for body_bytes in self.body_bytes
@@ -39,12 +39,12 @@ class Plan:
 
 
 def median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
-    """Of one broker's runs."""
+    """Median of a value over one broker's runs."""
     return round(statistics.median(of(one) for one in runs), 3)
 
 
 def faults(runs: Sequence[Run]) -> dict[str, int]:
-    """What must be zero."""
+    """Counts that must be zero."""
     return {
         "failed": sum(one.figures.failed for one in runs),
         "doubled": sum(one.figures.doubled for one in runs),

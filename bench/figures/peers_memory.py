@@ -14,7 +14,7 @@ ROUNDS_MAX = 60
 
 
 def run(_plan: Plan) -> None:
-    """Each broker alone, fresh, with the settings that people start with."""
+    """Measure each broker alone and fresh, with its default settings."""
     with load_peer() as peer:
         with ApacheRocketMQ() as theirs:
             apache_bytes, apache_count = filled(peer, theirs)
@@ -33,7 +33,7 @@ def run(_plan: Plan) -> None:
 
 
 def filled(peer: JavaPeer, broker: LoadedBroker) -> tuple[int, int]:
-    """Bytes after at least so many transactions, and how many there were."""
+    """Anonymous bytes after at least `TRANSACTIONS` transactions, and how many there were."""
     count = 0
     for _ in range(ROUNDS_MAX):
         done = run_load(peer, broker, SHAPE, warm_up_ms=0, measure_ms=ROUND_MS)

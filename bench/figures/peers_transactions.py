@@ -1,7 +1,7 @@
 """Transactions per second, time until they are visible, and CPU: ours against Apache's.
 
-Durable against SYNC_FLUSH, in the kernel's hands against ASYNC_FLUSH.  Both brokers are up; the
-load goes to one after the other, and who goes first changes.
+Compares durability "fsync" with SYNC_FLUSH, and "os" with ASYNC_FLUSH. Both brokers are up. The
+load goes to one after the other, and the order alternates.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from tests.interop.harness import ApacheRocketMQ, Escrow
 from tests.interop.load import Comparison, Shape, load_peer, run_load, take_turns
 
 DURABILITY = {"sync": "fsync", "async": "os"}
-#: At 64 threads.
+#: Targets at 64 threads.
 WANTED = {"sync": ">= 1.0", "async": ">= 0.8"}
 
 
 def sync(plan: Plan) -> None:
-    """Every half message and decision is on the disk before it counts."""
+    """Compare with every half message and decision on disk before it counts."""
     compare("sync", plan)
 
 
 def async_(plan: Plan) -> None:
-    """As most people run Apache's broker."""
+    """Compare with Apache's broker as most people run it."""
     compare("async", plan)
 
 
 def compare(flush: str, plan: Plan) -> None:
-    """All shapes of a plan, with one pair of brokers and one driver."""
+    """Measure all shapes of a plan with one pair of brokers and one driver."""
     with (
         ApacheRocketMQ(sync_flush=flush == "sync") as theirs,
         Escrow(settings={"store.durability": DURABILITY[flush]}, settles_every_ms=5_000) as ours,
@@ -35,7 +35,7 @@ def compare(flush: str, plan: Plan) -> None:
     ):
         shapes = plan.shapes()
         for broker in (theirs, ours):
-            # The first run finds cold virtual machines.
+            # The virtual machines are cold in the first run.
             run_load(peer, broker, shapes[0], warm_up_ms=0, measure_ms=plan.warm_up_ms)
         for shape in shapes:
             pairs = take_turns(
@@ -51,7 +51,7 @@ def compare(flush: str, plan: Plan) -> None:
 
 
 def tell(flush: str, shape: Shape, pairs: Comparison) -> None:
-    """Three figures of one shape."""
+    """Report three figures of one shape."""
     ours, theirs = pairs.ours, pairs.theirs
     facts = {"flush": flush, "threads": shape.threads, "body_bytes": shape.body_bytes}
     report(
@@ -59,7 +59,7 @@ def tell(flush: str, shape: Shape, pairs: Comparison) -> None:
         pairs.ratio_of_rates(),
         "x",
         body_bytes=shape.body_bytes,
-        wanted=WANTED[flush] if shape.threads == 64 else "",  # noqa: PLR2004 - it is in its name
+        wanted=WANTED[flush] if shape.threads == 64 else "",  # noqa: PLR2004 - the name says 64
         per_second=median(ours, lambda one: one.figures.transactions_per_second),
         apache_per_second=median(theirs, lambda one: one.figures.transactions_per_second),
         send_ms_p99=median(ours, lambda one: one.figures.send_ms.p99),

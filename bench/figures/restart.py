@@ -1,4 +1,4 @@
-"""Restarts: after SIGKILL with a checkpoint, and from nothing but the log."""
+"""Restarts: after SIGKILL with a checkpoint, and from the log alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.figures.common import NOW_MS, commit, held, message, opened, report, 
 
 
 def run() -> None:
-    """A restart after SIGKILL: it must not grow with the log, and a full replay must be fast."""
+    """Report restart times after SIGKILL, which must not grow with the log, and the replay rate."""
     with scratch() as path:
         took = {}
         for gib in (1, 4):
@@ -29,7 +29,7 @@ def run() -> None:
                 store, found = opened(place)
                 runs.append(time.perf_counter() - started)
                 assert not found.rebuilt_because
-                # Left open and unclean, as a kill would leave it.
+                # Leave the store open and unclean, as a kill would.
                 store.log.close()
                 store.keys.close()
             took[gib] = runs[0]
@@ -46,15 +46,15 @@ def run() -> None:
 
 
 def fill_and_die(path: Path, gib: int) -> None:
-    """Fill a store in a child process that kills itself without a word."""
-    child = subprocess.run(  # noqa: S603 - this very module
+    """Fill a store in a child process that ends by killing itself."""
+    child = subprocess.run(  # noqa: S603 - this module itself
         [sys.executable, "-m", "bench.figures.restart", str(path), str(gib)], check=False
     )
     assert child.returncode == -signal.SIGKILL, child.returncode
 
 
 def fill(path: Path, gib: int) -> None:
-    """Committed transactions of 1 KiB, with checkpoints, until the log is that long; then die."""
+    """Commit transactions of 1 KiB, with checkpoints, until the log has `gib` GiB; then die."""
     store, _ = opened(path, durability="os")
     body = os.urandom(1024)
     number = 0
@@ -71,7 +71,7 @@ def fill(path: Path, gib: int) -> None:
 
 
 def replay(path: Path) -> None:
-    """Throw everything but the log away, and replay it."""
+    """Delete everything but the log, and replay it."""
     for name in ("checkpoint", "checkpoint.old"):
         (path / name).unlink(missing_ok=True)
     rates, frames = [], 0
@@ -96,7 +96,7 @@ def replay(path: Path) -> None:
 
 
 def bare_checksum_rate() -> float:
-    """How fast the machine is just now: 1 KiB pieces through the checksum, in a loop."""
+    """Speed of the machine right now: 1 KiB pieces through the checksum, in a loop."""
     piece = os.urandom(1024)
     rates = []
     for _ in range(5):

@@ -1,8 +1,8 @@
-"""Retention beside clients: how long it holds the event loop with very many undecided halves.
+"""How long retention blocks the event loop with very many undecided half messages.
 
-Old segments hold undecided half messages, and 10,000 queues with one message each.  The broker's
-writer and retention run as in a broker while a client ends transactions.  The longest slice is the
-most processor time that any one callback of the loop took, retention's own or not.
+Old segments hold undecided half messages, and 10,000 queues with one message each. The writer and
+retention run as in a broker while a client ends transactions. The longest slice is the most CPU
+time that any one callback of the loop took, retention's or another's.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ PAUSE_S = 0.005
 
 
 def run() -> None:
-    """Each count twice: rows in chunks, and rows in the map of survivors."""
+    """Measure each count twice: with rows in chunks, and with rows in the map of survivors."""
     for count in COUNTS:
         with scratch() as path:
             place = path / "store"
             fill(place, count)
             measure(place, count, "chunks", ended=0)
-            # Made anew from a log that no longer has their first frames, all rows are survivors.
+            # A rebuild from a log that no longer has their first frames makes all rows survivors.
             (place / "checkpoint").write_bytes(b"damaged")
             measure(place, count, "survivors", ended=ENDS_MAX)
 
 
 def settings() -> dict[str, object]:
-    """Of the store."""
+    """Settings of the store."""
     return {"segment_bytes_max": SEGMENT_BYTES, "retention_ms": RETENTION_MS, "id_window_ms": 0}
 
 
 def fill(path: Path, count: int) -> None:
-    """A message in each queue, and undecided transactions of one message each."""
+    """Store a message in each queue, and undecided transactions of one message each."""
     store, _ = opened(path, **settings())
     for number in range(QUEUES):
         append(store, Message(topic=f"t{number % 100}", queue_id=number // 100, body=BODY), NOW_MS)
@@ -73,10 +73,10 @@ def append(store: Store, one: Message, at_ms: int) -> None:
 
 
 def measure(path: Path, count: int, place: str, *, ended: int) -> None:
-    """Retire everything that is old now, and a segment's worth of it only when it is old again."""
+    """Make everything in the store old, then measure the run of retention that retires it."""
     store, _ = opened(path, **settings())
     clock = ManualClock(max(store.last_at_ms, NOW_MS) + RETENTION_MS + 1)
-    # A segment is old once the one after it is.
+    # A segment is old once the segment after it is old.
     filler = Message(topic="filler", queue_id=0, body=bytes(3 * 1024 * 1024))
     while store.log.segments[-1].first_at_ms < clock.now_ms():
         append(store, filler, clock.now_ms())
@@ -87,7 +87,7 @@ def measure(path: Path, count: int, place: str, *, ended: int) -> None:
 
 
 async def _measure(store: Store, clock: ManualClock, count: int, place: str, ended: int) -> None:
-    # As ``escrowmq serve`` does it.
+    # The same settings as in ``escrowmq serve``.
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
@@ -122,7 +122,7 @@ async def _measure(store: Store, clock: ManualClock, count: int, place: str, end
 
 
 def _report_looks(store: Store, count: int, place: str) -> None:
-    """Time each look over all undecided rows that the event loop takes in one piece."""
+    """Time each scan over all undecided rows that blocks the event loop until it ends."""
     queues = list(store.core.names.queues)
     looks: dict[str, Callable[[], object]] = {
         "status": lambda: standing(store),
@@ -140,7 +140,7 @@ def _report_looks(store: Store, count: int, place: str) -> None:
 
 
 async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[float]:
-    """Commit a transaction every few milliseconds; how long each took."""
+    """Commit a transaction every few milliseconds; return how long each took."""
     waited = []
     for half_offset in range(first, first + ENDS_MAX):
         began = time.perf_counter()
@@ -155,20 +155,20 @@ async def _end_some(writer: Writer, is_over: asyncio.Event, first: int) -> list[
 
 
 class Longest:
-    """The most processor time that one callback of the loop took, and which one that was."""
+    """The most CPU time that one callback of the loop took, and which callback it was."""
 
     took_s = 0.0
     callback = ""
 
     def note(self, took_s: float, handle: asyncio.Handle) -> None:
-        """Keep it if it is longer."""
+        """Keep this callback if it took longer than all before."""
         if took_s > self.took_s:
             self.took_s, self.callback = took_s, repr(handle).partition(" at 0x")[0]
 
 
 @contextlib.contextmanager
 def longest_callback() -> Iterator[Longest]:
-    """Watch the one door through which Python's own loop calls anything."""
+    """Time every callback by wrapping `Handle._run`, through which the loop calls them all."""
     longest = Longest()
     run_it = vars(asyncio.Handle)["_run"]
 
@@ -177,7 +177,7 @@ def longest_callback() -> Iterator[Longest]:
         run_it(handle)
         longest.note(time.thread_time() - began, handle)
 
-    setattr(asyncio.Handle, "_run", timed)  # noqa: B010 - a private method, in a bench
+    setattr(asyncio.Handle, "_run", timed)  # noqa: B010 - a private method, in a benchmark
     try:
         yield longest
     finally:

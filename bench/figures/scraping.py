@@ -1,4 +1,4 @@
-"""What counting costs where it happens, and how long a scrape takes, and holds the loop."""
+"""The cost of counting per request, and the time a scrape takes and blocks the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.wire import Peer, serving
 
 TURNS = 5_000
 RUNS = 50
-#: Commands that share a flush, under load.
+#: Commands that share a flush under load.
 BATCH = 64
 TOPICS = 1_000
 QUEUES = 4
@@ -31,7 +31,7 @@ SCRAPES = 5
 
 
 def counting() -> None:
-    """Nanoseconds for each kind of thing that is counted; processor time, the best of some runs."""
+    """Report CPU nanoseconds for each kind of event that is counted; the best of several runs."""
     engine = Engine()
     half = Prepare(group="pay", transaction_id="t", messages=(message(unique_key="t"),))
     commands: dict[str, Command] = {
@@ -43,7 +43,7 @@ def counting() -> None:
     for name, command in commands.items():
         one = engine.submit(command)
         batch = [Waiting(command, lambda _: None, 0)] * BATCH
-        # Only the first of its kind has names to give.
+        # Only the first decision of each kind has records that give names; drop those.
         decided = [msgspec.structs.replace(one, records=one.records[-1:])] * BATCH
         work = partial(counts.durable, batch, decided)
         _report(f"count_{name}_ns", work, BATCH)
@@ -67,7 +67,7 @@ def _took_s(work: Callable[[], None], turns: int) -> float:
 
 
 def scrape() -> None:
-    """A page about a thousand topics, each with a group that lags in all of its queues."""
+    """Report one scrape of 1,000 topics, each with a group that lags in all of its queues."""
     with scratch() as path:
         asyncio.run(_scrape(path))
 
@@ -98,7 +98,7 @@ async def _scrape(path: Path) -> None:
 
 
 async def _longest_turn_s() -> float:
-    """Until it is cancelled: the processor time of the longest turn that others had."""
+    """Run until cancelled; return the CPU time of the longest turn of other tasks."""
     longest_s = 0.0
     try:
         while True:

@@ -1,4 +1,4 @@
-"""What the SDK costs: beside RocketMQ's own Python client, in bulk, and to import."""
+"""The cost of the SDK: beside RocketMQ's own Python client, in bulk, and to import."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one load took."""
+    """The cost of one load."""
 
     transactions: int
     failed: int
@@ -43,12 +43,12 @@ class Cost:
 
     @property
     def cpu_us(self) -> float:
-        """CPU for each, in microseconds."""
+        """CPU microseconds per transaction."""
         return self.cpu_s / self.transactions * MICROSECONDS
 
     @property
     def per_s(self) -> float:
-        """How many in a second."""
+        """Transactions per second."""
         return self.transactions / self.wall_s
 
 
@@ -61,21 +61,21 @@ def run_load(words: Sequence[str | Path]) -> Cost:
 
 
 def ours(what: str, address: str, count: int, in_flight: int) -> Cost:
-    """Our client."""
+    """Run our client."""
     numbers = [str(count), str(in_flight), str(BODY_BYTES)]
     program = [sys.executable, "-m", "bench.figures.sdk_load"]
     return run_load([*program, what, address, TOPIC, *numbers])
 
 
 def python5(endpoint: str) -> Cost:
-    """RocketMQ's own client for Python."""
+    """Run RocketMQ's own client for Python."""
     python = building.python5_peer() / "bin" / "python"
     numbers = [str(TRANSACTIONS), str(IN_FLIGHT), str(BODY_BYTES)]
     return run_load([python, PEERS / "python5" / "load.py", endpoint, TOPIC, *numbers])
 
 
 def client_cpu() -> None:
-    """Transactional send and commit, both clients on the same Apache RocketMQ."""
+    """Compare transactional send and commit by both clients on the same Apache RocketMQ."""
     building.python5_peer()
     with ApacheWithProxy(check_after_ms=60_000) as broker:
         broker.create_topic(TOPIC, queues=8, kind="TRANSACTION")
@@ -107,7 +107,7 @@ def client_cpu() -> None:
 
 @contextmanager
 def our_broker(data: Path) -> Iterator[str]:
-    """A broker in a process of its own; gives its name server's address."""
+    """Run a broker in a process of its own; give its name server's address."""
     words = [sys.executable, "-m", "escrowmq.cli.main", "serve", "--data-dir", str(data)]
     settings = ["store.durability=os", "broker.port=0", "broker.name_port=0"]
     for setting in settings:
@@ -122,7 +122,7 @@ def our_broker(data: Path) -> Iterator[str]:
 
 
 def _address_in(lines: Iterable[str]) -> str:
-    """Where the broker says that its name server is."""
+    """Find the name server's address in the broker's output."""
     for line in lines:
         if line.startswith("ready "):
             return dict(word.split("=") for word in line.split()[1:])["name"]
@@ -130,7 +130,7 @@ def _address_in(lines: Iterable[str]) -> str:
 
 
 def bulk() -> None:
-    """Ordinary messages to our broker: a thousand in one call, over one at a time."""
+    """Compare ordinary messages to our broker: 1,000 in one call, over one at a time."""
     with scratch() as folder, our_broker(folder / "data") as address:
         many, one, ratio = alternate(
             lambda _: ours("bulk", address, BULK_MESSAGES, BULK).per_s,
@@ -151,9 +151,9 @@ def bulk() -> None:
 
 
 def import_ms() -> None:
-    """What a fresh Python takes longer if it imports the SDK and touches both halves of it.
+    """Report how much longer a fresh Python takes to start if it imports and touches the SDK.
 
-    The fastest of many starts: whatever else a machine does can only slow one down.
+    Takes the fastest of many starts, because other work on the machine can only slow a start down.
     """
 
     def starts(code: str) -> float:

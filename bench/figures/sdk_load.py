@@ -1,8 +1,8 @@
-"""Our SDK under load, in a process of its own: what is measured is the client and nothing else.
+"""Load from our SDK, in a process of its own, so that only the client is measured.
 
     python -m bench.figures.sdk_load WHAT ADDRESS TOPIC COUNT IN_FLIGHT BODY_BYTES
 
-The last line is one JSON object.
+The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from itertools import count
 from escrowmq import AsyncProducer, Message, Resolution
 
 WARM_UP = 5
-"""The part of the load that is done before the clocks start: one in so many."""
+"""The warm-up before the clocks start is one part in this many of the load."""
 
 
 async def transactions(
     producer: AsyncProducer, topic: str, total: int, in_flight: int, body: bytes
 ) -> int:
-    """Send and commit, so many at a time; how many failed."""
+    """Send and commit, `in_flight` at a time; return how many failed."""
     numbers = count()
     failed = 0
 
@@ -42,7 +42,7 @@ async def transactions(
 
 
 async def bulk(producer: AsyncProducer, topic: str, total: int, size: int, body: bytes) -> int:
-    """Send messages, so many in one call."""
+    """Send messages, `size` in one call."""
     for start in range(0, total, size):
         many = range(start, min(start + size, total))
         await producer.send_many([Message(topic=topic, body=body) for _ in many])
@@ -50,7 +50,7 @@ async def bulk(producer: AsyncProducer, topic: str, total: int, size: int, body:
 
 
 async def single(producer: AsyncProducer, topic: str, total: int, _size: int, body: bytes) -> int:
-    """Send messages, one after the other."""
+    """Send messages one after the other."""
     for _ in range(total):
         await producer.send(topic, body)
     return 0

@@ -1,4 +1,4 @@
-"""What it costs that a message belongs to its savepoint: ``tx.send`` with its mark and without."""
+"""The cost of tying a message to its savepoint: ``tx.send`` with its mark and without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MICROSECONDS = 1e6
 
 
 def marks() -> None:
-    """Plain blocks on drivers' own connections, on both databases."""
+    """Measure plain blocks on the drivers' own connections, on both databases."""
     with scratch() as folder, our_broker(folder / "data") as address:
         path = folder / "orders.db"
         _compare("sqlite", address, f"sqlite:///{path}", lambda: sqlite3.connect(path))

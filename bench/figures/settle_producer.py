@@ -12,10 +12,10 @@ from escrowmq import Producer, Resolution
 
 
 def main() -> None:
-    """Be online, and say so."""
+    """Come online and print "ready"."""
     name_server, group = sys.argv[1:]
     with Producer(name_server, group, checker=lambda _half: Resolution.COMMIT) as producer:
-        # Its first message makes the broker know it.
+        # The broker learns of this producer by its first message.
         producer.send("ready", b"")
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Bytes: in the log per transaction, and in memory per undecided one."""
+"""Bytes in the log per transaction, and bytes in memory per undecided transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from escrowmq.transaction.table import NewRows
 
 
 def disk_bytes() -> None:
-    """The log's bytes per committed transaction over the half message's own."""
+    """Report the log's bytes per committed transaction over the half message's own bytes."""
     transactions = 1_000
     with scratch() as path:
         store, _ = opened(path / "store", durability="os")
@@ -42,7 +42,7 @@ def disk_bytes() -> None:
 
 
 def undecided() -> None:
-    """Ten million undecided transactions of one message each: bytes each, and the due scan."""
+    """Report bytes per transaction and the due scan, with 10 million undecided ones."""
     count = 10_000_000
     placed = Placed(queues=[0], sizes=[504], crcs=[1], tags=[2])
     with scratch() as path:
@@ -71,7 +71,7 @@ def undecided() -> None:
 
         def ours(_run: int) -> float:
             for chunk in table.chunks.values():
-                chunk.due_from_ms = 0  # So that no chunk is skipped: the worst case.
+                chunk.due_from_ms = 0  # The worst case: no chunk is skipped.
             started = time.perf_counter()
             found = table.due(due_at_ms, 1_000_000)
             took = time.perf_counter() - started
@@ -89,6 +89,6 @@ def undecided() -> None:
 
 
 def resident_bytes() -> int:
-    """What this process keeps in memory of its own; pages of its libraries do not count."""
+    """Resident memory of this process without shared pages, such as those of libraries."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""How long an orderly stop takes when very many queues are new."""
+"""How long an orderly stop takes with very many new queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH = 100
 
 
 def run() -> None:
-    """Seconds from the call to the end of a stop, and how many of them went into flushing."""
+    """Report the seconds that a stop takes, and its CPU seconds."""
     with scratch() as path:
         store, _ = opened(path)
         for first in range(0, QUEUES, BATCH):

@@ -2,9 +2,9 @@
 
     python -m bench.figures.transaction_load HOST:PORT SECONDS RATE [UNDECIDED]
 
-RATE 0 sends as fast as answers come.  Of UNDECIDED parts of a thousand no decision is sent; their
-checks are answered with commit.  Prints one JSON object: transactions per second, and how long the
-half messages took to be acknowledged, counted from when each was due.
+RATE 0 sends as fast as answers come. For UNDECIDED of every 1,000 transactions the producer sends
+no decision, and answers their back-checks with commit. Prints one JSON object: transactions per
+second, and how long the half messages took to be acknowledged, counted from when each was due.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Lane(asyncio.Protocol):
         return len(self._sent)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who is there."""
+        """Send a heartbeat."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         said = Heartbeat(
@@ -59,7 +59,7 @@ class Lane(asyncio.Protocol):
         transport.write(encode_request(RequestCode.HEART_BEAT, 0, body=encode_body(said)))
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """All that was written has gone out."""
+        """Note that everything written has been sent."""
         self.ended.set()
 
     def send(self, due_at: float) -> None:
@@ -71,7 +71,7 @@ class Lane(asyncio.Protocol):
         self.transport.write(encode_request(SEND, self._opaque, header=half(key), body=BODY))
 
     def data_received(self, data: bytes) -> None:
-        """Decide what was acknowledged, and answer checks."""
+        """Decide acknowledged half messages, and answer back-checks."""
         assert self.transport is not None
         now = time.perf_counter()
         for frame in self._splitter.feed(data):
@@ -105,7 +105,7 @@ class Lane(asyncio.Protocol):
 
 
 async def run(address: str, seconds: float, rate: float, undecided: int) -> None:
-    """Load, and say how it went."""
+    """Run the load and print its figures."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     lanes = []
@@ -122,7 +122,7 @@ async def run(address: str, seconds: float, rate: float, undecided: int) -> None
     while any(lane.under_way for lane in lanes):  # noqa: ASYNC110 - nothing sets an event
         await asyncio.sleep(0.01)
     for lane in lanes:
-        # The last decisions may still wait to be sent.
+        # The last decisions may still wait in the send buffer.
         assert lane.transport is not None
         lane.transport.close()
         await lane.ended.wait()

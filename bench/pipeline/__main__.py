@@ -11,8 +11,8 @@ NAMES = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 def main() -> None:
-    """Run the benchmark that is named, or all of them."""
-    # As Ctrl-C does: whoever has started something ends it.
+    """Run the named benchmark, or all of them."""
+    # SIGTERM then raises KeyboardInterrupt, as Ctrl-C does, and each block stops what it started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     name, *arguments = sys.argv[1:] or ["all"]
     if name != "all" and name not in NAMES:

@@ -1,11 +1,11 @@
-"""How far the lake is behind under a steady load, and how fast a backlog is archived.
+"""How far the lake lags behind under a steady load, and how fast a backlog is archived.
 
     python -m bench.pipeline archive [BACKLOG]
 
-Load: so many transactions a second from a process of its own, through a real broker, with the
-pipeline as a service beside it; a message's lag is from when consumers could see it to the commit
-that made it part of the table.  Backlog: a broker with so many committed transactions, archived by
-one run.
+Load: 2,000 transactions per second from a process of its own, through a real broker, with the
+pipeline as a service beside it. A message's lag is the time from when consumers could see it to the
+commit that added it to the table. Backlog: a broker with BACKLOG committed transactions, archived
+by one run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
-import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it brings no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it has no type stubs
 
 from bench.figures.common import report, scratch
 from bench.figures.cpu import CpuTimes
@@ -35,7 +35,7 @@ from escrowmq.pipeline.spark.session import spark_session
 from tests.fuzz.served import Served, served
 
 RATE = 2_000
-#: The pipeline starts, and works off what has gathered.
+#: Time for the pipeline to start and to work off its first backlog.
 WARM_UP_S = 30
 MEASURED_S = 40
 ARCHIVED_S_MAX = 120.0
@@ -43,7 +43,7 @@ BACKLOG = 1_000_000
 
 
 def main(arguments: list[str]) -> None:
-    """Print three figures."""
+    """Report the two lags and the two backlog rates."""
     backlog = int(arguments[0]) if arguments else BACKLOG
     with scratch() as path:
         under_load(path)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def under_load(path: Path) -> None:
-    """How old messages are when they are in the lake."""
+    """Report how old messages are when the lake has them."""
     lake = Lake(path / "pipeline" / "lake")
     with served(path) as broker, pipeline(path / "pipeline", broker, path / "cache"):
         load(broker, WARM_UP_S, RATE)
@@ -62,7 +62,7 @@ def under_load(path: Path) -> None:
         until_s = time.monotonic() + ARCHIVED_S_MAX
         while archived(lake) < visible(broker) and time.monotonic() < until_s:
             rest(0.5)
-        # Who would be asked about the last undecided ones is gone: they never become visible.
+        # The producer of the last undecided transactions is gone, so those never become visible.
         expected = visible(broker)
         lags = np.concatenate([one for one in lags_ms(lake, since_ms) if len(one)])
         places = lake.open(MESSAGES).to_pyarrow_table(columns=["queue_id", "queue_offset"])
@@ -71,7 +71,7 @@ def under_load(path: Path) -> None:
         "rate_per_s": round(told["per_s"]),
         "messages": len(lags),
         "archived_before": before,
-        # On a machine that is too busy not all came in time; never one twice.
+        # Messages may be missing if the machine is too busy to finish in time; none may be doubled.
         "missing": expected - places.num_rows,
         "doubled": doubled,
     }
@@ -80,24 +80,24 @@ def under_load(path: Path) -> None:
 
 
 def visible(broker: Served) -> int:
-    """Messages that consumers can see."""
+    """Number of messages that consumers can see."""
     spans = known([broker.address], Topics((), ".*"), patience_s=0).spans
     return sum(span.end - span.start for span in spans.values())
 
 
 def archived(lake: Lake) -> int:
-    """Messages in the lake."""
+    """Number of messages in the lake."""
     return sum(one.rows for one in extents(lake) if one.table == MESSAGES.name)
 
 
 def lags_ms(lake: Lake, since_ms: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """By commit, the lag of each message that was visible since then."""
+    """Yield, for each commit, the lag of each message that became visible since `since_ms`."""
     table = Path(lake.uri_of(MESSAGES))
     for entry in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
         at_ms = next(one["commitInfo"]["timestamp"] for one in actions if "commitInfo" in one)
         for action in actions:
-            # Files that others were merged into bring nothing new.
+            # Compacted files bring no new messages.
             if action.get("add", {}).get("dataChange"):
                 file = table / unquote(action["add"]["path"])
                 column = pq.ParquetFile(file).read(columns=["visible_at_ms"]).column(0)
@@ -106,7 +106,7 @@ def lags_ms(lake: Lake, since_ms: int) -> Iterator[np.ndarray[tuple[int], np.dty
 
 
 def catching_up(path: Path, backlog: int) -> None:
-    """How fast one run takes all that there is."""
+    """Report how fast one run archives the whole backlog."""
     fill(path / "data", backlog)
     spark = spark_session(PipelineConfig(), cache=path / "cache")
     with served(path) as broker:
@@ -118,7 +118,7 @@ def catching_up(path: Path, backlog: int) -> None:
         took = time.perf_counter() - began
         spent = cpu.spent()
     spark.stop()
-    # One more has told the broker the topic's name.
+    # One more message created the topic.
     assert done.rows["messages"] == backlog + 1, done
     rows = sum(done.rows.values())
     facts = {**done.rows, "took_s": round(took, 1), **spent}

@@ -2,10 +2,10 @@
 
     python -m bench.pipeline audit [COUNT ...]
 
-Transactions of one message: of a hundred, ninety are committed, nine rolled back and one is left
-undecided, each by an op record of its own (``bench/figures/audit_fill.py``).  The fold reads half
-and op records and the state table, and finds nothing; the count reads half and op records with all
-their columns.
+Each transaction has one message. Of every 100, 90 are committed, 9 are rolled back and 1 stays
+undecided; each decision is an op record of its own (``bench/figures/audit_fill.py``). The fold
+reads half and op records and the state table, and finds nothing. The count reads half and op
+records with all their columns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RUNS = 3
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures of each size."""
+    """Report the figures of each size."""
     counts = [int(argument) for argument in arguments] or list(COUNTS)
     with scratch() as path:
         spark = spark_session(PipelineConfig(master="local[2]"), cache=path / "cache")
@@ -48,10 +48,10 @@ def main(arguments: list[str]) -> None:
 
 
 def compare(spark: SparkSession, path: Path, count: int) -> None:
-    """Fold and count in turn, the best of some runs each."""
+    """Fold and count in turn; report the best run of each."""
     data = path / "data"
     data.mkdir(parents=True)
-    # In a process of its own: what it needs in memory is not the measured one's.
+    # A process of its own, so that its memory does not count for the measured one.
     command = [sys.executable, "-m", "bench.figures.audit_fill", str(data / "store"), str(count)]
     filled_s = timed(lambda: subprocess.run(command, check=True))  # noqa: S603 -- our own command
     with served(path) as broker:
@@ -77,7 +77,7 @@ def compare(spark: SparkSession, path: Path, count: int) -> None:
 
 
 def fold(spark: SparkSession, broker: Served, count: int) -> None:
-    """Fold half and op records, and compare with the state table."""
+    """Fold half and op records, and compare them with the state table."""
     pins = take_pins([broker.address])
     judged = by_ranges(pins, gather(Views(spark, pins), with_visible=False))
     assert judged.found.count() == 0
@@ -86,19 +86,19 @@ def fold(spark: SparkSession, broker: Served, count: int) -> None:
 
 
 def scan(spark: SparkSession, broker: Served, count: int) -> None:
-    """Count half and op records, every column of which is read."""
+    """Count half and op records while reading every column of them."""
     views = Views(spark, take_pins([broker.address]))
     rows = views.halves().count() + views.ops().count()
     assert rows == rows_of(count), rows
 
 
 def rows_of(count: int) -> int:
-    """Records of half messages and decisions."""
+    """Number of half records and op records."""
     return 2 * count - -(-count // 100)
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds."""
+    """Run `work`; return the seconds it took."""
     started = time.perf_counter()
     work()
     return round(time.perf_counter() - started, 3)

@@ -2,8 +2,8 @@
 
     python -m bench.pipeline beside [CACHE_DIR]
 
-One in a hundred transactions is left to the pipeline, which asks its producer; everything goes to
-the lake.  With a directory, what helps Spark to start is kept there from run to run.
+One in 100 transactions is left to the pipeline, which asks its producer. Everything goes to the
+lake. CACHE_DIR keeps Spark's start-up files from run to run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PART = 0.3
 TOP_S = 5
 MEASURED_S = 15
 ROUNDS = 5
-#: Of a thousand transactions: those that the pipeline has to settle.
+#: Transactions of every 1,000 that the pipeline has to settle.
 UNDECIDED = 10
-#: The pipeline works off what has gathered, and Java comes to speed.
+#: Time for the pipeline to work off its backlog and for the JVM to warm up.
 WARM_UP_S = 40
 READY = re.compile(r"^ready .*http=(\S+)$", re.MULTILINE)
 
 
 def main(arguments: list[str]) -> None:
-    """Print both ratios: medians of rounds, alone and beside in turn."""
+    """Report both ratios: medians over rounds that alternate between alone and beside."""
     with scratch() as path, served(path, "transaction.check_after_ms=1000") as broker:
         cache = Path(arguments[0]) if arguments else path / "cache"
         train(cache)
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
 
 
 def load(broker: Served, seconds: float, rate: float) -> dict[str, float]:
-    """What a load generator saw."""
+    """Run the load generator; return its figures."""
     command = [sys.executable, "-m", "bench.figures.transaction_load", broker.address]
     command += [str(seconds), str(rate), str(UNDECIDED if rate else 0)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - ours
@@ -78,7 +78,7 @@ def load(broker: Served, seconds: float, rate: float) -> dict[str, float]:
 
 @contextmanager
 def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str, str]]:
-    """While it settles and archives; where it can be asked about that."""
+    """Run the pipeline, which settles and archives; give the address of its status page."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "pipeline", "--brokers", broker.address]
     command += ["--data-dir", str(directory), "--http-port", "0"]
     command += ["--set", f"pipeline.cache_dir={cache}"]
@@ -86,7 +86,7 @@ def pipeline(directory: Path, broker: Served, cache: Path) -> Iterator[dict[str,
     log = directory / "log"
     with (
         log.open("w", encoding="utf-8") as errors,
-        # A group of its own, as under `escrowmq up`.
+        # A process group of its own, as under `escrowmq up`.
         subprocess.Popen(  # noqa: S603 - ours
             command, stdout=errors, stderr=errors, process_group=0
         ) as process,

@@ -1,9 +1,9 @@
-"""What the pipeline's writes cost the broker: verdicts, held messages, decided batches.
+"""The cost of the pipeline's writes for the broker: verdicts, held messages, decided batches.
 
     python -m bench.pipeline broker_writes [ROWS]
 
-A `serve` process and this one; figures are the broker's own CPU time for each row, and rows per
-second from outside.
+Runs a `serve` process and this one. The figures are the broker's own CPU time per row, and rows per
+second as the client sees them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no type stubs
 
 from bench.figures.common import report, scratch
 from escrowmq.client.own_calls import OwnCalls
@@ -32,7 +32,7 @@ GROUP = "%SINK%bench"
 
 
 def main(arguments: list[str]) -> None:
-    """Measure each of them."""
+    """Measure each kind of write."""
     rows = int(arguments[0]) if arguments else ROWS
     with scratch() as path, served(path) as broker, OwnCalls(broker.address) as calls:
         verdicts(broker, calls, rows)
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
 
 
 def verdicts(broker: Served, calls: OwnCalls, rows: int) -> None:
-    """Commit half of so many transactions of one message, and roll back the others."""
+    """Commit half of `rows` transactions of one message, and roll back the others."""
     hold_many(calls, rows)
     at_once = OWN_REQUESTS[OwnCode.OBEY_VERDICTS].rows_max
     batches = [
@@ -63,7 +63,7 @@ def verdicts(broker: Served, calls: OwnCalls, rows: int) -> None:
 
 
 def hold_many(calls: OwnCalls, rows: int) -> None:
-    """Transactions of one message each."""
+    """Hold transactions of one message each."""
     header = HoldManyHeader(producer_group="bench", ledger="ledger", allowed_ms=1_000)
     at_once = OWN_REQUESTS[OwnCode.HOLD_MANY].rows_max
     for first in range(0, rows, at_once):
@@ -74,7 +74,7 @@ def hold_many(calls: OwnCalls, rows: int) -> None:
 
 
 def verdict_batch(half_offsets: np.ndarray[Any, Any]) -> pa.RecordBatch:
-    """As settle sends them."""
+    """Verdicts in the form in which settling sends them."""
     count = len(half_offsets)
     names = pa.array(["commit", "rollback"])
     return pa.record_batch(
@@ -89,7 +89,7 @@ def verdict_batch(half_offsets: np.ndarray[Any, Any]) -> pa.RecordBatch:
 
 
 def sent_batch(numbers: range) -> pa.RecordBatch:
-    """As the sink sends them."""
+    """Messages in the form in which the sink sends them."""
     count = len(numbers)
     bodies = os.urandom(BODY_BYTES * count)
     offsets = np.arange(0, BODY_BYTES * count + 1, BODY_BYTES, dtype=np.int32)
@@ -112,7 +112,7 @@ def sent_batch(numbers: range) -> pa.RecordBatch:
 
 
 def attempts(broker: Served, calls: OwnCalls, rows: int) -> None:
-    """An attempt of so many rows: held, then committed; and one that is rolled back."""
+    """Hold two attempts of `rows` rows each; commit the first and roll back the second."""
     batches = [
         sent_batch(range(first, min(first + REQUEST_ROWS_MAX, rows)))
         for first in range(0, rows, REQUEST_ROWS_MAX)
@@ -141,7 +141,7 @@ def attempts(broker: Served, calls: OwnCalls, rows: int) -> None:
 
 
 def measure(broker: Served, name: str, rows: int, work: Callable[[], object]) -> None:
-    """The broker's time, and ours."""
+    """Report the broker's CPU time per row and the rows per second."""
     before, started = broker.usage().cpu_ms, time.perf_counter()
     work()
     took = time.perf_counter() - started

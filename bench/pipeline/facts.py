@@ -1,8 +1,8 @@
-"""What listing facts costs the broker: processor time and the longest page, for each list.
+"""The cost of listing facts for the broker: CPU time and the longest page, for each list.
 
     python -m bench.pipeline facts [TRANSACTIONS]
 
-The store is filled without sockets; pages are asked for by one client, as a task would.
+The store is filled without sockets. One client asks for the pages, as a task would.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from escrowmq.protocol.own_headers import ListTransactionsHeader, LogRangeHeader
 from tests.fuzz.served import Served, served
 
 TRANSACTIONS = 1_000_000
-#: The first one warms up.
+#: The first run is a warm-up.
 RUNS = 3
 
 _ALL = "prepared,committed,rolled_back,parked"
@@ -37,7 +37,7 @@ LISTS: dict[str, tuple[OwnCode, OwnHeader]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One list, read to its end."""
+    """Measurements of one list that was read to its end."""
 
     rows: int
     pages: int
@@ -47,7 +47,7 @@ class Listed:
 
 
 def main(arguments: list[str]) -> None:
-    """Print microseconds of the broker's processor for each row."""
+    """Report the broker's CPU microseconds per row."""
     transactions = int(arguments[0]) if arguments else TRANSACTIONS
     with scratch() as path:
         fill(path / "data", transactions, undecided_of_100=1)
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
 def _report(name: str, broker: Served, transactions: int) -> None:
     runs = [read(broker, *LISTS[name]) for _ in range(RUNS)]
     best = min(runs[1:], key=lambda run: run.broker_ms)
-    # The checks of a log without any are none, however long it is.
+    # A list without rows, such as checks here, is reported per transaction.
     rows = best.rows or transactions
     report(
         f"list_{name}_broker_us",
@@ -73,7 +73,7 @@ def _report(name: str, broker: Served, transactions: int) -> None:
 
 
 def read(broker: Served, code: OwnCode, header: OwnHeader) -> Listed:
-    """All pages of a list."""
+    """Read all pages of a list."""
     rows = pages = 0
     longest_s = 0.0
     with OwnCalls(broker.address) as calls:

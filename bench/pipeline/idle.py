@@ -1,10 +1,10 @@
-"""``escrowmq up``: how soon the pipeline is ready, and what it costs when there is nothing to do.
+"""``escrowmq up``: how soon the pipeline is ready, and how much it costs while it is idle.
 
     python -m bench.pipeline idle [CACHE_DIR]
 
-With a directory, what helps Spark to start is kept there from run to run; it is made first if it
-is not there.  Before it is idle the pipeline has settled and archived, so that everything is there
-that a service which has worked leaves behind.
+CACHE_DIR keeps Spark's start-up files from run to run, and is filled first if it is empty. The
+pipeline settles and archives before it is idle, so that the figures include everything that a
+service which has worked leaves behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.figures.common import report, scratch
 from escrowmq.client.outgoing import Resolution
 from escrowmq.client.producer import Producer
 
-#: Spark ends workers that had nothing to do for a minute.
+#: Spark ends workers that were idle for a minute.
 SETTLING_DOWN_S = 75.0
 MEASURED_S = 30.0
 WAIT_S_MAX = 300.0
@@ -33,11 +33,11 @@ TRANSACTIONS = 200
 
 
 def main(arguments: list[str]) -> None:
-    """Print three figures."""
+    """Report three figures."""
     with scratch() as path:
         cache = Path(arguments[0]) if arguments else path / "cache"
         train(cache)
-        # Once for the page cache: a warm start is one after another.
+        # The first start fills the page cache; the second, warm one is measured.
         for is_measured in (False, True):
             with up(path / f"data-{is_measured}", cache) as (pid, places):
                 if is_measured:
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
 
 
 def train(cache: Path) -> None:
-    """Have what helps Spark to start, in this directory."""
+    """Prepare the files that make Spark start faster, in this directory."""
     command = [sys.executable, "-m", "escrowmq.pipeline.service.start_training", str(cache)]
     quiet = subprocess.DEVNULL
     subprocess.run(command, check=True, stdout=quiet, stderr=quiet)  # noqa: S603 - ours
@@ -55,7 +55,7 @@ def train(cache: Path) -> None:
 
 @contextmanager
 def up(data: Path, cache: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The pipeline's process id, and what was said of where things are."""
+    """Run ``escrowmq up``; give the pipeline's process id and the addresses that it printed."""
     command = [sys.executable, "-m", "escrowmq.cli.main", "up", "--data-dir", str(data)]
     command += ["--port", "0", "--name-port", "0", "--set", "pipeline.http_port=0"]
     command += ["--set", f"pipeline.cache_dir={cache}", "--set", "transaction.check_after_ms=1000"]
@@ -78,7 +78,7 @@ def up(data: Path, cache: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def measure_idle(pid: int, places: dict[str, str]) -> None:
-    """Have it work, let it come to rest, and look."""
+    """Make the pipeline work, wait until it is idle, and measure it."""
     with Producer(places["broker.name"], group="idle") as producer:
         held = [producer.send_half("idle", b"x" * 300) for _ in range(TRANSACTIONS)]
         until(lambda: status(places)["settle"]["runs"] > 0)
@@ -98,19 +98,19 @@ def measure_idle(pid: int, places: dict[str, str]) -> None:
 
 
 def status(places: dict[str, str]) -> dict[str, dict[str, int]]:
-    """What the pipeline says of itself."""
+    """Read the pipeline's status page."""
     with urllib.request.urlopen(f"http://{places['pipeline.http']}/status") as answer:
         told: dict[str, dict[str, int]] = json.load(answer)
         return told
 
 
 def brokers(places: dict[str, str]) -> list[dict[str, int]]:
-    """What it says of each broker."""
-    return list(status(places)["brokers"].values())  # type: ignore[arg-type] # a level deeper
+    """Read the pipeline's facts about each broker."""
+    return list(status(places)["brokers"].values())  # type: ignore[arg-type] # one level deeper
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that happens by itself."""
+    """Wait until a condition holds."""
     end_s = time.monotonic() + WAIT_S_MAX
     while not is_so():
         assert time.monotonic() < end_s, "that takes too long"
@@ -118,12 +118,12 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def rest(seconds: float) -> None:
-    """Let time pass."""
+    """Sleep."""
     select.select([], [], [], seconds)
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all that come from it."""
+    """The process and all its descendants."""
     found = [pid]
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -133,18 +133,18 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of all of them."""
+    """CPU seconds of the process and all its descendants."""
     ticks = 0
     for one in tree(pid):
         with suppress(OSError):
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            # With those of its children that have ended.
+            # Includes children that have ended.
             ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pss_mb(pid: int) -> float:
-    """Its share of the memory that it uses."""
+    """The process's proportional share of the memory it uses, in MB."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -153,7 +153,7 @@ def pss_mb(pid: int) -> float:
 
 
 def name_of(pid: int) -> str:
-    """What it is: its last word, and its process id."""
+    """Name of a process: its program, its last argument, and its process id."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_text().strip("\0").split("\0")
         return f"{Path(words[0]).name} {words[-1]} {pid}"

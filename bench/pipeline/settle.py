@@ -1,10 +1,10 @@
-"""How fast the undecided are settled: out of a PostgreSQL ledger, and by asking producers.
+"""How fast undecided transactions are settled from a PostgreSQL ledger, and by asking producers.
 
     python -m bench.pipeline settle [COUNT ...]
 
-Broker, PostgreSQL, Spark and the producer share this machine.  Half of the rows are in the ledger;
-the others are absent and past their deadline, so they are fenced off.  Where the processor's time
-went is told with each figure.
+Broker, PostgreSQL, Spark and the producer share this machine. Half of the transactions have a row
+in the ledger. The others have none and are past their deadline, so the round fences them. Each
+figure comes with the CPU time by process.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ COUNTS = (10_000, 100_000, 1_000_000)
 WARM_UP = 2_000
 SMALL = 100
 PRODUCED = 10_000
-#: For the producers: what one client can be sent at a time.
+#: How many back-checks one client can be sent at a time.
 ASKS_MAX = 4_000
 NAMES = {10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures of each size, and how the sizes compare."""
+    """Report the figures of each size, and how the sizes compare."""
     counts = [int(argument) for argument in arguments] or list(COUNTS)
     with scratch() as path, postgres(path) as url:
         spark = spark_session(PipelineConfig(), cache=path / "cache")
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
 
 
 def ledger(spark: SparkSession, path: Path, url: str, count: int) -> float:
-    """Settle so many out of a ledger; the seconds that it took."""
+    """Settle `count` transactions from a ledger; return the seconds it took."""
     took, facts = settle(spark, path, url, count)
     name = NAMES.get(count, str(count))
     report(f"settle_seconds_{name}", took, "s", **facts)
@@ -68,7 +68,7 @@ def ledger(spark: SparkSession, path: Path, url: str, count: int) -> float:
 def settle(
     spark: SparkSession, path: Path, url: str, count: int
 ) -> tuple[float, dict[str, object]]:
-    """One round; the processor's seconds by what used them."""
+    """Run one round; return its seconds, and the CPU seconds by process."""
     uuid = make_ledger(url, count)
     with filled(path, count, uuid) as broker:
         cpu = CpuTimes(broker=broker.process.pid)
@@ -81,7 +81,7 @@ def settle(
 
 
 def small(spark: SparkSession, path: Path) -> None:
-    """A round that reads a few, of which nobody can be asked, on a warm session."""
+    """Time a round on a warm session that reads a few transactions without an online producer."""
     with filled(path, SMALL, "") as broker:
         settling = Settling(spark, Ledgers({}))
         done = [settling.round([broker.address]) for _ in range(10)]
@@ -113,18 +113,18 @@ def producers(spark: SparkSession, path: Path) -> None:
 
 @contextmanager
 def filled(path: Path, count: int, ledger_uuid: str) -> Iterator[Served]:
-    """A broker with so many undecided transactions; a store of its own, which is deleted."""
+    """Run a broker with `count` undecided transactions in a store of its own."""
     place = path / "data" / "store"
     place.mkdir(parents=True)
     command = [sys.executable, "-m", "bench.figures.settle_fill", str(place), str(count)]
-    subprocess.run([*command, ledger_uuid], check=True)  # noqa: S603 - a module of ours
+    subprocess.run([*command, ledger_uuid], check=True)  # noqa: S603 - our own module
     with served(path) as broker:
         yield broker
 
 
 @contextmanager
 def answering(broker: Served) -> Iterator[None]:
-    """A producer that answers every check with a commit."""
+    """Run a producer that answers every back-check with a commit."""
     module = "bench.figures.settle_producer"
     command = [sys.executable, "-m", module, broker.name_address, GROUP]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours

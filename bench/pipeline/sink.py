@@ -2,9 +2,9 @@
 
     python -m bench.pipeline sink [ROWS]
 
-Both read the rows from Parquet files, with as many tasks as the machine is said to have cores, in
-turn.  A row's body has 300 bytes that cannot be compressed.  The broker is a process on the same
-machine and flushes its log to the disk before it answers.
+Both read the rows from Parquet files, two tasks at a time, in turn. A row's body is 300 bytes that
+cannot be compressed. The broker is a process on the same machine and flushes its log to the disk
+before it answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # it brings no types
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no type stubs
 
 from bench.figures.common import alternate, report, scratch
 from bench.figures.cpu import CpuTimes
@@ -35,7 +35,7 @@ TOPIC = "bench-topic"
 
 
 def main(arguments: list[str]) -> None:
-    """Print both rates and their ratio."""
+    """Report both rates and their ratio."""
     rows = int(arguments[0]) if arguments else ROWS
     with scratch() as path, served(path) as broker:
         spark = spark_session(PipelineConfig(master="local[2]"), cache=path / "cache")
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
 
 
 def made(spark: SparkSession, path: Path, rows: int) -> DataFrame:
-    """So many rows, in files."""
+    """Write `rows` rows to Parquet files; return them as a frame."""
 
     def bodies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -74,7 +74,7 @@ def made(spark: SparkSession, path: Path, rows: int) -> DataFrame:
 
 
 def to_broker(frame: DataFrame, broker: Served) -> float:
-    """The seconds that it takes to write, durably and visibly."""
+    """Write to the broker; return the seconds until all rows are durable and visible."""
     began = time.perf_counter()
     writer = frame.write.format("escrowmq").mode("append")
     writer.options(broker=broker.address, topic=TOPIC).save()
@@ -82,7 +82,7 @@ def to_broker(frame: DataFrame, broker: Served) -> float:
 
 
 def to_parquet(frame: DataFrame, path: Path) -> float:
-    """The seconds that it takes to write files."""
+    """Write Parquet files; return the seconds it took."""
     began = time.perf_counter()
     frame.write.parquet(str(path))
     return time.perf_counter() - began

@@ -1,9 +1,9 @@
-"""Reading messages with Spark beside reading the same rows from Parquet.
+"""Reading messages with Spark, beside reading the same rows from Parquet.
 
     python -m bench.pipeline source [ROWS]
 
-Half of the messages were transactions.  Bodies are 300 bytes of random text, eight queues, all
-columns but the map, a sink that takes everything and does nothing.
+Half of the messages were transactional. Bodies are 300 bytes of random text in eight queues. Both
+sides read all columns but the map and write to Spark's ``noop`` sink.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 ROWS = 2_000_000
 QUEUES = 8
 TOPIC = "order-paid"
-#: Messages of a request, and of a transaction.
+#: Messages per request, and per transaction.
 SENT_AT_ONCE = 64
 HELD_AT_ONCE = 8
 RUNS = 3
-#: Room for the JVM to keep what it is given, on both sides.
+#: Enough memory for the JVM to keep the data, on both sides.
 MEMORY = "2g"
 
 
 def main(arguments: list[str]) -> None:
-    """Print the rate of both, and how they compare."""
+    """Report both rates and their ratio."""
     rows = int(arguments[0]) if arguments else ROWS
     with scratch() as path:
         fill(path / "data" / "store", rows)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
 
 
 def fill(place: Path, rows: int) -> None:
-    """Store messages, half of them as transactions, as if they had come one after the other."""
+    """Store messages, half of them in transactions, as if they had arrived one after the other."""
     place.parent.mkdir(parents=True)
     store, _ = opened(place, durability="os")
     now_ms = time.time_ns() // 1_000_000
@@ -68,7 +68,7 @@ def fill(place: Path, rows: int) -> None:
 
 
 def some(first: int, count: int) -> tuple[Message, ...]:
-    """Messages with random text, over all queues in turn."""
+    """Messages with random text, spread over all queues in turn."""
     text = base64.b64encode(os.urandom(225 * count))
     return tuple(
         message(first + at, text[300 * at : 300 * at + 300], (first + at) % QUEUES)
@@ -77,7 +77,7 @@ def some(first: int, count: int) -> tuple[Message, ...]:
 
 
 def name_topic(broker: Served) -> None:
-    """The store has messages of a topic that the broker does not know yet."""
+    """Send one message to create the topic, which the filled store does not have."""
     row = SentRow(
         topic=TOPIC, queue_id=0, body=b"", properties="", flag=0, sys_flag=0, born_at_ms=0
     )
@@ -86,7 +86,7 @@ def name_topic(broker: Served) -> None:
 
 
 def compare(broker: Served, parquet: Path) -> None:
-    """Both in the same session, in turn, the best of some runs each."""
+    """Read both in the same session, in turn; report the best run of each."""
     options = PipelineConfig(master="local[2]", spark_options=f"spark.driver.memory={MEMORY}")
     spark = spark_session(options)
     try:
@@ -120,13 +120,13 @@ def compare(broker: Served, parquet: Path) -> None:
 
 
 def source(spark: SparkSession, broker: Served) -> DataFrame:
-    """All messages of the topic, all columns but the map."""
+    """All messages of the topic, with all columns but the map."""
     reader = spark.read.format("escrowmq").option("broker", broker.address)
     return reader.option("topic", TOPIC).load()
 
 
 def timed(frame: Callable[[], DataFrame]) -> float:
-    """Seconds for reading all rows."""
+    """Read all rows; return the seconds it took."""
     started = time.perf_counter()
     frame().write.format("noop").mode("overwrite").save()
     return round(time.perf_counter() - started, 3)

@@ -1,7 +1,7 @@
 """Drives a store on a disk, keeps the history, and marks on the disk what clients were told.
 
-The marks are what a crash is judged by: ``Acked`` says that clients have the answers to that many
-commands, ``Tried`` that so many may have reached the disk.
+The marks set the bounds for a crash: ``Acked`` says that clients have the answers to that many
+commands, ``Tried`` that this many may have reached the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.crash.expectations import follow
 from tests.crash.judge import Starts, judge, starts_of
 from tests.crash.model import HOST, History, Queue, Step, Transaction, World, Wrong
 
-#: As small as it goes, so that a short run has segments, chunks and checkpoints by the dozen.
+#: As small as possible, so that a short run has dozens of segments, chunks and checkpoints.
 CONFIG = StoreConfig(
     segment_bytes_max=4_096,
     checkpoint_bytes=4_096,
@@ -43,49 +43,49 @@ POLICY = CheckPolicy(
     check_interval_max_ms=60_000,
     checks_max=3,
 )
-#: A store that was just made, so that one run is like another: its seed is no secret here.
+#: A new store with a fixed seed, so that runs repeat; the seed is no secret here.
 BORN = DiskImage.of({formats.PATH: msgspec.json.encode(formats.chosen(3_405_691_582, 8))})
-#: What a frame starts with, in a message that wants to be taken for one.
+#: The start of a frame, put into message bodies so that a scan may mistake them for frames.
 DECOY = b"EMQF\x01\x00\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """So many commands are being written."""
+    """This many commands are being written."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """So many commands were answered."""
+    """This many commands were answered."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """So many commands are on the disk, also where answers do not wait for it."""
+    """This many commands are durable, even where answers do not wait for the flush."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retaining:
-    """Retention began, for the so manieth time."""
+    """Retention number `number` began."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """Retention ended."""
+    """Retention number `number` ended."""
 
     number: int
 
 
 class Driver:
-    """One store, its clients and their memory."""
+    """One store, its clients and what they remember."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Driver:
         self.history = history or History(policy)
         self.starts: list[Starts] = [{}]
         self.acked = 0
-        #: So many commands are known to be flushed by what was written after them.
+        #: Commands that are known to be durable, because something was written after their flush.
         self.confirmed = 0
         self._messages = 0
         self.store, self.found = self._open()
@@ -111,13 +111,13 @@ class Driver:
 
     @property
     def world(self) -> World:
-        """What must be, if everything executed so far gets to the disk."""
+        """The expected state if everything executed so far reaches the disk."""
         return self.history.world
 
     # Commands.
 
     def do(self, command: c.Command) -> c.Decision:
-        """Execute a command; the answer may not leave before ``sync``."""
+        """Execute a command; its answer may not leave before ``sync``."""
         now_ms = self.clock.now_ms()
         decision = self.store.execute(command, now_ms)
         self.history.add(Step(command, now_ms, decision, self.store.log.end), follow)
@@ -143,17 +143,17 @@ class Driver:
     def retain(self) -> None:
         """Delete what is old; nothing may be waiting for ``sync``."""
         now_ms = self.clock.now_ms()
-        # A carried half message is a record: store times do not go back behind it.
+        # A carried half message is a record, so store time does not go back behind it.
         until_ms = now_ms - self.config.retention_ms
         self.world.deleted_until_ms = max(self.world.deleted_until_ms, until_ms)
         removed = self._retire(now_ms)
         if removed.carried:
             self.world.at_ms = max(self.world.at_ms, now_ms)
-        # The clock may have gone back since retention took what it was allowed to.
+        # The clock may have gone back since an earlier retention used its limit.
         self._refuse_greed(self.world.deleted_until_ms + self.config.copy_after_ms)
 
     def _retire(self, now_ms: int) -> Removed:
-        """As ``retain`` does it; says which starts of queues are right from when on."""
+        """Do what ``retain`` does, and mark from when on which queue starts are valid."""
         removed = Removed(log_start=self.store.log.start)
         steps = retirements(self.store, now_ms, removed)
         decisions: list[c.Decision] | None = None
@@ -170,14 +170,14 @@ class Driver:
         return removed
 
     def _refuse_greed(self, until_ms: int) -> None:
-        """Everything that became visible later than this must be kept."""
+        """Raise if retention deleted anything that became visible after this time."""
         for queue, start in starts_of(self.store).items():
             gone = self.world.queues[queue][:start]
             if gone and gone[-1].stored_at_ms > until_ms:
                 raise Wrong(f"retention took {gone[-1]}, visible after {until_ms}")
 
     def kill(self) -> None:
-        """The process dies, the power stays; another one opens the store."""
+        """Kill the process without a power cut, and open the store again."""
         self.store, self.found = self._open()
         count = self.history.count_in(self.found.log_end)
         if not self.acked <= count <= len(self.history):
@@ -187,7 +187,9 @@ class Driver:
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Take the time from the store: what a lost command had carried forward may be there."""
+        """Take over the store's time: half messages carried forward may be newer than the last
+        command.
+        """
         self.world.at_ms = max(self.world.at_ms, self.store.last_at_ms)
 
     def close(self) -> None:
@@ -197,7 +199,7 @@ class Driver:
         self.store, self.found = self._open()
 
     def judge(self) -> None:
-        """Compare the store with what must be; nothing may be waiting for ``sync``."""
+        """Compare the store with the model; nothing may be waiting for ``sync``."""
         judge(self.store, self.world, self.starts[-1:])
 
     # Shorthands.
@@ -210,7 +212,7 @@ class Driver:
         after_ms: int = 0,
         in_ms: int = 0,
     ) -> Message:
-        """A message like no other."""
+        """Make a unique message."""
         self._messages += 1
         number = len(self.history) * 1_000 + self._messages
         key = f"K{number}"
@@ -238,7 +240,7 @@ class Driver:
         group: str = "shop",
         bulk: bool = False,
     ) -> int:
-        """Hold half messages; returns the first one's row."""
+        """Hold half messages; return the first one's row."""
         decision = self.do(
             c.Prepare(
                 group=group,
@@ -264,14 +266,14 @@ class Driver:
         self.do(c.End(half_offset=row, resolution=Resolution.ROLLBACK, by=by))
 
     def check(self, row: int) -> None:
-        """Ask the producer, who does not know."""
+        """Ask the producer, which answers that it does not know."""
         self.do(c.CheckSent(half_offset=row, client="client-1"))
         self.do(
             c.End(half_offset=row, resolution=Resolution.UNKNOWN, by="client-1", from_check=True)
         )
 
     def obey(self, *said: tuple[int, bool], is_outdated: bool = False) -> None:
-        """Commit, or else roll back, the transactions of these rows, as the pipeline saw them."""
+        """Send verdicts on these rows (True commits), based on the state that the pipeline saw."""
         known = [self.world.transaction_of(row) for row, _ in said]
         self.do(
             c.Verdicts(
@@ -286,7 +288,7 @@ class Driver:
         )
 
     def release(self) -> None:
-        """Show what is due."""
+        """Release the messages that are due."""
         now_ms = self.clock.now_ms()
         rows = [row for row in self.store.table.due(now_ms, 100) if self.world.rows[row].is_waiting]
         self.do(c.Release(half_offsets=tuple(rows)))
@@ -294,7 +296,7 @@ class Driver:
     def decide_batch(
         self, *transaction_ids: str, batch_id: int | str, query_id: str = "query"
     ) -> c.Decision:
-        """Commit Spark attempts, as their driver would claim them."""
+        """Commit Spark attempts with the claims that their driver would make."""
         claims = []
         for transaction_id in transaction_ids:
             known = self.world.newest(transaction_id)
@@ -316,6 +318,6 @@ class Driver:
         )
 
     def open_transactions(self, *states: State) -> list[Transaction]:
-        """Those in one of these states; by default all that are undecided."""
+        """Transactions in one of these states; by default all undecided ones."""
         wanted = states or (State.PREPARED, State.PARKED)
         return [one for one in self.world.transactions.values() if one.state in wanted]

@@ -1,4 +1,4 @@
-"""What each command must lead to: the model's rules, one function per command."""
+"""The outcome that each command must have: the model's rules, one function per command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YOUNG_MS = 1_000
 
 
 def follow(world: World, step: Step) -> World:
-    """The world after this command; ``Wrong`` if the store answered what it must not."""
+    """Return the world after this command; raise ``Wrong`` if the store's answer is not allowed."""
     after = world.copy()
     at_ms = max(step.now_ms, world.at_ms)
     if step.decision.records:
@@ -26,13 +26,13 @@ def follow(world: World, step: Step) -> World:
 
 
 def must(expected: object, actual: object, what: object) -> None:
-    """Complain unless they are equal."""
+    """Raise ``Wrong`` unless they are equal."""
     if expected != actual:
         raise Wrong(f"{what}: expected {expected!r}, got {actual!r}")
 
 
 def must_refuse(code: str, decision: c.Decision, command: c.Command) -> bool:
-    """Complain unless it was refused like this; a refusal changes nothing."""
+    """Raise ``Wrong`` unless it was refused with this code; a refusal changes nothing."""
     must(code, decision.refused.code if decision.refused else None, command)
     return False
 
@@ -79,7 +79,7 @@ def prepare(world: World, command: c.Prepare, decision: c.Decision, at_ms: int) 
 
 
 def is_resent(world: World, known: Transaction, command: c.Prepare, at_ms: int) -> bool:
-    """Whether a stock client sends again what it sent a moment ago."""
+    """Whether a stock client repeats its recent request."""
     first, _ = known.requests[-1]
     row = world.rows[first]
     return (
@@ -185,14 +185,14 @@ def end(world: World, command: c.End, decision: c.Decision, at_ms: int) -> bool:
 
 
 def decided(world: World, known: Transaction, said: object) -> tuple[str, int]:
-    """Who decided, and when; who is forgotten when retention takes the op record."""
+    """Return who decided, and when; both are lost when retention deletes the op record."""
     if not said and known.decided_at_ms <= world.deleted_until_ms:
         return "", 0
     return known.by, known.decided_at_ms
 
 
 def is_forgettable(world: World, row: int) -> bool:
-    """Whether retention may have taken it."""
+    """Whether retention may have deleted this row."""
     known = world.rows[row]
     return not known.is_needed and known.stored_at_ms <= world.deleted_until_ms
 
@@ -250,7 +250,7 @@ def obey(world: World, command: c.Verdict, decision: c.Decision, at_ms: int) -> 
 
 
 def obey_many(world: World, command: c.Verdicts, decision: c.Decision, at_ms: int) -> bool:
-    """Each ends as it must, or is left if it is not of the simplest kind."""
+    """Each verdict must have its expected end; the store may leave all but the simplest ones."""
     reply = decision.reply
     assert isinstance(reply, c.Obeyed), decision
     changes = False
@@ -275,13 +275,13 @@ def obey_many(world: World, command: c.Verdicts, decision: c.Decision, at_ms: in
 
 
 def is_simple(world: World, known: Transaction, at_ms: int) -> bool:
-    """Whether nothing speaks against deciding it together with others."""
+    """Whether the transaction is simple enough to be decided together with others."""
     row = world.rows[known.head]
     return (
         len(known.rows) == 1
         and row.is_undecided
         and not row.message.deliver_after_ms
-        # Older ones may have left their chunk, or must be carried forward.
+        # Older rows may have left their chunk, or must be carried forward.
         and at_ms - row.stored_at_ms < YOUNG_MS
     )
 
@@ -314,7 +314,7 @@ def decide_batch(world: World, command: c.DecideBatch, decision: c.Decision, _at
 
 
 def is_done(decided: int | str, asked: int | str) -> bool:
-    """A name stands for itself, a number for all below it."""
+    """Whether a decided batch covers this one: a name covers itself, a number also all below it."""
     if isinstance(decided, int) and isinstance(asked, int):
         return decided >= asked
     return decided == asked

@@ -1,7 +1,7 @@
-"""Cuts the power everywhere: from one run to every disk that a crash could have left, each judged.
+"""Cuts the power everywhere: derives from one run every disk a crash could leave, and judges each.
 
-A ``Case`` names a disk: how many operations were done, and which of the unflushed ones survived.
-It prints as what to pass to ``Exploration.judge`` to see it again.
+A ``Case`` names a disk: how many operations were done, and which of the unflushed ones survived. It
+prints both; pass them to ``Exploration.case`` to make the disk again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PROJECTIONS = ("statetable/", "consumequeue/", "keyindex/")
 
 
 class Bounds(NamedTuple):
-    """What may be left after a crash."""
+    """What a crash may leave."""
 
-    #: So many commands must be there ...
+    #: The store must have at least this many commands ...
     low: int
-    #: ... and no more than these.
+    #: ... and at most this many.
     high: int
     starts: tuple[Starts, ...]
 
@@ -57,7 +57,7 @@ class Case:
 
 
 class Tally:
-    """How much was judged."""
+    """Counts of what was judged."""
 
     def __init__(self) -> None:
         self.points = 0
@@ -69,28 +69,29 @@ class Tally:
 
 
 class Exploration:
-    """Every crash of one run of a driver."""
+    """Every crash of one driver's run."""
 
     def __init__(self, driver: Driver, *, seed: int = 0) -> None:
         self.driver = driver
         self.history = driver.history
         self.seed = seed
         self.tally = Tally()
-        #: Images that were judged, and where the log ended in them.
+        #: Judged images, and where the log ended in each.
         self._judged: dict[DiskImage, int] = {}
 
-    # Which disks there are.
+    # The disks.
 
     def cases(
         self, positions: Iterable[int] | None = None, *, most: int | None = None, subsets: int = 0
     ) -> Iterator[Case]:
-        """Every disk, or of these positions at most so many each, drawn by the seed."""
+        """Yield every disk, or at most `most` for each of these positions, drawn by the seed."""
         explorer = CrashExplorer(self.driver.disk.journal, self.driver.disk.start)
         wanted = range(len(self.driver.disk.journal) + 1) if positions is None else positions
         for position in wanted:
             explorer.advance_to(position)
             self.tally.points += 1
-            # One generator per position: what is drawn for one does not depend on the others.
+            # One generator per position, so that the draws for one position do not depend on the
+            # others.
             rng = Random(self.seed * 1_000_003 + position)
             choices = list(interesting_survivors(explorer.pending, boundaries))
             if len(explorer.pending) > 1:
@@ -103,21 +104,21 @@ class Exploration:
                 yield Case(position, survivors, image, bounds)
 
     def case(self, position: int, survivors: Survivors = nothing_survives) -> Case:
-        """One disk, as a failure has printed it."""
+        """Make one disk, as a failure printed it."""
         explorer = CrashExplorer(self.driver.disk.journal, self.driver.disk.start)
         explorer.advance_to(position)
         bounds = self.bounds(explorer.notes, killed=survivors is everything_survives)
         return Case(position, survivors, explorer.crash_image(survivors), bounds)
 
     def bounds(self, notes: Sequence[object], *, killed: bool) -> Bounds:
-        """What the clients know by these notes."""
+        """Return what clients may expect after these notes."""
         waits = self.driver.config.durability == "fsync"
         low, high, starts = 0, 0, [self.driver.starts[0]]
         for note in notes:
             if isinstance(note, Tried):
                 high = note.count
             elif isinstance(note, Acked):
-                # An answer that did not wait for the disk outlives the process, not the power.
+                # An answer that did not wait for the flush survives a kill, but not a power cut.
                 low = note.count if waits or killed else low
             elif isinstance(note, Flushed):
                 low = note.count
@@ -127,12 +128,12 @@ class Exploration:
                 starts = [self.driver.starts[note.number]]
         return Bounds(low, max(low, high), tuple(starts))
 
-    # Judging one.
+    # Judging one disk.
 
     def judge(
         self, case: Case, *, twice: bool = False, go_on: bool = False, rebuild: bool = False
     ) -> FaultyDisk | None:
-        """Recover and compare; returns the recovered disk, or None if it was judged before."""
+        """Recover and compare; return the recovered disk, or None if it was judged before."""
         known = self._judged.get(case.image)
         if known is not None:
             self.tally.repeated += 1
@@ -153,11 +154,11 @@ class Exploration:
         return disk
 
     def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
-        """Recover."""
+        """Recover the store."""
         return open_store(disk, self.driver.config, self.driver.policy, HOST)
 
     def _count(self, case: Case, log_end: int) -> int:
-        """How many commands are in a recovered store: as many as must, no more than may be."""
+        """Count the commands in a recovered store, and check the count against the bounds."""
         low, high, _ = case.bounds
         count = self.history.count_in(log_end)
         while count > high and not self.history.steps[count - 1].decision.records:
@@ -167,7 +168,7 @@ class Exploration:
         return count
 
     def _judge_twice(self, case: Case, disk: FaultyDisk, store: Store, count: int) -> None:
-        """Recovering again, after a kill or a power cut, changes nothing."""
+        """A second recovery, after a kill or a power cut, changes nothing."""
         before = picture(store)
         for again in (disk, disk.crash(nothing_survives)):
             other, found = self.open(again)
@@ -177,7 +178,7 @@ class Exploration:
                 raise Wrong(f"the second recovery cut {found.cut_bytes} bytes of {case!r}")
 
     def _judge_rebuilt(self, case: Case, store: Store, count: int) -> None:
-        """Everything but the log and the checkpoint can be made anew."""
+        """Everything but the log and the checkpoint can be rebuilt."""
         files = {
             path: content
             for path, content in case.image.files.items()
@@ -202,7 +203,7 @@ class Exploration:
 
 
 def live_on(driver: Driver) -> None:
-    """A few more commands, the first thing being retention: it must not take too much."""
+    """Run a few more commands, retention first: it must not delete too much."""
     driver.retain()
     driver.judge()
     driver.append(driver.message(), driver.message(("stock", 0)))
@@ -226,7 +227,7 @@ def live_on(driver: Driver) -> None:
 
 
 def boundaries(write: Write) -> list[int]:
-    """Where frames begin in a write, and where their heads end."""
+    """Return where frames begin in a write, and where their heads end."""
     found = []
     if write.path.startswith("commitlog/"):
         at = write.data.find(MAGIC)

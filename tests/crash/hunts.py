@@ -1,6 +1,6 @@
-"""What ``make crash`` does by turns, each from a seed: ``long.py`` draws seeds and calls them.
+"""The hunts of ``make crash``, which take turns; ``long.py`` draws a seed for each and calls it.
 
-A hunt raises at the first thing that is wrong, and returns how much it has looked at.
+A hunt raises at the first thing that is wrong, and returns how much it has examined.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ RUNS = 400
 RUN_STEPS = 60
 
 
-#: A torn tail is nothing to tell when it is the thousandth.
+#: Hunts cause thousands of torn tails; do not log each of them.
 logging.getLogger("escrowmq").setLevel(logging.ERROR)
 
 
 def whole(seed: int) -> Mapping[str, int]:
-    """The scripted day, cut at every operation, in every interesting way and some drawn ones."""
+    """Cut the scripted day at every operation, in every interesting way and some random ones."""
     driver = Driver(FaultyDisk(BORN))
     scripted(driver)
     return explored(driver, seed, subsets=4)
 
 
 def whole_os(seed: int) -> Mapping[str, int]:
-    """The same, where answers do not wait for the disk."""
+    """The same with answers that do not wait for the flush."""
     driver = Driver(FaultyDisk(BORN), replace(CONFIG, durability="os"))
     scripted(driver)
     return explored(driver, seed, subsets=4)
 
 
 def birth(seed: int) -> Mapping[str, int]:
-    """The making of a store in an empty directory, and its first hours."""
+    """Cut the creation of a store in an empty directory, and its first steps."""
     driver = Driver(FaultyDisk(EMPTY))
     random_day(driver, Random(seed), 5)
     return explored(driver, seed, subsets=4)
 
 
 def day(seed: int) -> Mapping[str, int]:
-    """A day drawn from the seed, cut at some operations."""
+    """Cut a random day at some of its operations."""
     rng = Random(seed)
     config = rng.choice((CONFIG, CONFIG, replace(CONFIG, durability="os")))
     driver = Driver(FaultyDisk(BORN), config)
@@ -67,10 +67,10 @@ def day(seed: int) -> Mapping[str, int]:
 
 
 def machine(seed: int) -> Mapping[str, int]:
-    """Whatever Hypothesis thinks of."""
+    """Let Hypothesis choose the commands and the failures."""
 
     class Seeded(StoreMachine):
-        """One per seed."""
+        """A subclass of its own for each seed."""
 
     hypothesis.seed(seed)(Seeded)
     run_state_machine_as_test(
@@ -94,7 +94,7 @@ def explored(
     most: int | None = None,
     subsets: int,
 ) -> Mapping[str, int]:
-    """Judge every case of a day; some also twice, rebuilt, going on and cut again."""
+    """Judge every case of a day; recover some twice, rebuild, continue or cut them again."""
     exploration = Exploration(driver, seed=seed)
     rng = Random(seed)
     for case in exploration.cases(positions, most=most, subsets=subsets):
@@ -115,7 +115,7 @@ def explored(
 
 
 def cut_again(exploration: Exploration, case: Case, recovered: FaultyDisk, rng: Random) -> None:
-    """The power fails again, at every operation of the recovery."""
+    """Cut the power again, at every operation of the recovery."""
     for point in CrashExplorer(tuple(recovered.journal), recovered.start):
         for survivors in (nothing_survives, random_subset(rng)):
             exploration.judge(replace(case, image=point.crash_image(survivors)))

@@ -1,7 +1,7 @@
-"""Comparing an open store with the world that must be: raises ``Wrong`` with the first difference.
+"""Compares an open store with the expected world; raises ``Wrong`` with the first difference.
 
-Everything is read as users of the store read it: pulls, rows, keys, batches.  ``picture`` is the
-same as a value, for "recovery twice gives the same".
+Everything is read as users of the store read it: pulls, rows, keys, batches. ``picture`` returns
+the same as a value, to compare two recoveries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from escrowmq.transaction.table import FIRST, Half
 from tests.crash.expectations import is_forgettable
 from tests.crash.model import NEVER, Queue, Row, Seen, Transaction, World, Wrong, seen
 
-#: The first offset that can still be read, of each queue; one that is not there starts at 0.
+#: The first offset of each queue that can still be read; a missing queue starts at 0.
 Starts = Mapping[Queue, int]
 
 _EVERYTHING = 1_000_000
@@ -26,7 +26,7 @@ _LOOKED_UP = 3
 
 
 def starts_of(store: Store) -> dict[Queue, int]:
-    """Where the queues start."""
+    """Return where the queues start."""
     return {
         (queue.topic, queue.queue_id): queue.start for queue in store.queues.values() if queue.start
     }
@@ -35,9 +35,10 @@ def starts_of(store: Store) -> dict[Queue, int]:
 def judge(
     store: Store, world: World, allowed: Sequence[Starts] = ({},), *, rebuilt: bool = False
 ) -> None:
-    """Complain about the first thing that is not as it must be.
+    """Raise ``Wrong`` at the first difference.
 
-    A table that was rebuilt from the log may have forgotten who made a decision, not the decision.
+    A table that was rebuilt from the log may have forgotten who made a decision, but not the
+    decision.
     """
     if starts_of(store) not in allowed:
         raise Wrong(f"queues start at {starts_of(store)}, not at one of {allowed}")
@@ -47,7 +48,7 @@ def judge(
 
 
 def judge_queues(store: Store, world: World) -> None:
-    """Consumers see exactly what they must, in order, byte for byte, without a gap."""
+    """Consumers see exactly the expected messages, in order, byte for byte, without a gap."""
     there = {(queue.topic, queue.queue_id): queue for queue in store.queues.values()}
     for queue, messages in world.queues.items():
         if queue not in there:
@@ -64,7 +65,7 @@ def judge_queues(store: Store, world: World) -> None:
 
 
 def pulled(store: Store, queue: Queue, start: int) -> list[Seen]:
-    """All that a consumer gets from here on."""
+    """Return all messages that a consumer gets from this offset on."""
     reader = Reader(store)
     found: list[Seen] = []
     offset = start
@@ -77,7 +78,7 @@ def pulled(store: Store, queue: Queue, start: int) -> list[Seen]:
 
 
 def first_difference(expected: Sequence[object], actual: Sequence[object]) -> str:
-    """Say where two lists part."""
+    """Describe where two lists first differ."""
     for at, (one, other) in enumerate(zip(expected, actual, strict=False)):
         if one != other:
             return f"at {at} expected {one!r}, got {other!r}"
@@ -85,7 +86,7 @@ def first_difference(expected: Sequence[object], actual: Sequence[object]) -> st
 
 
 def judge_lookups(store: Store, messages: Sequence[Seen]) -> None:
-    """A visible message is found by where it is and by its key."""
+    """A visible message is found by its log offset and by its key."""
     reader = Reader(store)
     for message in messages:
         located = reader.at(message.log_offset)
@@ -100,7 +101,7 @@ def judge_lookups(store: Store, messages: Sequence[Seen]) -> None:
 
 
 def key_of(message: Seen) -> str:
-    """The unique key among its properties."""
+    """The unique key from the message's properties."""
     for pair in message.properties.decode().split("\x02"):
         name, _, value = pair.partition("\x01")
         if name == "UNIQ_KEY":
@@ -109,7 +110,7 @@ def key_of(message: Seen) -> str:
 
 
 def judge_rows(store: Store, world: World, *, rebuilt: bool = False) -> None:
-    """Every half message is what it must be, and none is there that should not be."""
+    """Every half message has its expected row, and there are no other rows."""
     table = store.table
     if table.end != len(world.rows):
         raise Wrong(f"the table ends at row {table.end}, not at {len(world.rows)}")
@@ -133,7 +134,7 @@ def judge_rows(store: Store, world: World, *, rebuilt: bool = False) -> None:
 
 
 def judge_ids(store: Store, world: World) -> None:
-    """Undecided transactions are found by their ids, and their requests know them."""
+    """Undecided transactions are found by their ids, and the rows of their requests match."""
     table = store.table
     for transaction in world.transactions.values():
         if transaction.state in (State.PREPARED, State.PARKED):
@@ -146,7 +147,7 @@ def judge_ids(store: Store, world: World) -> None:
 
 
 def judge_row(store: Store, world: World, row: Row, half: Half) -> None:
-    """One row, field by field."""
+    """Compare one row field by field."""
     transaction = world.transaction_of(row.number)
     is_head = transaction is not None and transaction.head == row.number
     expected = {
@@ -175,7 +176,7 @@ def judge_row(store: Store, world: World, row: Row, half: Half) -> None:
 def judge_decision(
     store: Store, world: World, transaction: Transaction, half: Half, *, rebuilt: bool
 ) -> None:
-    """Who decided, and when."""
+    """Compare who decided, and when."""
     by = store.table.decided_by(half)
     forgotten = is_old(world, transaction.decided_at_ms) or rebuilt
     if by != (transaction.by, transaction.decided_at_ms) and not (forgotten and by == ("", 0)):
@@ -183,12 +184,12 @@ def judge_decision(
 
 
 def is_old(world: World, at_ms: int) -> bool:
-    """Whether retention may have taken what was written then."""
+    """Whether retention may have deleted what was written at this time."""
     return at_ms <= world.deleted_until_ms
 
 
 def next_at_ms(world: World, row: Row) -> int:
-    """When somebody must look at this row."""
+    """When this row is due to be examined."""
     if row.is_waiting:
         return row.deliver_at_ms
     transaction = world.transaction_of(row.number)
@@ -211,7 +212,7 @@ def judge_request(store: Store, transaction_id: str, number: int, first: int, co
 
 
 def judge_batches(store: Store, world: World) -> None:
-    """A decided batch stays decided, for its query and against all others."""
+    """A decided batch is "done" for its own query and "taken" for all others."""
     for (app, query, batch), at_ms in world.batches.items():
         if isinstance(batch, str) and is_old(world, at_ms):
             continue
@@ -224,7 +225,7 @@ def judge_batches(store: Store, world: World) -> None:
 
 
 def picture(store: Store) -> dict[str, object]:
-    """Everything that can be read, by name, as values that can be compared."""
+    """Everything readable in the store, by name, as comparable values."""
     table, core = store.table, store.core
     found: dict[str, object] = {
         f"row {half.half_offset}": (
@@ -238,7 +239,7 @@ def picture(store: Store) -> dict[str, object]:
         place = (queue.topic, queue.queue_id)
         found[f"queue {place}"] = (queue.start, queue.end, pulled(store, place, queue.start))
     for name in ("parts", "heads", "delays", "resumed_at_ms"):
-        # As a dict, not as text: in which order small facts are kept does not matter.
+        # Builtins, not text, because the order in which small facts are kept does not matter.
         found[name] = msgspec.to_builtins(getattr(core, name))
     found["batches"] = msgspec.to_builtins(core.batches.apps)
     found["log"] = (store.last_at_ms, store.log.end, store.log_start)
@@ -246,14 +247,14 @@ def picture(store: Store) -> dict[str, object]:
 
 
 def must_look_alike(one: dict[str, object], other: dict[str, object]) -> None:
-    """Complain about the first thing in which two pictures differ."""
+    """Raise ``Wrong`` at the first difference between two pictures."""
     for name in one.keys() | other.keys():
         if one.get(name) != other.get(name):
             raise Wrong(f"{name} was {one.get(name)} and is {other.get(name)}")
 
 
 def without_op(half: Half) -> tuple[object, ...]:
-    """All but the op offset: it is in memory or in a file, and ``decided_by`` looks in both."""
+    """All fields but the op offset, which is in memory or in a file; ``decided_by`` reads both."""
     return tuple(getattr(half, name) for name in Half.__struct_fields__ if name != "op_offset")
 
 

@@ -1,4 +1,4 @@
-"""Clients of a process that will be killed: each goes on where it was when there is a new one."""
+"""Clients of a process that will be killed; each continues where it was with the next process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lost(ConnectionError):
 
 
 class Link:
-    """One client's connection to one life of the victim; any number of requests at a time."""
+    """One client's connection to one life of the victim, with any number of requests in flight."""
 
     def __init__(self, on_answer: Callable[[], None]) -> None:
         self._on_answer = on_answer
@@ -46,7 +46,7 @@ class Link:
         self._reader, self._writer = await asyncio.open_connection(sock=end)
 
     async def listen(self) -> None:
-        """Hand out answers until the other side is dead."""
+        """Dispatch answers until the victim is dead."""
         try:
             while True:
                 number, answer = await receive(self._reader)
@@ -67,12 +67,12 @@ class Link:
             self._writer.close()
 
     async def some_answers(self) -> None:
-        """Wait until there may be something new, or until the other side is dead."""
+        """Wait until there may be something new, or until the victim is dead."""
         await self._some_answers.wait()
         self._some_answers.clear()
 
     async def ask(self, asked: Asked) -> Answered:
-        """Send it, and wait for the answer."""
+        """Send a request and wait for its answer."""
         if self._is_lost:
             raise Lost
         number = next(self._numbers)
@@ -83,7 +83,7 @@ class Link:
 
 
 class Session:
-    """One thread of a client's work, with the transactions that it began."""
+    """One sequence of a client's requests, with the transactions that it began."""
 
     def __init__(self, name: str, history: History, rng: Random) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Session:
         self._ended: deque[Tx] = deque(maxlen=_REMEMBERED_MAX)
 
     async def work(self, link: Link) -> None:
-        """Go on until the process dies."""
+        """Continue until the process dies."""
         with contextlib.suppress(Lost):
             while True:
                 await self._step(link)
@@ -151,7 +151,7 @@ class Session:
     async def _begin(self, link: Link) -> None:
         rng = self.rng
         messages = self._messages(is_delayed=rng.random() < 0.2)
-        # A stock client's only half message is known again without a number.
+        # The store recognizes a stock client's single half message without a number.
         is_stock = len(messages) == 1 and rng.random() < 0.5
         name = messages[0].unique_key if is_stock else f"tx-{messages[0].unique_key}"
         tx = Tx(name=name, group=f"group-{rng.randrange(3)}")
@@ -199,7 +199,7 @@ class Session:
             self._ended.append(tx)
 
     def _end(self, row: int, resolution: Resolution) -> c.End:
-        # Everybody who decides has a name of its own: so it can be told who did.
+        # Each decision has a unique name, so that its author can be identified.
         by = f"{self.name}#{next(self._numbers)}"
         return c.End(half_offset=row, resolution=resolution, by=by, from_check=True)
 
@@ -212,7 +212,7 @@ class Session:
             await self._prepare(link, tx, self._messages(), number + 1)
 
     async def _race(self, link: Link, tx: Tx, row: int) -> None:
-        """Both decisions at once: one of them wins."""
+        """Send both decisions at once; one of them wins."""
         ends = [self._end(row, one) for one in (Resolution.COMMIT, Resolution.ROLLBACK)]
         self.rng.shuffle(ends)
         works = [self._do(link, end, tx) for end in ends]
@@ -222,7 +222,7 @@ class Session:
                 raise outcome
 
     async def _ask_again(self, link: Link, tx: Tx) -> None:
-        """The same decision is answered as before, the opposite one is refused."""
+        """Repeat a decision, which gets the same answer, or send the opposite, which is refused."""
         assert tx.states <= set(DECIDED)
         row = self.rng.choice(tx.rows)
         resolution = self.rng.choice((Resolution.COMMIT, Resolution.ROLLBACK))
@@ -230,7 +230,7 @@ class Session:
 
 
 class Consumer:
-    """Reads one queue from its start, over all lives of the victim."""
+    """Reads one queue from its start, across all lives of the victim."""
 
     def __init__(self, queue: Queue, history: History) -> None:
         self.queue = queue
@@ -238,7 +238,7 @@ class Consumer:
         self._offset = 0
 
     async def work(self, link: Link) -> None:
-        """Read on until the process dies."""
+        """Read until the process dies."""
         with contextlib.suppress(Lost):
             while True:
                 await link.some_answers()

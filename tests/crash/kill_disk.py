@@ -1,4 +1,4 @@
-"""Real disks with something wrong: one kills its process at a chosen operation, one is a liar."""
+"""Faulty real disks: one kills its process at a chosen operation, one holds back log writes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def die() -> NoReturn:
 
 
 class DyingDisk(OsDisk):
-    """Kills the process at its so manieth change of a file or directory; 0 means never.
+    """Kills the process at its ``die_at``-th change of a file or directory; 0 means never.
 
-    If that change is a write, ``part`` of its bytes still reach the kernel; any other change is
-    made first if ``part`` is at least a half.
+    If that change is a write, ``part`` of its bytes still reach the kernel. A create, rename or
+    remove is still made if ``part`` is at least 0.5. A truncate or flush is not made.
     """
 
     def __init__(self, root: Path, *, die_at: int = 0, part: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class DyingDisk(OsDisk):
         self._lock = threading.Lock()
 
     def is_last(self) -> bool:
-        """Count a change."""
+        """Count a change; return whether it is the last one."""
         with self._lock:
             self._count += 1
             return self._count == self._die_at
@@ -56,7 +56,7 @@ class DyingDisk(OsDisk):
         return file
 
     def wrapped(self, file: OsFile, path: str) -> OsFile:
-        """The file with its danger."""
+        """Wrap the file so that its changes count."""
         del path
         return DyingFile(file._descriptor, self)
 
@@ -105,9 +105,10 @@ class DyingFile(OsFile):
 
 
 class LaggingDisk(DyingDisk):
-    """A planted bug: writes to the log stay in the process until there are a few of them.
+    """A planted bug: writes to the log stay in the process until there are more than four of them.
 
-    They also go before anything else changes, so that no checkpoint is ahead of the log.
+    They also reach the kernel before anything else changes, so that no checkpoint is ahead of the
+    log.
     """
 
     def __init__(self, root: Path, *, die_at: int = 0, part: float = 0.0) -> None:
@@ -124,7 +125,7 @@ class LaggingDisk(DyingDisk):
         return super().is_last()
 
     def let_go(self) -> None:
-        """Hand what is held to the kernel, too late."""
+        """Write the held data to the kernel, which is too late."""
         with self._lock:
             for file, offset, data in self.held:
                 OsFile.write_at(file, offset, data)
@@ -148,7 +149,7 @@ class LaggingFile(OsFile):
             self._disk.let_go()
 
     def flush(self) -> None:
-        """Pretend."""
+        """Do nothing."""
 
     def close(self) -> None:
         self._disk.let_go()

@@ -1,8 +1,8 @@
 """What the clients of a killed process remember, in plain dicts, and what follows from it.
 
-Every command is noted when it is sent and when its answer comes.  A command without an answer may
-have been done or not: a transaction then has more than one possible state.  An answer that
-contradicts an earlier one is ``Wrong`` at once; the rest is for the judge.
+Every command is recorded when it is sent and when its answer comes. A command without an answer may
+have been executed or not, so its transaction has more than one possible state. An answer that
+contradicts an earlier one is ``Wrong`` at once; the judge checks the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.crash.kill_wire import Answered, Asked, Done, Refused
 from tests.crash.model import Queue, Seen, Wrong, decided_state
 
 DECIDED = (State.COMMITTED, State.ROLLED_BACK)
-#: A state, and the checks that were counted.
+#: A state, and the number of back-checks that were counted.
 Condition = tuple[State, int]
 
 
@@ -31,7 +31,7 @@ class Op:
     sent_ms: int
     ended: float = math.inf
     is_refused: bool = False
-    #: What its transaction could have been before.
+    #: The conditions that its transaction could have had before.
     before: set[Condition] = field(default_factory=set)
 
 
@@ -43,13 +43,13 @@ class Request:
     number: int | None
     sent_ms: int
     tries: int = 0
-    #: The first row, once it was told or found.
+    #: The first row, once an answer or the store has shown it.
     first: int | None = None
 
 
 @dataclass(slots=True)
 class Decision:
-    """The one decision, as it was first told or found."""
+    """The one decision, as an answer or the store first showed it."""
 
     state: State
     by: str
@@ -65,9 +65,9 @@ class Tx:
     requests: list[Request] = field(default_factory=list)
     possible: set[Condition] = field(default_factory=lambda: {(State.PREPARED, 0)})
     decision: Decision | None = None
-    #: Found decided while nobody was asking: a later answer cannot be the first.
+    #: The judge found it decided between two lives, so no later answer can be the first.
     was_found_decided: bool = False
-    #: Who tried to decide what, and the first time that each was sent.
+    #: Decider to the resolution it sent, and when it first sent it.
     tried: dict[str, tuple[Resolution, int]] = field(default_factory=dict)
     #: Commands without an answer, to be sent again.
     unsure: list[Asked] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Tx:
 
     @property
     def rows(self) -> list[int]:
-        """The rows that are known."""
+        """All known rows."""
         return [
             row
             for request in self.requests
@@ -86,7 +86,7 @@ class Tx:
 
     @property
     def states(self) -> set[State]:
-        """What it can be."""
+        """The states that it may be in."""
         return {state for state, _ in self.possible}
 
     @property
@@ -96,12 +96,12 @@ class Tx:
 
 
 def key_of(body: bytes) -> str:
-    """The name that every body starts with."""
+    """The key that every body starts with."""
     return body.partition(b":")[0].decode()
 
 
 class History:
-    """Everything that was sent, answered and seen."""
+    """Everything that clients sent, were answered and saw."""
 
     def __init__(self, retention_ms: int, copy_after_ms: int) -> None:
         self.retention_ms = retention_ms
@@ -109,23 +109,23 @@ class History:
         self._ticks = itertools.count(1)
         self.messages: dict[str, Message] = {}
         self.transactions: dict[str, Tx] = {}
-        #: By the key of a message: its transaction, or the command that brought it.
+        #: Message key to its transaction, or to the command that appended it.
         self.owner: dict[str, Tx] = {}
         self.appends: list[Op] = []
         self.append_of: dict[str, Op] = {}
         self.rows: dict[int, str] = {}
-        #: Queue offset -> key, told or seen.
+        #: Queue offset to key, as answered or seen.
         self.places: dict[Queue, dict[int, str]] = {}
-        #: Key -> queue offset, and when it became visible if it was seen.
+        #: Key to queue offset, and to the time it became visible if it was seen.
         self.place_of: dict[str, int] = {}
         self.visible_ms: dict[str, int] = {}
         self.acknowledged = 0
         self.lost = 0
 
-    # What clients send.
+    # Requests of clients.
 
     def sent(self, asked: Asked, tx: Tx | None, now_ms: int) -> Op:
-        """A command is on its way."""
+        """Record a command that is being sent."""
         op = Op(asked, next(self._ticks), now_ms)
         if isinstance(asked, c.Append):
             self.appends.append(op)
@@ -152,10 +152,10 @@ class History:
                 self.owner[key_of(message.body)] = tx
         tx.requests[at].tries += 1
 
-    # What they are answered.
+    # Answers to clients.
 
     def answered(self, op: Op, tx: Tx | None, answer: Answered, now_ms: int) -> None:
-        """An answer came: does it fit to all others?"""
+        """Record an answer, and check it against all others."""
         op.ended = next(self._ticks)
         self.acknowledged += 1
         match op.asked, answer:
@@ -173,7 +173,7 @@ class History:
                 assert tx is not None
                 self._moved(op, tx)
             case c.Append(), Refused(code="mixed_delivery_times"):
-                # The first of them were due before the writer looked at them.
+                # The first messages were due before the writer examined them.
                 op.is_refused = True
             case _, Refused():
                 assert tx is not None, answer
@@ -182,7 +182,7 @@ class History:
                 raise Wrong(f"{op.asked} was answered {answer}")
 
     def lost_answer(self, op: Op, tx: Tx | None) -> None:
-        """The connection ended first."""
+        """Record a command whose connection ended before its answer."""
         self.lost += 1
         if tx is not None and not isinstance(op.asked, c.Prepare | c.CheckSent):
             tx.unsure.append(op.asked)
@@ -190,7 +190,7 @@ class History:
     def _appended(self, asked: c.Append, answer: c.Appended) -> None:
         for message, offset in zip(asked.messages, answer.queue_offsets, strict=True):
             if (offset < 0) != (message.deliver_at_ms > 0):
-                # Its time may have come before the writer looked at it.
+                # It may have come due before the writer examined it.
                 assert message.deliver_at_ms, f"{message} got no place"
             if offset >= 0:
                 self.place(key_of(message.body), offset)
@@ -207,7 +207,7 @@ class History:
         self.hold(tx, request, answer.half_offset)
 
     def hold(self, tx: Tx, request: Request, first: int) -> None:
-        """A request is at these rows, and nothing else is."""
+        """Record that a request has these rows, and no other request has."""
         request.first = first
         for row, message in enumerate(request.messages, first):
             key = key_of(message.body)
@@ -231,10 +231,10 @@ class History:
             tx.known_at = min(tx.known_at, op.ended)
 
     def decided(self, tx: Tx, found: Decision, now_ms: int) -> None:
-        """Somebody says how it was decided: it can only be this way from now on."""
+        """Record a decision as an answer or the store shows it; it is final."""
         known = tx.decision
         if not found.by:
-            # Retention has deleted the record that said so.
+            # Retention has deleted the op record.
             if tx.requests[0].sent_ms > now_ms - self.retention_ms:
                 raise Wrong(f"{tx.name}: nobody knows who decided {found}")
         elif tx.tried.get(found.by, (None,))[0] is None or found.state is not decided_state(
@@ -280,15 +280,15 @@ class History:
             tx.possible = {condition for condition in op.before if condition[0] is state}
 
     def may_be_forgotten(self, tx: Tx, now_ms: int) -> bool:
-        """Whether retention may have taken it: decided, visible, and old."""
+        """Whether retention may have deleted it: decided, visible, and old."""
         delay_ms = max(m.deliver_after_ms for request in tx.requests for m in request.messages)
         is_old = tx.requests[0].sent_ms + delay_ms <= now_ms - self.retention_ms
         return is_old and bool(tx.states & set(DECIDED))
 
-    # What they see.
+    # Messages that clients see.
 
     def place(self, key: str, offset: int) -> None:
-        """A message is at this offset of its queue, and nowhere else."""
+        """Record that a message has this queue offset and no other."""
         message = self.messages[key]
         queue = (message.topic, message.queue_id)
         other = self.places.setdefault(queue, {}).setdefault(offset, key)
@@ -298,7 +298,7 @@ class History:
             raise Wrong(f"{key} is in {queue} at {self.place_of[key]} and at {offset}")
 
     def saw(self, queue: Queue, offset: int, seen: Seen) -> None:
-        """A consumer got this message."""
+        """Record a message that a consumer received."""
         message = self.messages.get(key := key_of(seen.body))
         if message is None:
             raise Wrong(f"{queue} at {offset}: nobody sent {seen}")
@@ -316,7 +316,7 @@ class History:
 
 
 def after(asked: Asked, condition: Condition) -> Condition:
-    """What a transaction is once a command was done."""
+    """Condition of a transaction after a command was executed."""
     state, checks = condition
     if state in DECIDED or not is_legal(asked, condition):
         return condition
@@ -333,7 +333,7 @@ def after(asked: Asked, condition: Condition) -> Condition:
 
 
 def is_legal(asked: Asked, condition: Condition) -> bool:
-    """Whether it would not be refused."""
+    """Whether the command is not refused in this condition."""
     match asked:
         case c.Park():
             return condition[0] is State.PREPARED

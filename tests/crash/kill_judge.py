@@ -1,6 +1,6 @@
-"""Comparing the store that a killed process left with what its clients remember.
+"""Compares the store that a killed process left with what its clients remember.
 
-Called while no process serves the store and no command is under way: what is found now must stay.
+Called while no process serves the store and no command is in flight, so what is found is final.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.crash.model import Queue, Wrong
 
 
 class Judge:
-    """The history, held against one store after another."""
+    """Compares the history with the store after each kill."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -31,7 +31,7 @@ class Judge:
         self._halves: dict[str, Half] = {}
 
     def judge(self, store: Store, now_ms: int) -> None:
-        """Complain about the first thing that is not as it must be."""
+        """Raise ``Wrong`` at the first difference."""
         self._now_ms = now_ms
         self._judge_queues(store)
         self._read_rows(store)
@@ -63,7 +63,7 @@ class Judge:
             self._bounds[queue] = (opened.start, opened.end)
 
     def _judge_start(self, queue: Queue, before: int, start: int) -> None:
-        """Only what is old was deleted."""
+        """Raise if anything that is not old was deleted."""
         places = self.history.places.get(queue, {})
         for offset in range(before, start):
             key = places.get(offset)
@@ -71,7 +71,7 @@ class Judge:
                 raise Wrong(f"{queue} starts at {start}: {key} was deleted too early")
 
     def _is_deletable(self, key: str) -> bool:
-        """Whether a visible message may have been deleted: when it was seen, or sent, tells."""
+        """Whether retention may have deleted a visible message, by when it was seen or sent."""
         history = self.history
         visible_ms = history.visible_ms.get(key)
         if visible_ms is None:
@@ -85,7 +85,7 @@ class Judge:
         return visible_ms <= self._now_ms - history.retention_ms + history.copy_after_ms
 
     def _judge_order(self, queue: Queue, places: dict[int, str]) -> None:
-        """What was answered before something else was sent comes first."""
+        """A message answered before another was sent comes before it in the queue."""
         latest = 0
         latest_key = ""
         for _, key in sorted(places.items()):
@@ -98,7 +98,9 @@ class Judge:
                 latest, latest_key = span[0], key
 
     def _span(self, key: str) -> tuple[int, float] | None:
-        """Between which moments it became visible; None if that was left to the clock."""
+        """The first and last tick at which it may have become visible; None for delayed
+        messages.
+        """
         history = self.history
         message = history.messages[key]
         if message.deliver_at_ms or message.deliver_after_ms:
@@ -113,7 +115,7 @@ class Judge:
     # Rows.
 
     def _read_rows(self, store: Store) -> None:
-        """Which message is in which row: those that nobody was told of, too."""
+        """Find which message is in which row, including rows that no answer has mentioned."""
         history = self.history
         self._halves = {}
         for row in range(store.table.end):
@@ -182,7 +184,7 @@ class Judge:
                 raise Wrong(f"row {first} is of {store.table.identity(found[0])}, not {tx.name}")
 
     def _judge_state(self, store: Store, tx: Tx, halves: list[Half]) -> None:
-        """It is something that it can be; then it can be nothing else any more."""
+        """The state must be a possible one; it becomes the only possible one."""
         head = halves[0]
         if head.state in DECIDED:
             by, at_ms = store.table.decided_by(head)

@@ -1,10 +1,10 @@
 """A real process on real files, killed with SIGKILL again and again while clients write.
 
-``kill_loop`` starts the victim, lets clients talk to it until it is killed, judges what is left by
-what the clients remember, and starts it again on the same directory.  The seed chooses what the
-clients do and when the victim dies: after so many answers, or at so manieth change of a file, in
-the middle of a write or of its own recovery.  How the threads of two processes interleave is left
-to the machine, so a seed repeats the kind of a run, not every step of it.
+``kill_loop`` starts the victim and lets clients talk to it until it is killed. It compares what is
+left with what the clients remember, and starts the victim again on the same directory. The seed
+chooses what the clients do and when the victim dies: after a number of answers, or at a given
+change of a file, in the middle of a write or of its own recovery. The machine decides how the
+threads of two processes interleave, so a seed repeats the kind of a run, not its every step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIFE_SECONDS_MAX = 60
 
 @dataclass(slots=True)
 class Report:
-    """What a loop did."""
+    """Counts of one loop."""
 
     kills: int = 0
     acknowledged: int = 0
@@ -53,7 +53,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """When a life ends: after so many answers, or at that change of a file."""
+    """When a life ends: after ``answers`` answers, or at change ``die_at`` of a file."""
 
     answers: int = 0
     die_at: int = 0
@@ -61,7 +61,7 @@ class Fate:
 
     @staticmethod
     def chosen(rng: Random) -> Fate:
-        """One of the three kinds."""
+        """Draw one: by answers, early in the recovery, or later."""
         kind = rng.random()
         if kind < 0.45:
             return Fate(answers=rng.randrange(1, 500))
@@ -71,7 +71,7 @@ class Fate:
 
 
 def kill_loop(seed: int, kills: int, directory: Path, *, plant: str = "") -> Report:
-    """Kill the victim so many times; raises ``Wrong`` if a client was lied to."""
+    """Kill the victim `kills` times; raise ``Wrong`` if an answer was not true."""
     loop = KillLoop(seed, directory, plant)
     for _ in range(kills):
         loop.live_and_die()
@@ -100,7 +100,7 @@ class KillLoop:
         self.report = Report()
 
     def live_and_die(self) -> None:
-        """One life of the victim, and the judgement."""
+        """Run one life of the victim, and judge what it left."""
         fate = Fate.chosen(self._rng)
         with self._victim(fate) as (child, ends):
             try:
@@ -136,7 +136,7 @@ class KillLoop:
     async def _talk(
         self, child: subprocess.Popen[str], ends: list[socket.socket], fate: Fate
     ) -> None:
-        """Let everybody work until the process is dead."""
+        """Let all clients work until the process is dead."""
         answers = 0
 
         def count() -> None:
@@ -155,7 +155,7 @@ class KillLoop:
                     group.create_task(session.work(link))
 
     def _judge_what_is_left(self) -> None:
-        """Judge it in place or as a copy, and open it twice: the second time nothing changes."""
+        """Judge the data in place or as a copy; a second open of it changes nothing."""
         data = self._data
         if self._rng.random() < 0.5:
             shutil.rmtree(self._copy, ignore_errors=True)
@@ -178,7 +178,7 @@ class KillLoop:
 
 @contextmanager
 def opened(data: Path) -> Iterator[Store]:
-    """The store that a dead process left; it is given back without a word."""
+    """Open the store that a dead process left; close it without a checkpoint."""
     with DirectoryLock(data):
         store, _ = open_store(OsDisk(data / "store"), CONFIG, POLICY, HOST)
         try:
@@ -190,7 +190,7 @@ def opened(data: Path) -> Iterator[Store]:
 
 
 def first_wrong(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that clients ran into."""
+    """The first error inside nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

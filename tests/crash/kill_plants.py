@@ -1,4 +1,4 @@
-"""Bugs for the victim, to show that its judge can fail.  ``LaggingDisk`` is one more."""
+"""Bugs for the victim, to show that the judge finds them. ``LaggingDisk`` is one more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DoubleWriter(Writer):
     _committed = 0
 
     async def submit(self, command: c.Command) -> c.Decision:
-        """Do it, and perhaps do it again."""
+        """Execute the command; execute some commits twice."""
         decision = await super().submit(command)
         for record in decision.records:
             if isinstance(record, Decided) and record.state == State.COMMITTED:

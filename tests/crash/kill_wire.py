@@ -1,4 +1,4 @@
-"""What the clients and the victim say to each other: msgpack behind a length."""
+"""Messages between the clients and the victim: msgpack after a length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class Pull(msgspec.Struct, frozen=True, kw_only=True):
-    """Read what is visible from this queue offset on."""
+    """Request for the visible messages from this queue offset on."""
 
     topic: str
     queue_id: int
@@ -33,7 +33,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """It was done, and there is nothing to tell."""
+    """The command was executed, and the reply has no content."""
 
 
 Written = c.Prepare | c.Append | c.End | c.CheckSent | c.Park | c.Resume
@@ -56,14 +56,14 @@ class _Envelope(msgspec.Struct, array_like=True):
 
 
 def packed(number: int, content: Asked | Answered) -> bytes:
-    """One frame of the wire."""
+    """Encode one frame."""
     raw = msgspec.Raw(_encoder.encode(content))
     data = _encoder.encode(_Envelope(number, type(content).__name__, raw))
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 async def receive(reader: asyncio.StreamReader) -> tuple[int, Asked | Answered]:
-    """The next frame; IncompleteReadError at the end."""
+    """Read the next frame; raises IncompleteReadError at the end."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     data = await reader.readexactly(length)
     envelope = msgspec.msgpack.decode(data, type=_Envelope)
@@ -72,7 +72,7 @@ async def receive(reader: asyncio.StreamReader) -> tuple[int, Asked | Answered]:
 
 
 def answer_to(decision: c.Decision) -> Answered:
-    """What a client is told of a decision."""
+    """Answer for a decision, as a client gets it."""
     if decision.refused is not None:
         return _refused(decision.refused)
     if decision.reply is None:

@@ -1,7 +1,7 @@
-"""Hunting for crash bugs with fresh seeds: ``python -m tests.crash.long [--seconds N] [--seed S]``.
+"""Hunts for crash bugs with fresh seeds: ``python -m tests.crash.long [--seconds N] [--seed S]``.
 
-The hunts take turns, each with a seed that is printed before it starts.  A hunt is a function
-``(seed) -> counts``; one whose module is not there is passed over.
+The hunts take turns, each with a seed that is printed before it starts. A hunt is a function
+``(seed) -> counts``; a hunt whose module does not exist is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 Hunt = Callable[[int], Mapping[str, int]]
 
-#: Name -> the module and function that hunt.
+#: Name to the hunt's module and function.
 HUNTS = {
     "whole": ("tests.crash.hunts", "whole"),
     "whole-os": ("tests.crash.hunts", "whole_os"),
@@ -45,7 +45,7 @@ def kill(seed: int) -> Mapping[str, int]:
 
 
 def present_hunts(only: str = "") -> dict[str, Hunt]:
-    """Those whose module and function exist."""
+    """Hunts whose module and function exist."""
     found: dict[str, Hunt] = {}
     for name, (module, function) in HUNTS.items():
         if only in ("", name) and importlib.util.find_spec(module) is not None:
@@ -56,7 +56,7 @@ def present_hunts(only: str = "") -> dict[str, Hunt]:
 
 
 def seeds(first: int | None) -> Iterator[int]:
-    """The seed that was given, once; otherwise a new one each time."""
+    """Yield the given seed once; without one, yield new seeds forever."""
     if first is not None:
         yield first
         return
@@ -65,7 +65,7 @@ def seeds(first: int | None) -> Iterator[int]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Hunt until the time is over; 1 if something was found."""
+    """Hunt until the time is over; return 1 if something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.long")
     parser.add_argument("--seconds", type=float, default=DEFAULT_SECONDS)
     parser.add_argument("--seed", type=int, help="only this one, once for each hunt")
@@ -85,7 +85,7 @@ def main(words: list[str] | None = None) -> int:
         say(f"{name}: seed {seed}")
         try:
             counts.update(hunts[name](seed))
-        except Exception:  # noqa: BLE001 - whatever it is, it was found
+        except Exception:  # noqa: BLE001 - any error is a finding
             say(traceback.format_exc())
             say(f"again: make crash ARGS='--only {name} --seed {seed}'")
             return 1
@@ -94,7 +94,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def say(text: str) -> None:
-    """Print it now: who watches a long run wants to see it."""
+    """Print a line and flush it, so that a long run can be watched."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""What must be true, in plain dicts: the judge's own idea of the broker, without any of its code.
+"""The expected state in plain dicts: the judge's own model of the broker, without its code.
 
-A ``World`` is the state after a number of commands.  ``follow`` makes the next one: it says by
-itself what the command must lead to, and complains (``Wrong``) if the store answered otherwise.
-Only where messages are in the log is taken from the answers: nobody promised that.
+A ``World`` is the state after a number of commands. ``follow`` makes the next one: it derives on
+its own what the command must lead to, and raises ``Wrong`` if the store answered otherwise. It
+takes only the log offsets of messages from the answers, because no rule fixes them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Queue = tuple[str, int]
 
 
 class Wrong(AssertionError):
-    """The store answered, or holds, something that must not be."""
+    """The store answered, or holds, something that it must not."""
 
     def __init__(self, what: str) -> None:
-        # Messages are long; both ends tell more than one.
+        # Messages are long; the start and the end of the text tell more than the start alone.
         super().__init__(what if len(what) < 2_000 else f"{what[:1_000]} ... {what[-900:]}")
 
 
@@ -55,14 +55,14 @@ class Seen(NamedTuple):
 
 
 def seen(stored: StoredMessage) -> Seen:
-    """What was read, in the form in which it is compared."""
+    """Convert a stored message to the form that is compared."""
     return Seen(*[getattr(stored, name) for name in Seen._fields])
 
 
 def shown(
     message: Message, *, queue_offset: int, at_ms: int, log_offset: int, bits: int, prepared: int
 ) -> Seen:
-    """How a message must look."""
+    """Build the message that a reader must see."""
     return Seen(
         topic=message.topic,
         queue_id=message.queue_id,
@@ -90,27 +90,27 @@ class Row(NamedTuple):
     log_offset: int
     stored_at_ms: int
     state: State = State.PREPARED
-    #: When it becomes, or became, due to be shown; only of rows that wait.
+    #: When it is or was due to be shown; only for rows that wait.
     deliver_at_ms: int = 0
     is_shown: bool = False
 
     @property
     def is_undecided(self) -> bool:
-        """Prepared or parked."""
+        """Whether it is prepared or parked."""
         return self.state in (State.PREPARED, State.PARKED)
 
     @property
     def is_waiting(self) -> bool:
-        """Committed, but its time has not come."""
+        """Whether it is committed but not yet due."""
         return self.state is State.COMMITTED and not self.is_shown
 
     @property
     def is_needed(self) -> bool:
-        """Nothing of it may be forgotten."""
+        """Whether the store must keep all of it."""
         return self.is_undecided or self.is_waiting
 
     def held(self) -> Seen:
-        """How its own bytes must look while it is held."""
+        """The bytes that the store must return while the message is held."""
         return shown(
             self.message,
             queue_offset=self.number,
@@ -122,7 +122,7 @@ class Row(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """One transaction, by its first row."""
+    """One transaction, identified by its first row."""
 
     head: int
     group: str
@@ -130,7 +130,7 @@ class Transaction(NamedTuple):
     #: First row and number of rows of each request.
     requests: tuple[tuple[int, int], ...]
     next_at_ms: int
-    #: An SDK numbers the requests of a transaction; a stock client sends only one.
+    #: An SDK numbers the requests of a transaction; a stock client sends only one request.
     is_numbered: bool = False
     state: State = State.PREPARED
     checks_sent: int = 0
@@ -144,12 +144,12 @@ class Transaction(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A command that was executed, and what the store answered."""
+    """An executed command, and the store's answer."""
 
     command: c.Command
     now_ms: int
     decision: c.Decision
-    #: Where the log ended afterwards: how many commands are in a log is counted with it.
+    #: The end of the log afterwards, by which the commands in a log are counted.
     log_end: int
 
 
@@ -161,15 +161,15 @@ class World:
         self.queues: dict[Queue, list[Seen]] = {}
         self.rows: dict[int, Row] = {}
         self.transactions: dict[int, Transaction] = {}
-        #: App, query, batch -> when it was decided.
+        #: App, query, batch to the time of the decision.
         self.batches: dict[tuple[str, str, int | str], int] = {}
-        #: Store times never go back.
+        #: Store time, which never goes back.
         self.at_ms = 0
-        #: Retention may have taken what was stored until then and is not needed.
+        #: Retention may have deleted what was stored until then and is not needed.
         self.deleted_until_ms = 0
 
     def copy(self) -> World:
-        """The same again; the values inside never change."""
+        """Copy the world; the values inside never change."""
         other = copy.copy(self)
         other.queues = {queue: list(messages) for queue, messages in self.queues.items()}
         other.rows = dict(self.rows)
@@ -188,7 +188,7 @@ class World:
         return max(found, key=lambda one: one.requests[-1], default=None)
 
     def show(self, row: int, at_ms: int) -> None:
-        """Let consumers see a row from now on."""
+        """Make a row visible to consumers."""
         known = self.rows[row]
         is_half = known.head is not None
         self._append(
@@ -217,11 +217,11 @@ class World:
         return len(messages) - 1
 
     def store(self, message: Message, log_offset: int, at_ms: int) -> int:
-        """Show an ordinary message; returns its queue offset."""
+        """Show an ordinary message; return its queue offset."""
         return self._append(message, at_ms=at_ms, log_offset=log_offset)
 
     def hold(self, messages: tuple[Message, ...], offsets: list[int], head: int | None) -> int:
-        """Give each message the next row; returns the first."""
+        """Give each message the next row; return the first row."""
         first = len(self.rows)
         for number, (message, log_offset) in enumerate(zip(messages, offsets, strict=True), first):
             self.rows[number] = Row(number, head, message, log_offset, self.at_ms)
@@ -236,7 +236,7 @@ class World:
         return changed
 
     def settle(self, transaction: Transaction, state: State, by: str) -> None:
-        """The one decision: everything is shown, or will be at its time, or nothing ever is."""
+        """Decide a transaction: show its messages now or when they are due, or never."""
         at_ms = self.at_ms
         self.set_state(transaction, state=state, by=by, decided_at_ms=at_ms, next_at_ms=NEVER)
         if state is State.ROLLED_BACK:
@@ -261,27 +261,27 @@ class History:
 
     @property
     def world(self) -> World:
-        """The state after all of them."""
+        """The state after all commands."""
         return self.worlds[-1]
 
     def add(self, step: Step, follow: Callable[[World, Step], World]) -> None:
-        """Take the next command."""
+        """Add the next command."""
         self.worlds.append(follow(self.worlds[-1], step))
         self.steps.append(step)
 
     def count_in(self, log_end: int) -> int:
-        """How many of the commands are in a log that ends here."""
+        """Count the commands in a log that ends here."""
         return sum(step.log_end <= log_end for step in self.steps)
 
     def until(self, count: int) -> History:
         """Another history that begins with the first ``count`` commands."""
         other = copy.copy(self)
         other.steps = self.steps[:count]
-        # The last one is its own: time may be set in it.
+        # The last world is copied, because its time may be changed.
         other.worlds = [*self.worlds[:count], self.worlds[count].copy()]
         return other
 
 
 def decided_state(resolution: Resolution) -> State:
-    """Where an answer leads that decides."""
+    """State that a deciding resolution leads to."""
     return State.COMMITTED if resolution is Resolution.COMMIT else State.ROLLED_BACK

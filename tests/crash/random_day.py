@@ -1,4 +1,4 @@
-"""Days drawn from a seed: whatever a broker may be asked, in any order."""
+"""Random days: any command that a broker accepts, in any order, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.crash.workload import QUEUES
 
 
 def random_day(driver: Driver, rng: Random, steps: int) -> None:
-    """So many commands, in batches, with everything between batches that may happen there."""
+    """Run `steps` steps in batches, with chores between batches."""
     for _ in range(steps):
         random_step(driver, rng)
         if rng.random() < 0.5:
@@ -25,13 +25,13 @@ def random_day(driver: Driver, rng: Random, steps: int) -> None:
 
 
 def random_step(driver: Driver, rng: Random) -> None:
-    """One command, or a few that belong together."""
+    """Run one command, or a few that belong together."""
     act = rng.choices(list(STEPS), list(STEPS.values()))[0]
     act(driver, rng)
 
 
 def random_chore(driver: Driver, rng: Random) -> None:
-    """What happens between two batches; nothing may be waiting for ``sync``."""
+    """Run a chore that happens between two batches; nothing may be waiting for ``sync``."""
     chance = rng.random()
     if chance < 0.15:
         driver.retain()
@@ -76,7 +76,7 @@ def prepare(driver: Driver, rng: Random) -> None:
 
 
 def resend(driver: Driver, rng: Random) -> None:
-    """A stock client never saw the answer to its only half message."""
+    """Repeat the request of a stock client that never got the answer to its only half message."""
     known = pick(driver, rng)
     if known is not None and len(known.rows) == 1:
         message = driver.world.rows[known.head].message
@@ -109,7 +109,7 @@ def end(driver: Driver, rng: Random) -> None:
 
 
 def end_any(driver: Driver, rng: Random) -> None:
-    """Also what was decided long ago, what is no half message, and what never was."""
+    """End any row: decided long ago, not a half message, or not existing."""
     row = rng.randrange(len(driver.world.rows) + 2)
     driver.do(c.End(half_offset=row, resolution=rng.choice(list(Resolution)), by="anybody"))
 
@@ -147,7 +147,7 @@ def obey(driver: Driver, rng: Random) -> None:
 
 
 def obey_many(driver: Driver, rng: Random) -> None:
-    """Heads, later rows, what was decided or never was, and some of them twice."""
+    """Send verdicts on first and later rows, decided and unknown ones, some of them twice."""
     known = driver.open_transactions()
     rows = [rng.choice(one.rows) for one in rng.sample(known, min(len(known), rng.choice((2, 9))))]
     rows += [rng.randrange(len(driver.world.rows) + 2) for _ in range(rng.choice((0, 0, 1, 2)))]
@@ -171,7 +171,7 @@ def release(driver: Driver, _rng: Random) -> None:
     driver.release()
 
 
-#: What may be asked, and how often.
+#: The steps and their weights.
 STEPS: dict[Callable[[Driver, Random], None], int] = {
     append: 4,
     schedule: 2,

@@ -1,6 +1,6 @@
 """The power fails at every operation, with every choice of what the disk kept: nothing is lost.
 
-Here run slices with fixed seeds; ``make crash`` runs it all, with fresh ones.
+These tests run slices with fixed seeds; ``make crash`` runs everything with fresh seeds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SEED = 20_261_115
 
 
 def explored(durability: str = "fsync", seed: int = SEED) -> Exploration:
-    """The scripted day, ready to be cut anywhere."""
+    """Run the scripted day, to be cut anywhere."""
     driver = Driver(FaultyDisk(BORN), replace(CONFIG, durability=durability))  # type: ignore[arg-type]
     scripted(driver)
     return Exploration(driver, seed=seed)
 
 
 def positions(exploration: Exploration, step: int, start: int) -> range:
-    """Every so many operations of the day."""
+    """Every `step`-th operation of the day."""
     return range(start, len(exploration.driver.disk.journal) + 1, step)
 
 

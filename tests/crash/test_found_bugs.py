@@ -1,4 +1,4 @@
-"""The bugs that this suite has found, each in as few steps as show it; see TRACK_RECORD.md."""
+"""Bugs that this suite has found, each with the fewest steps that show it; see TRACK_RECORD.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_late_commit_named_by_its_youngest_half_copies_the_oldest() -> None:
 
 
 def grow_old(driver: Driver, seconds: int) -> None:
-    """Let time pass, and fill a segment after it, so that retention can take what was before."""
+    """Advance time and fill a segment, so that retention can delete what came before."""
     driver.clock.advance(seconds=seconds)
     driver.append(driver.message(size=4_000))
     driver.append(driver.message(size=4_000))
@@ -106,7 +106,7 @@ def test_a_crash_while_a_tail_of_several_segments_is_rewritten_loses_nothing() -
     driver = Driver(FaultyDisk(BORN), replace(CONFIG, checkpoint_bytes=100_000))
     driver.append(driver.message())
     driver.sync()
-    # One batch, one flush, three segments: no frame says yet that it was flushed.
+    # One batch, one flush, three segments: no frame states yet that they were flushed.
     for _ in range(3):
         driver.append(driver.message(size=3_500))
     driver.sync()

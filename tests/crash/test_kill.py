@@ -1,4 +1,4 @@
-"""A process killed in the middle of its work breaks no promise that it gave."""
+"""A process killed in the middle of its work breaks none of its promises."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_clients_of_a_killed_process_were_told_the_truth(tmp_path: Path) -> None
     assert report.log_start > 0, "retention had nothing to do"
 
 
-#: A bug, and how the judge may notice it.
+#: A bug, and the judge's messages that may report it.
 PLANTS = {
-    # Answers of the last batch were about nothing: a row, a decision or a place is gone.
+    # The last batch was answered but not written: a row, a decision or a queue place is gone.
     "reply_before_write": r"gone|are left|can only be|was \d+-\d+|is lost",
-    # A message has a second place, or the place of another.
+    # A message has a second queue place, or another message's place.
     "decide_twice": r"is in .* at \d+ and at \d+|, and now ",
-    # The bytes of a half message that is still needed were deleted; sent again, it is held again.
+    # A needed half message lost its bytes; sent again, it is held a second time.
     "forget_the_needed": r"cannot be read|are left|was answered|was forgotten|was held at",
 }
 

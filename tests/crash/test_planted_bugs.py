@@ -1,4 +1,4 @@
-"""A judge that cannot complain proves nothing: bugs are planted here, and each must be caught.
+"""Planted bugs, each of which the judge must catch: a judge that never complains proves nothing.
 
 They are planted through doubles and patches of this test, never in the product.
 """
@@ -42,7 +42,7 @@ from tests.crash.model import Wrong
 from tests.crash.workload import scripted
 
 Patch = pytest.MonkeyPatch
-#: How a bug shows: the judge complains, the store does, or something cannot be.
+#: How a bug shows: the judge complains, the store complains, or other code fails.
 COMPLAINTS = (Wrong, EscrowError, AssertionError, LookupError, ValueError, TypeError)
 
 
@@ -51,7 +51,7 @@ def complaint(
     recovering: Callable[[], AbstractContextManager[object]] = nullcontext,
     step: int = 5,
 ) -> str:
-    """What the judge says of a day with a planted bug; empty if it does not notice."""
+    """Return what the judge reports about a day with a planted bug; empty if it does not notice."""
     try:
         scripted(driver)
         exploration = Planted(driver, recovering)
@@ -64,7 +64,7 @@ def complaint(
 
 
 class Planted(Exploration):
-    """Recovers with a bug in place."""
+    """Recovers with a planted bug."""
 
     def __init__(
         self, driver: Driver, recovering: Callable[[], AbstractContextManager[object]]
@@ -73,7 +73,7 @@ class Planted(Exploration):
         self._recovering = recovering
 
     def open(self, disk: FaultyDisk) -> tuple[Store, Found]:
-        """Recover, wrongly."""
+        """Recover with the bug in place."""
         with self._recovering():
             return super().open(disk)
 
@@ -86,7 +86,7 @@ class NeverFlushes(FaultyDisk):
     """Skips every flush of the log."""
 
     def perform(self, operation: Operation) -> None:
-        """All but those."""
+        """Perform everything else."""
         if not (isinstance(operation, Flush) and operation.path.startswith("commitlog/")):
             super().perform(operation)
 
@@ -96,7 +96,7 @@ def test_a_skipped_flush_is_caught() -> None:
 
 
 def test_a_projection_ahead_of_the_log_is_caught() -> None:
-    """Without flushes on the way, only a checkpoint flushes the log before its files."""
+    """Without other flushes, only a checkpoint flushes the log before its own files."""
     config = replace(CONFIG, durability="os")
     assert complaint(Driver(NeverFlushes(BORN), config)) != ""
 
@@ -105,7 +105,7 @@ class Hasty(Driver):
     """Answers before the flush."""
 
     def sync(self) -> None:
-        """The wrong way round."""
+        """Mark the answers before the flush."""
         self.disk.mark(Tried(len(self.history)))
         self.disk.mark(Acked(len(self.history)))
         super().sync()
@@ -122,7 +122,7 @@ def test_a_directory_that_is_never_flushed_is_caught() -> None:
 
 
 def credulous(data: Bytes, at: int, log_offset: int, _seed: int) -> Iterator[Vouched]:
-    """Take any bytes for a frame that look like one."""
+    """Accept any bytes that look like a frame."""
     while (head := stated_head(data, at)) is not None and at + head.length <= len(data):
         tail = data[at + head.records_at : at + head.length]
         try:
@@ -146,14 +146,14 @@ def test_an_ignored_checksum_is_caught() -> None:
     assert complaint(Driver(FaultyDisk(BORN)), believing, step=2) != ""
 
 
-class _undone(AbstractContextManager[object]):  # noqa: N801 - reads like contextlib's
-    """Takes a patch back at the end."""
+class _undone(AbstractContextManager[object]):  # noqa: N801 - named like contextlib's
+    """Reverts a patch at the end."""
 
     def __init__(self, patch: Patch) -> None:
         self._patch = patch
 
     def __exit__(self, *_: object) -> None:
-        """Take it back."""
+        """Revert the patch."""
         self._patch.undo()
 
 
@@ -187,14 +187,14 @@ class Stutterer(Replayer):
     twice: tuple[type, ...] = (Asked, Answered, Parked, Resumed)
 
     def apply(self, records: list[Record], where: Where) -> None:
-        """Once more, if it is one of those."""
+        """Apply some kinds of record a second time."""
         super().apply(records, where)
         if isinstance(records[-1], self.twice):
             super().apply(records, where)
 
 
 def stuttering(replayer: type[Replayer] = Stutterer) -> Callable[[], _undone]:
-    """Replay so while recovering."""
+    """Return a patch that recovers with this replayer."""
 
     def patched() -> _undone:
         patch = Patch()
@@ -205,7 +205,7 @@ def stuttering(replayer: type[Replayer] = Stutterer) -> Callable[[], _undone]:
 
 
 def count_up(core: Transactions, record: Asked, _where: Where) -> None:
-    """One check more than there were, however many the record says."""
+    """Add one check to the row's count, and ignore the count in the record."""
     half = core.table.get(record.head)
     sent = half.checks_sent if half else 0
     core.table.count_check(record.head, sent + 1, record.next_check_at_ms)
@@ -222,7 +222,7 @@ def test_a_check_that_is_counted_by_increment_is_caught(monkeypatch: Patch) -> N
 
 def test_a_decision_that_is_replayed_twice_is_caught() -> None:
     class Decisive(Stutterer):
-        """Shows what was committed a second time."""
+        """Shows committed messages a second time."""
 
         twice = (Decided,)
 
@@ -234,7 +234,7 @@ def test_a_decision_that_is_replayed_twice_is_caught() -> None:
 
 def test_many_decisions_that_are_replayed_twice_are_caught() -> None:
     class Decisive(Stutterer):
-        """Shows what was committed together a second time."""
+        """Shows messages that were committed together a second time."""
 
         twice = (DecidedMany,)
 
@@ -252,7 +252,7 @@ def test_many_decisions_that_are_only_half_applied_are_caught(monkeypatch: Patch
 
 
 def commit_late(driver: Driver) -> None:
-    """A half message commits long after it was stored; then the log it was stored in goes."""
+    """Commit a half message long after it was stored, then delete the log that it was stored in."""
     row = driver.prepare(driver.message())
     driver.append(*(driver.message(size=900) for _ in range(6)))
     driver.sync()

@@ -1,7 +1,7 @@
 """Any commands in any order, with crashes and failing disks in between, against the model.
 
-Hypothesis chooses; what it finds it makes small.  Here with a fixed seed and a small budget,
-``make crash`` with fresh ones and a large one.
+Hypothesis chooses the steps and shrinks a failure. This test has a fixed seed and a small budget;
+``make crash`` uses fresh seeds and a large budget.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RANDOMS = st.integers(0, 2**32 - 1).map(Random)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """A store under everything that may happen to it."""
+    """A store with all kinds of commands and failures."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(act=st.sampled_from(list(STEPS)), rng=RANDOMS)
     def command(self, act: Any, rng: Random) -> None:  # noqa: ANN401 - a step of a random day
-        """One command, or a few that belong together; answered later."""
+        """Run one command, or a few that belong together; they are answered later."""
         act(self.driver, rng)
 
     @rule(act=st.sampled_from(list(STEPS)), rng=RANDOMS)
@@ -57,13 +57,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def answer(self) -> None:
-        """A group commit."""
+        """Run a group commit."""
         self.driver.sync()
         self.driver.judge()
 
     @rule(ms=st.sampled_from((1, 500, 4_000, 11_000, 25_000, 70_000, -1, -3_000, -20_000)))
     def clock_moves(self, ms: int) -> None:
-        """Forwards, and now and then back."""
+        """Move the clock forward, or sometimes back."""
         self.driver.clock.advance(ms=ms)
 
     @rule()
@@ -81,14 +81,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Stop in good order, and start again."""
+        """Stop cleanly, and start again."""
         self.driver.sync()
         self.driver.close()
         self.driver.judge()
 
     @rule()
     def kill(self) -> None:
-        """The process dies; the power stays."""
+        """Kill the process; the power stays on."""
         self.driver.kill()
         self.driver.judge()
 
@@ -98,10 +98,10 @@ class StoreMachine(RuleBasedStateMachine):
         )
     )
     def power_cut(self, survivors: Survivors) -> None:
-        """The power fails; what was not flushed survives in part."""
+        """Cut the power; some of what was not flushed survives."""
         driver = self.driver
         if driver.config.durability == "os":
-            # Answers that did not wait for the disk may be lost: the exploration judges those.
+            # Answers that did not wait for the flush may be lost; the exploration judges those.
             driver.sync()
             driver.checkpoint()
         driver.disk = driver.disk.crash(survivors)
@@ -115,26 +115,26 @@ class StoreMachine(RuleBasedStateMachine):
         rng=RANDOMS,
     )
     def disk_fails(self, kind: Kind, code: int, act: Any, rng: Random) -> None:  # noqa: ANN401
-        """A write or a flush of the log fails: the store stops, and the next one recovers."""
+        """Fail a write or a flush of the log: the store stops, and the next one recovers."""
         driver = self.driver
         driver.sync()
         driver.disk.fail_after(kind, 0, code, under="commitlog/", short_bytes=rng.randrange(60))
         try:
             act(driver, rng)
             driver.sync()
-            # Nothing was written, so nothing could fail.
+            # The step wrote nothing, so nothing failed.
             driver.disk.forgive()
         except OSError:
             driver.disk.forgive()
             if driver.config.durability == "fsync" and rng.random() < 0.5:
                 driver.disk = driver.disk.crash(nothing_survives)
-            # Else the next process reads pages that no flush will ever write any more.
+            # Without the crash, the next process reads pages that no flush will ever write.
             driver.kill()
         driver.judge()
 
     @rule(rng=RANDOMS, settled=st.booleans())
     def a_bit_flips(self, rng: Random, *, settled: bool) -> None:
-        """On a copy: the store refuses, or it serves exactly what it must."""
+        """Flip a bit on a copy: the store refuses to open, or serves exactly the right data."""
         driver = self.driver
         driver.sync()
         if settled:
@@ -146,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         try:
             store, found = open_store(copy, driver.config, POLICY, HOST)
             count = driver.history.count_in(found.log_end)
-            # Of the last batch nobody can say whether it was torn or damaged: it may be cut.
+            # A bad last batch may be torn or damaged, which look alike, so it may be cut.
             assert count >= driver.confirmed
             judge(store, driver.history.worlds[count], [starts_of(driver.store)], rebuilt=True)
         except (StoreCorrupt, StoreUnusable) as refused:

@@ -35,11 +35,11 @@ def test_a_slice_of_the_year(tmp_path: Path) -> None:
     assert ended.shortfalls == []
 
 
-# Defects of the broker, or of the wire before it, as the year sees them.
+# Defects of the broker, or of the wire in front of it.
 
 
 def drop_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One message is acknowledged and never stored."""
+    """Acknowledge one message and never store it."""
     send, sent = Talk.send, []
 
     async def drops(talk: Talk, topic: str, queue_id: int, body: str, **properties: str) -> None:
@@ -72,7 +72,7 @@ def commit_what_was_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decide_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The opposite decision is answered as if it were the first."""
+    """Answer the opposite decision as if it were the first."""
     end = Talk.end
 
     async def agrees(talk: Talk, held: dict[str, Any], *, is_commit: bool) -> Any:  # noqa: ANN401
@@ -101,7 +101,7 @@ def show_delayed_messages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_the_tail_in_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was acknowledged last was not with the system yet."""
+    """Lose the last acknowledged bytes, as if the kernel did not have them yet."""
     copy = Machine._copy
 
     def loses(machine: Machine, target: Path) -> None:
@@ -114,7 +114,7 @@ def lose_the_tail_in_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begin_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker forgets consumer groups that stopped coming."""
+    """Forget the offsets of consumer groups."""
 
     async def forgets(_talk: Talk, _group: str, _topic: str, _queue_id: int) -> None:
         return None
@@ -123,7 +123,7 @@ def begin_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic comes back with its messages when it is made again."""
+    """Keep the messages of a deleted topic, so that they are back when it is made again."""
     delete = Life._delete
 
     async def says_so(_talk: Talk, _name: str) -> bool:
@@ -140,7 +140,7 @@ def keep_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commit_into_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The half message is rolled back, but its producer is told that it was committed."""
+    """Tell the producer that a half message is committed although it was rolled back."""
     end = Talk.end
 
     async def agrees(talk: Talk, held: dict[str, Any], *, is_commit: bool) -> Any:  # noqa: ANN401

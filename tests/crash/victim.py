@@ -2,9 +2,9 @@
 
     python -m tests.crash.victim DATA DESCRIPTOR... [--die-at N --part F] [--plant BUG]
 
-Files are as small as they go and retention is short, so that segments, chunks, checkpoints,
-retention and carried half messages all happen within a second.  What is due by time is looked at
-after so many answers: the clients never stop.
+Files are as small as possible and retention is short, so that segments, chunks, checkpoints,
+retention and carried half messages all happen within a second. Work that is due by time is started
+after a number of answers, because the clients never pause.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONFIG = StoreConfig(
     copy_after_ms=300,
     id_window_ms=200,
 )
-#: Nobody is asked, and a half message that is sent again is known however slow the machine is.
+#: No back-check comes due, and a repeated half message is recognized however slow the machine is.
 POLICY = CheckPolicy(check_after_ms=3_600_000, checks_max=255, resend_window_ms=3_600_000)
 HOST = b"\x0a\x00\x00\x01\x00\x00\x2a\x9f"
 
@@ -51,7 +51,7 @@ _PULLED_BYTES_MAX = 100_000
 
 
 class Victim:
-    """Serves every connection until it dies."""
+    """Serves every connection until it is killed."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._writer = writer
@@ -62,7 +62,7 @@ class Victim:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, descriptor: int) -> None:
-        """Answer one client, as many requests at a time as it likes."""
+        """Answer one client, with any number of requests in flight."""
         reader, stream = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
         while True:
             number, asked = await receive(reader)
@@ -110,13 +110,13 @@ class Victim:
 
 
 async def run(store: Store, descriptors: list[int], plant: str) -> None:
-    """Serve until death, or until the store fails."""
+    """Serve until the process is killed or the store fails."""
     clock = SystemClock()
     writer = DoubleWriter(store, clock) if plant == "decide_twice" else Writer(store, clock)
     if plant == "forget_the_needed":
         forget_the_needed(store)
     victim = Victim(store, writer)
-    # Lives are short: what the last one left old goes first.
+    # Lives are short, so retention first deletes what became old in earlier ones.
     await victim.retain()
     served = [asyncio.create_task(victim.serve(descriptor)) for descriptor in descriptors]
     everything: list[asyncio.Future[Any]] = [*served, writer.failed]
@@ -139,7 +139,7 @@ def main() -> None:
         disk = kind(arguments.data / "store", die_at=arguments.die_at, part=arguments.part)
         store, _ = open_store(disk, CONFIG, POLICY, HOST)
         asyncio.run(run(store, arguments.descriptors, arguments.plant))
-    # Clients hang up only when the test gives up.
+    # Reached only if a client hangs up, which it does when the test gives up.
     sys.exit(0)
 
 

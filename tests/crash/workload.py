@@ -1,4 +1,4 @@
-"""A day in the life of a broker, short and dense: everything that the store can be asked to do."""
+"""A short and dense day of a broker: everything that the store can be asked to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUEUES = (("orders", 0), ("orders", 1), ("stock", 0))
 
 
 def scripted(driver: Driver) -> None:
-    """Every kind of command, and everything that happens to the files because of them."""
+    """Run every kind of command, and everything that the commands cause in the files."""
     ordinary_and_transactions(driver)
     requests_in_parts(driver)
     checks_and_parking(driver)
@@ -34,7 +34,7 @@ def ordinary_and_transactions(driver: Driver) -> None:
     driver.sync()
     driver.commit(first)
     driver.sync()
-    # Nine rows: more than a chunk holds, and more than one queue.
+    # Nine rows, which is more than a chunk holds, in more than one queue.
     many = driver.prepare(*(message(QUEUES[number % 3], size=120) for number in range(9)))
     dropped = driver.prepare(message(size=900), message(("stock", 0)))
     driver.sync()
@@ -55,7 +55,7 @@ def requests_in_parts(driver: Driver) -> None:
         driver.sync()
     again = driver.prepare(*parts[1], transaction_id="parts", number=1)
     driver.sync()
-    # Named by a row of its second request: all of it is decided.
+    # The commit names a row of the second request, and still decides the whole transaction.
     driver.commit(again)
     driver.sync()
     driver.prepare(message(), transaction_id="open-parts", number=0)
@@ -93,7 +93,7 @@ def checks_and_parking(driver: Driver) -> None:
 
 
 def verdicts_by_the_column(driver: Driver) -> None:
-    """Over the border of a chunk, with some that are decided one by one or not at all."""
+    """Send verdicts across a chunk border, with rows that are decided one by one or not at all."""
     message = driver.message
     rows = [driver.prepare(message(QUEUES[n % 3], size=40)) for n in range(11)]
     many = driver.prepare(message(), message())
@@ -148,7 +148,7 @@ def delays(driver: Driver) -> None:
 
 
 def very_late(driver: Driver) -> None:
-    """Older than ``copy_after_ms``: committing copies it forward."""
+    """Commit half messages older than ``copy_after_ms``, so that the commit copies them."""
     message = driver.message
     old = driver.prepare(message(size=200), message(("stock", 0), size=200))
     driver.prepare(message(), transaction_id="late-parts", number=0)
@@ -159,7 +159,7 @@ def very_late(driver: Driver) -> None:
     driver.clock.advance(seconds=2)
     driver.commit(old)
     driver.sync()
-    # Its first request is old, the one by which it is named is not.
+    # Its first request is old; the request that the commit names is not.
     driver.commit(young)
     driver.prepare(message(), transaction_id="late-task", number=0, bulk=True)
     driver.sync()
@@ -169,7 +169,7 @@ def very_late(driver: Driver) -> None:
 
 
 def old_and_needed(driver: Driver) -> None:
-    """Retention, with half messages in the way that are undecided, parked or not yet due."""
+    """Run retention with half messages in the way that are undecided, parked or not yet due."""
     message = driver.message
     for _ in range(4):
         driver.append(message(size=700), message(("stock", 0), size=700))
@@ -211,7 +211,7 @@ def settle_the_old(driver: Driver) -> None:
 
 
 def many_in_one_flush(driver: Driver) -> None:
-    """Group commit: several commands, one flush, over the end of a segment."""
+    """Group commit: several commands and one flush, across the end of a segment."""
     message = driver.message
     for _ in range(3):
         rows = [driver.prepare(message(QUEUES[n % 3], size=300)) for n in range(4)]

@@ -1,7 +1,7 @@
 """A year of one broker: ``python -m tests.crash.year --seed S [--days 365] [--seconds N]``.
 
 Prints one JSON object: how often each kind of event happened, and how large the broker was after
-day 30 and at the end.  Exit code 1: a promise was broken, a kind of event never happened, or the
+day 30 and at the end. Exit code 1: a promise was broken, a kind of event never happened, or the
 broker grew to more than 1.5 times its size.
 """
 
@@ -17,7 +17,7 @@ SEED_BITS = 32
 
 
 def main(words: list[str] | None = None) -> int:
-    """Live that long; 1 if something was found, or too little was done."""
+    """Run that long; return 1 if something was found or too little was done."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.year")
     parser.add_argument("--seed", type=int, help="a fresh one unless given")
     parser.add_argument("--days", type=int, default=DAYS)

@@ -1,4 +1,4 @@
-"""What must happen in a year, each at least once."""
+"""Kinds of events, each of which must happen at least once in a year."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens on a day: clients come and go, and the machine has its troubles."""
+"""The events of a day: clients come and go, and the machine has a trouble."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ NEW_CLIENTS = 8
 NEW_ORIGINS = 4
 MESSAGES_PER_STEP = 30
 HALVES_PER_STEP = 8
-#: How long topics, groups and producers keep coming.
+#: How many days topics, groups and producers stay at most.
 LIFE_DAYS = 6
 HALF_DAYS_MAX = 6
 DELAYS_MS = (1_000, 60_000, 3 * HOUR_MS, 30 * HOUR_MS, 4 * DAY_MS)
-#: How long a broker may take in real time for what is due.
+#: The longest that a broker may take for due work, in real time.
 PATIENCE_S = 10.0
-#: A group returns after this many days, when everything of it may have expired.
+#: A group returns after this many days, when everything about it may have expired.
 AWAY_DAYS = 8
 FOREVER = "forever"
-#: Of the topics with undecided half messages, the share that stays until these are decided.
+#: Share of the topics with undecided half messages that stay until those are decided.
 KEPT_SHARE = 0.7
 
 
 class Life(ABC):
-    """One broker, its model, its clients, and what happened to them."""
+    """One broker, its model, its clients, and counts of what happened."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
         self.machine = machine
@@ -59,7 +59,7 @@ class Life(ABC):
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         self.day = 0
         self._numbers = 0
-        #: Where the log started at the last look, to count deleted segments.
+        #: The start of the log at the last look, to count deleted segments.
         self.log_started_at = 0
 
     @property
@@ -68,14 +68,14 @@ class Life(ABC):
         return [f"no {kind}" for kind in KINDS if not self.counts[kind]]
 
     async def begin(self) -> None:
-        """Start the broker, with one topic that lives for ever."""
+        """Start the broker, with one topic that is never deleted."""
         await self.machine.start()
         talk = await self.machine.talk()
         await talk.make_topic(FOREVER, 2)
         self.model.make(FOREVER, 2, -1)
 
     async def live(self) -> None:
-        """One day."""
+        """Run one day."""
         trouble_at = self.rng.randrange(STEPS_PER_DAY)
         talk = await self.machine.talk()
         await self._newcomers(talk)
@@ -102,7 +102,7 @@ class Life(ABC):
         await self._read(await self.machine.talk())
 
     async def settle_and_check(self) -> None:
-        """Everything that must be visible is, soon; and nothing else changed."""
+        """Wait until everything that must be visible is; check that nothing else changed."""
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         await self.pass_time(1_000)
         while missing := self.model.missing():
@@ -115,7 +115,7 @@ class Life(ABC):
         self.counts["segments deleted"] += log_start > self.log_started_at
         self.log_started_at = log_start
 
-    # Who comes and goes.
+    # Clients that come and go.
 
     def new_name(self, kind: str) -> str:
         self._numbers += 1
@@ -143,7 +143,7 @@ class Life(ABC):
         await self._returning_groups(talk)
 
     async def _reconnected(self, talk: Talk) -> None:
-        """A client has a connection of its own."""
+        """Give the next client a connection of its own."""
         talk.peer = (await self.machine.talk()).peer
 
     async def _make(self, talk: Talk, name: str, queues: int) -> None:
@@ -152,7 +152,7 @@ class Life(ABC):
         self.counts["topics made"] += 1
 
     async def _returning_groups(self, talk: Talk) -> None:
-        """A group that was away reads on, or from the start, and never from the end."""
+        """A returning group continues at its offset or before, never after it."""
         for group in [one for one in self.model.away if one.last_day + AWAY_DAYS <= self.day]:
             self.model.away.remove(group)
             if group.topic != FOREVER or not group.committed or group.lost:
@@ -176,7 +176,7 @@ class Life(ABC):
             await self._delete(talk, topic)
 
     async def _delete(self, talk: Talk, topic: Topic) -> None:
-        """Delete a topic; one with undecided half messages goes by force only, or stays a day."""
+        """Delete a topic; if it has undecided half messages, use force or keep it for now."""
         model = self.model
         is_held = any(
             half.topic == topic.name and not model.is_orphan(half) for half in model.halves
@@ -264,7 +264,7 @@ class Life(ABC):
         self.counts["commits" if half.is_commit else "rollbacks"] += 1
 
     async def _end_again(self, talk: Talk) -> None:
-        """The same decision again is answered as before; the opposite is refused."""
+        """Repeat a decision, which is accepted, and send the opposite, which is refused."""
         if not self.model.decided:
             return
         half = self.model.decided[-1]
@@ -278,7 +278,7 @@ class Life(ABC):
         self.counts["contradictions refused"] += 1
 
     async def _sink(self, talk: Talk) -> None:
-        """A query of a Spark sink that ends after one batch."""
+        """Run a query of a Spark sink that ends after one batch."""
         app_id, query_id = self.new_name("app"), self.new_name("query")
         self.counts["queries"] += 1
         bodies = [self.new_name("row") for _ in range(5)]
@@ -296,7 +296,8 @@ class Life(ABC):
         try:
             outcome = await _decide(talk, old)
         except RequestRefused as refused:
-            # The broker may forget queries that ended long ago, but never writes them again.
+            # The broker may forget queries that ended long ago, but must not write their batches
+            # again.
             if refused.code != "query_expired" or self.day - old.day < LIFE_DAYS:
                 raise
         else:
@@ -307,7 +308,7 @@ class Life(ABC):
     # Reading.
 
     async def _read(self, talk: Talk) -> None:
-        """The auditor reads on in every queue."""
+        """Let the auditor read on in every queue."""
         model = self.model
         for queue in list(model.positions):
             offset = model.positions[queue]
@@ -331,7 +332,7 @@ class Life(ABC):
                     break
 
     def _moved(self, queue: Queue, offset: int, answer: Frame) -> int:
-        """Where the broker moves a reader to: what it read may come again, but none is skipped."""
+        """Where the broker moves a reader: it may repeat messages, but must not skip any."""
         moved_to = int(facts(answer)["nextBeginOffset"])
         if moved_to > offset:
             raise Wrong(f"{queue} was read up to {offset}, and the broker goes on at {moved_to}")
@@ -339,7 +340,7 @@ class Life(ABC):
         return moved_to
 
     async def _read_again(self, talk: Talk) -> None:
-        """A new reader of some queues begins at their starts."""
+        """Read some queues from their starts, as a new reader."""
         queues = list(self.model.positions)
         for queue in self.rng.sample(queues, min(4, len(queues))):
             start, end = await talk.bounds(*queue)
@@ -355,7 +356,7 @@ class Life(ABC):
             self.model.check_again(queue, start, found)
 
     async def _consume(self, talk: Talk) -> None:
-        """Each group reads all there is and says so."""
+        """Each group reads everything and commits its offsets."""
         for group in self.model.groups.values():
             topic = self.model.topics[group.topic]
             await talk.beat(f"{group.name}-client", "pay", group.name, topic.name)

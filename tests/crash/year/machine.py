@@ -28,15 +28,15 @@ START_MS = 1_700_000_000_000
 MIB = 1024 * 1024
 FREE_BYTES_MIN = 64 * MIB
 PLENTY = 1024 * MIB
-#: Too little for messages, and enough for decisions.
+#: Too little for messages, but enough for decisions.
 FULL = FREE_BYTES_MIN * 7 // 10
-#: Names that no client uses any more expire after this.
+#: Names that no client uses expire after this time.
 UNUSED_EXPIRE_MS = 7 * DAY_MS
 TORN_BYTES_MAX = 200
 
 
 def settings() -> dict[str, Any]:
-    """The sections of the broker's configuration: everything small, so that files come and go."""
+    """Sections of the broker's configuration; sizes are small, so that files come and go."""
     return {
         "broker": BrokerConfig(port=0, name_port=0),
         "store": StoreConfig(
@@ -56,7 +56,7 @@ def settings() -> dict[str, Any]:
 
 
 class Machine:
-    """Belongs to one event loop."""
+    """The broker's processes, clock, disk and backups. Use it from one event loop only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,24 +89,24 @@ class Machine:
         self._server = server
 
     async def hang_up(self) -> None:
-        """Close all connections to it."""
+        """Close all connections to the broker."""
         while self._peers:
             await self._peers.pop().closed()
 
     async def stop(self) -> None:
-        """Stop it in order."""
+        """Stop the broker cleanly."""
         await self.hang_up()
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
 
     async def restart(self) -> None:
-        """Stop and start it."""
+        """Stop and start the broker."""
         await self.stop()
         await self.start()
 
     async def kill(self, rng: Random, *, is_torn: bool) -> None:
-        """Kill the process: what it handed to the system is there, and nothing else happens."""
+        """Kill the process: only what it had written to the kernel remains."""
         left = self._next_directory("data")
         await self.server.broker.writer.alone(lambda _store: self._copy(left))
         await self.stop()
@@ -123,7 +123,7 @@ class Machine:
         shutil.copytree(self.data, target)
 
     async def talk(self) -> Talk:
-        """A new connection to it."""
+        """Open a new connection to the broker."""
         peer = await Peer.to(self.server.broker_address)
         self._peers.append(peer)
         return Talk(peer)
@@ -131,7 +131,7 @@ class Machine:
     # Time.
 
     async def pass_time(self, ms: int) -> None:
-        """Let time pass, and let the broker do what became due."""
+        """Advance the clock, and let the broker do what became due."""
         self.clock.advance(ms=ms)
         await self.catch_up()
 
@@ -142,27 +142,27 @@ class Machine:
         await self.server.until_published()
 
     def jump(self, ms: int) -> None:
-        """Set the wall clock wrong, or right again."""
+        """Make the wall clock wrong, or correct it."""
         self.clock.synchronized = not self.clock.synchronized
         self.clock.jump(ms=ms)
 
     def suspend(self, ms: int) -> None:
-        """Let the machine sleep."""
+        """Suspend the machine."""
         self.clock.suspend(seconds=ms // 1_000)
 
     def power_off(self, ms: int) -> None:
-        """Let the machine be off, while the broker is stopped."""
+        """Turn the machine off for a while; the broker is stopped."""
         self.clock.power_off(seconds=ms // 1_000)
 
     # The disk.
 
     def fill_disk(self, *, is_full: bool) -> None:
-        """Say how much is free: hardly anything, or plenty."""
+        """Set the free space: nearly none, or plenty."""
         self._free_bytes = FULL if is_full else PLENTY
         self.server.broker.writer.look_at_space()
 
     async def lose_meta(self, rng: Random) -> None:
-        """Lose ``meta.db`` while the broker is stopped, or find it damaged."""
+        """Stop the broker, delete or damage ``meta.db``, and start it again."""
         await self.stop()
         path = self.data / META
         if rng.random() < 0.5:
@@ -177,14 +177,14 @@ class Machine:
     # Backups.
 
     async def back_up(self) -> Path:
-        """Take a backup of the running broker, with the command for it."""
+        """Back up the running broker with its backup command."""
         directory = self._next_directory("backup")
         address = self.server.broker_address
         await asyncio.to_thread(_quietly, backup_commands.backup, directory, address)
         return directory
 
     async def restore(self, backup: Path) -> None:
-        """Replace the broker's data by a backup, and remove the backup."""
+        """Replace the broker's data with a backup, and delete the backup."""
         await self.stop()
         data = self._next_directory("data")
         await asyncio.to_thread(_quietly, backup_commands.restore, backup, data=data)
@@ -194,7 +194,7 @@ class Machine:
         await self.start()
 
     async def close(self) -> None:
-        """Stop everything, and give the real disk back."""
+        """Stop everything, and undo the patch of the disk."""
         try:
             await self.stop()
         finally:

@@ -1,4 +1,4 @@
-"""How large a broker is: its memory, its files, its checkpoint."""
+"""Size of a broker: its memory, its files, its checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROWTH_MAX = 1.5
 
-#: What an object refers to without owning it.
+#: Types that an object refers to without owning them.
 _FOREIGN = (
     type,
     types.ModuleType,
@@ -40,20 +40,20 @@ _FOREIGN = (
 
 @dataclass(frozen=True)
 class Size:
-    """A broker at one moment, just started and with nothing to do."""
+    """Size of a broker that has just started and is idle."""
 
-    #: Of all objects that belong to the broker.
+    #: All objects that belong to the broker.
     memory_bytes: int
-    #: Of the process, with the test in it.
+    #: The process, including the test.
     resident_bytes: int
     files: int
     file_bytes: int
     checkpoint_bytes: int
-    #: Of the checkpoint without its memories of expired names, whose size is fixed.
+    #: The checkpoint without its filters of expired names, whose size is fixed.
     checkpoint_rest_bytes: int
 
     def growth(self, before: Size) -> dict[str, float]:
-        """How many times as large as before, each."""
+        """Each size as a multiple of what it was before."""
         return {
             name: round(value / max(asdict(before)[name], 1), 3)
             for name, value in asdict(self).items()

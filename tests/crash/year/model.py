@@ -1,6 +1,6 @@
-"""What a broker must show, may show and must never show, by what it acknowledged.
+"""What a broker must show, may show and must never show, given what it acknowledged.
 
-The model knows true time: milliseconds that really passed, whatever the broker's clock said.
+The model uses true time: the milliseconds that really passed, whatever the broker's clock said.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from enum import StrEnum
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 RETENTION_MS = 3 * DAY_MS
-#: A message may go this much before a whole retention: it may be older than its place in a queue.
+#: Retention may delete a message this much early, because it may be older than its queue entry.
 RETENTION_SLACK_MS = 2 * HOUR_MS
-#: How long the model remembers what was seen.
+#: How long the model remembers messages that were seen.
 REMEMBERED_MS = RETENTION_MS + DAY_MS
 
 
@@ -23,15 +23,15 @@ class Wrong(AssertionError):
 
 
 class Fate(StrEnum):
-    """What may become of a message."""
+    """What may happen to a message."""
 
-    #: Acknowledged and committed: it must be seen.
+    #: Acknowledged and committed: consumers must see it.
     VISIBLE = "visible"
-    #: A half message of an undecided transaction: it must not be seen.
+    #: A half message of an undecided transaction: consumers must not see it.
     HELD = "held"
-    #: Rolled back, or refused: it must never be seen.
+    #: Rolled back, or refused: consumers must never see it.
     GONE = "gone"
-    #: The broker did not answer: it is seen once or never.
+    #: The broker did not answer: consumers see it once or never.
     UNKNOWN = "unknown"
 
 
@@ -40,22 +40,22 @@ Queue = tuple[str, int]
 
 @dataclass
 class Sent:
-    """One message."""
+    """One sent message."""
 
     body: str
     topic: str
-    #: Which topic of this name it was sent to.
+    #: The incarnation of the topic that it was sent to.
     incarnation: int
     fate: Fate
     sent_at_ms: int
-    #: It must not be seen before this, and must be seen afterwards.
+    #: Consumers must not see it before this time, and must see it afterwards.
     due_at_ms: int
     is_seen: bool = False
 
 
 @dataclass
 class Place:
-    """One message that was seen in a queue."""
+    """A message that was seen in a queue."""
 
     offset: int
     body: str
@@ -69,7 +69,7 @@ class Topic:
     name: str
     queues: int
     incarnation: int
-    #: The day after which no message is sent to it; -1 for one that lives for ever.
+    #: The last day on which messages are sent to it; -1 if it is never deleted.
     last_day: int
     is_deleted: bool = False
 
@@ -80,7 +80,7 @@ class Half:
 
     body: str
     group: str
-    #: What the broker answered, for the end of the transaction.
+    #: The broker's answer, which the end of the transaction repeats.
     half_offset: int
     log_offset: int
     unique_key: str
@@ -101,7 +101,7 @@ class Group:
     committed: dict[int, int] = field(default_factory=dict)
     #: Queues whose offset the broker may not have written yet.
     lazy: set[int] = field(default_factory=set)
-    #: Queues whose only offset a crash may have taken.
+    #: Queues whose only offset may be lost in a crash.
     lost: set[int] = field(default_factory=set)
 
 
@@ -124,39 +124,39 @@ class Model:
         self.now_ms = 0
         self.messages: dict[str, Sent] = {}
         self.places: dict[Queue, list[Place]] = {}
-        #: Where the auditor reads on.
+        #: The auditor's next offset in each queue.
         self.positions: dict[Queue, int] = {}
         self.topics: dict[str, Topic] = {}
-        #: How often a topic of this name was made.
+        #: The latest incarnation of each topic name.
         self.incarnations: dict[str, int] = {}
         self.halves: list[Half] = []
         self.groups: dict[str, Group] = {}
-        #: Groups that stopped coming.
+        #: Groups that are no longer active.
         self.away: list[Group] = []
         self.batches: list[Batch] = []
-        #: Decided transactions, to be decided again.
+        #: Decided transactions, which are decided again.
         self.decided: list[Half] = []
 
     def copy(self) -> Model:
-        """As it is now, for a backup."""
+        """Copy the model, for a backup."""
         return deepcopy(self)
 
-    # What is sent.
+    # Messages that are sent.
 
     def sent(self, body: str, topic: str, fate: Fate, *, delay_ms: int = 0) -> None:
-        """A message was sent, and the broker answered, or not."""
+        """Record a sent message, whether the broker answered or not."""
         made = self.topics[topic]
         due_at_ms = self.now_ms + delay_ms
         self.messages[body] = Sent(body, topic, made.incarnation, fate, self.now_ms, due_at_ms)
 
     def decide(self, half: Half, fate: Fate) -> None:
-        """A transaction was decided."""
+        """Record a decision."""
         message = self.messages[half.body]
         message.fate = fate
         message.due_at_ms = self.now_ms + half.delay_ms
 
     def make(self, name: str, queues: int, last_day: int) -> Topic:
-        """A topic was made: it is empty, whatever a topic of this name held before."""
+        """Record a new topic: it is empty, whatever an earlier topic of this name held."""
         number = self.incarnations.get(name, -1) + 1
         self.incarnations[name] = number
         topic = self.topics[name] = Topic(name, queues, number, last_day)
@@ -166,7 +166,7 @@ class Model:
         return topic
 
     def delete(self, name: str) -> None:
-        """A topic was deleted, and all of its messages with it."""
+        """Record that a topic was deleted with all its messages."""
         topic = self.topics.pop(name)
         for queue_id in range(topic.queues):
             del self.positions[name, queue_id], self.places[name, queue_id]
@@ -175,14 +175,14 @@ class Model:
             self.messages[body].fate = Fate.GONE
 
     def is_orphan(self, half: Half) -> bool:
-        """Whether the topic that it was sent to has been deleted."""
+        """Whether the topic that the half message was sent to has been deleted."""
         topic = self.topics.get(half.topic)
         return topic is None or topic.incarnation != self.messages[half.body].incarnation
 
-    # What is seen.
+    # Messages that are seen.
 
     def see(self, queue: Queue, offset: int, body: str) -> None:
-        """The auditor, who reads each queue once, is given this message."""
+        """Record a message that the auditor received; it reads each queue once."""
         expected = self.positions[queue]
         if offset < expected:
             raise Wrong(f"{body} is at {offset} of {queue}, which was read up to {expected}")
@@ -208,7 +208,7 @@ class Model:
         self.positions[queue] = offset + 1
 
     def see_again(self, queue: Queue, offset: int, body: str) -> None:
-        """The auditor is moved back, and is given what it was given before."""
+        """Check a message that the auditor receives again after it was moved back."""
         known = {place.offset: place.body for place in self.places[queue]}
         if known.get(offset, body) != body:
             raise Wrong(f"{offset} of {queue} was {known[offset]}, and is {body} now")
@@ -222,7 +222,7 @@ class Model:
         ]
 
     def check_again(self, queue: Queue, start: int, found: list[tuple[int, str]]) -> None:
-        """Read from its start, a queue holds what was seen, but for what retention may delete."""
+        """Check a queue read from its start: only what retention may delete can be missing."""
         known = {place.offset: place for place in self.places[queue]}
         for offset, body in found:
             place = known.get(offset)

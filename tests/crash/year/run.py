@@ -1,4 +1,4 @@
-"""Runs a year, or some days of it, and tells what came of it."""
+"""Runs a year, or some days of it, and reports the result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.crash.year.year import Year
 
 DAYS = 365
 SECONDS_MAX = 1_800.0
-#: The broker is compared with its size after this day.
+#: Day whose sizes the final ones are compared with.
 FIRST_DAYS = 30
-#: Growth is judged after twice that time: before, it tells nothing.
+#: Growth is checked only in runs of at least this many days; earlier it means nothing.
 JUDGED_DAYS = 2 * FIRST_DAYS
 TOLD_EVERY_DAYS = 30
 
@@ -39,12 +39,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def growth(self) -> dict[str, float]:
-        """How many times as large the broker was at the end; empty after a short run."""
+        """Final size as a multiple of the size after day 30; empty after a short run."""
         return self.last.growth(self.first) if self.first is not None else {}
 
 
 async def live(seed: int, days: int, seconds: float, folder: Path) -> Ended:
-    """Live these days, or as many as the time allows; Wrong if a promise is broken."""
+    """Run this many days, or as many as the time allows; raise Wrong if a promise is broken."""
     began = time.monotonic()
     machine = Machine(folder)
     year = Year(machine, seed)
@@ -74,7 +74,7 @@ async def live(seed: int, days: int, seconds: float, folder: Path) -> Ended:
 
 
 async def _measured(machine: Machine) -> Size:
-    """Measured right after a start, when nothing is on its way."""
+    """Measure right after a start, when no work is in progress."""
     await machine.catch_up()
     await machine.restart()
     await machine.catch_up()
@@ -82,12 +82,12 @@ async def _measured(machine: Machine) -> Size:
 
 
 def run(seed: int, days: int = DAYS, seconds: float = SECONDS_MAX) -> int:
-    """Live, and print what came of it; 1 if something is wrong."""
+    """Run and print the report; return 1 if something is wrong."""
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="escrowmq-year-") as folder:
         try:
             ended = asyncio.run(live(seed, days, seconds, Path(folder)))
-        except Exception:  # noqa: BLE001 - whatever it is, it was found
+        except Exception:  # noqa: BLE001 - any error is a finding
             say(traceback.format_exc())
             say(f"again: make year ARGS='--seed {seed} --days {days}'")
             return 1
@@ -114,6 +114,6 @@ def run(seed: int, days: int = DAYS, seconds: float = SECONDS_MAX) -> int:
 
 
 def say(text: str) -> None:
-    """Print it now: whoever watches a long run wants to see it."""
+    """Print a line and flush it, so that a long run can be watched."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 PULL = RequestCode.PULL_MESSAGE
 SUBSCRIBES = 4
-#: Above those of requests that are waited for.
+#: Above the numbers of requests whose answers are awaited.
 _opaque = count(10_000_000)
 
 
 class Refused(Exception):
-    """The broker refused, and said why."""
+    """The broker refused a request, with its reason."""
 
 
 def checked(answer: Frame) -> Frame:
-    """The answer, unless it is a refusal."""
+    """Return the answer; raise if it is a refusal."""
     if answer.code != ResponseCode.SUCCESS:
         raise Refused(f"{answer.code}: {answer.remark}")
     return answer
@@ -59,12 +59,12 @@ class Talk:
     # Messages.
 
     async def send(self, topic: str, queue_id: int, body: str, **properties: str) -> None:
-        """Send an ordinary message; Refused unless it was taken."""
+        """Send an ordinary message; raise Refused unless it was stored."""
         header = sending(topic, properties, queue_id=queue_id)
         checked(await self.peer.ask(SEND, header, body.encode()))
 
     def send_and_leave(self, topic: str, queue_id: int, body: str) -> None:
-        """Send an ordinary message, and do not wait for the answer."""
+        """Send an ordinary message without waiting for the answer."""
         header = sending(topic, {}, queue_id=queue_id)
         self.peer.write(encode_request(SEND, next(_opaque), header=header, body=body.encode()))
 
@@ -79,7 +79,7 @@ class Talk:
         return await self.peer.ask(END, self._end(held, is_commit=is_commit))
 
     def end_and_leave(self, held: dict[str, Any], *, is_commit: bool) -> None:
-        """End a transaction, and do not wait for the answer."""
+        """End a transaction without waiting for the answer."""
         header = self._end(held, is_commit=is_commit)
         self.peer.write(encode_request(END, next(_opaque), header=header))
 
@@ -92,7 +92,7 @@ class Talk:
     # Reading.
 
     async def pull(self, topic: str, queue_id: int, offset: int, group: str = "auditor") -> Frame:
-        """Pull from this offset on; nothing new is an answer too."""
+        """Pull from this offset; an answer without messages is allowed."""
         header = PullHeader(
             consumer_group=group,
             topic=topic,
@@ -108,7 +108,7 @@ class Talk:
         return await self.peer.ask(PULL, header)
 
     async def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Where a queue starts and ends."""
+        """Return where a queue starts and ends."""
         header = QueueHeader(topic=topic, queue_id=queue_id)
         found = [
             int(facts(checked(await self.peer.ask(code, header)))["offset"])
@@ -117,14 +117,14 @@ class Talk:
         return found[0], found[1]
 
     async def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell how far a group has read."""
+        """Commit a group's offset."""
         header = UpdateOffsetHeader(
             consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
         )
         checked(await self.peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, header))
 
     async def offset_of(self, group: str, topic: str, queue_id: int) -> int | None:
-        """How far a group has read; None if the broker does not know it."""
+        """Return a group's offset, or None if the broker does not know it."""
         header = QueryOffsetHeader(
             consumer_group=group, topic=topic, queue_id=queue_id, zero_if_none=False
         )
@@ -134,7 +134,7 @@ class Talk:
         return int(facts(checked(answer))["offset"])
 
     async def beat(self, client_id: str, producer: str, consumer: str, topic: str) -> None:
-        """A client says that it is there."""
+        """Send a client's heartbeat."""
         wants = (Subscription(topic=topic, version=1),)
         said = Heartbeat(
             client_id=client_id,
@@ -181,7 +181,7 @@ class Talk:
     async def decide_batch(
         self, app_id: str, query_id: str, number: int, attempt: str, messages: int
     ) -> str:
-        """Commit a batch; how that ended."""
+        """Commit a batch; return the outcome."""
         header = DecideBatchHeader(app_id=app_id, query_id=query_id, batch_number=number, by="year")
         row = AttemptRow(transaction_id=attempt, last_number=0, messages=messages)
         answer: Answer = await ask(self.peer, OwnCode.DECIDE_BATCH, header, [row])
@@ -189,12 +189,12 @@ class Talk:
 
 
 def messages_of(answer: Frame) -> list[StoredMessage]:
-    """The messages of a pull."""
+    """Return the messages of a pull."""
     return decode_many(answer.body) if answer.code == ResponseCode.SUCCESS else []
 
 
 def ending_of(answer: Frame, group: str, topic: str) -> dict[str, Any]:
-    """What the end of a transaction must say of a half message that was answered so."""
+    """Header fields that end the transaction of a half message, from the broker's answer to it."""
     header = ending(answer, 0, producer_group=group, topic=topic)
     fields = ("topic", "producer_group", "half_offset", "log_offset", "unique_key")
     return {name: getattr(header, name) for name in fields}

@@ -1,4 +1,4 @@
-"""What happens to a machine in a year, and what its broker must make of it."""
+"""The troubles of a machine in a year, and how its broker must handle them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Year(Life):
-    """One trouble a day, each of them in turn."""
+    """One trouble a day, in rotation."""
 
     def __init__(self, machine: Machine, seed: int) -> None:
         super().__init__(machine, seed)
@@ -36,7 +36,7 @@ class Year(Life):
         ]
 
     async def trouble(self, talk: Talk) -> None:
-        """The trouble of the day."""
+        """Cause the day's trouble."""
         await self.troubles[self.day % len(self.troubles)](talk)
 
     def _offsets_are_written(self) -> None:
@@ -66,10 +66,10 @@ class Year(Life):
         commits = (half for half in self.model.halves if half.is_commit)
         halves = [half for half in commits if not self.model.is_orphan(half)][:3]
         for half in halves:
-            # Its producer says it again later.
+            # Its producer repeats it later.
             talk.end_and_leave(held_of(half), is_commit=True)
             self.model.messages[half.body].fate = Fate.UNKNOWN
-        # Some of it is on its way.
+        # Let some of the requests arrive.
         await asyncio.sleep(0.002 * self.rng.random())
         self._offsets_may_be_lost()
         await self.machine.kill(self.rng, is_torn=is_torn)
@@ -86,7 +86,7 @@ class Year(Life):
     async def _with_wrong_clock(self, talk: Talk, ms: int) -> None:
         self.machine.jump(ms)
         await self.traffic(talk)
-        # Retention must not believe it.
+        # Retention must not trust the wrong clock.
         await self.pass_time(HOUR_MS)
         self.machine.jump(-ms)
         await self.pass_time(1_000)
@@ -116,7 +116,7 @@ class Year(Life):
         self.counts["power cuts"] += 1
 
     async def _full_disk(self, talk: Talk) -> None:
-        """On a full disk messages are refused, decisions are taken, and a restart works."""
+        """On a full disk the broker refuses messages, takes decisions, and can restart."""
         self.machine.fill_disk(is_full=True)
         for _ in range(5):
             topic, body = self.some_topic(), self.new_name("too-much")
@@ -136,7 +136,7 @@ class Year(Life):
         self.counts["full disks"] += 1
 
     async def _lose_meta(self, _talk: Talk) -> None:
-        """Topics and groups are there again, and groups read from the start."""
+        """Lose ``meta.db``: topics and groups come back, and groups read from the start."""
         await self.machine.lose_meta(self.rng)
         self.counts["small tables lost"] += 1
 
@@ -147,7 +147,7 @@ class Year(Life):
             self.counts["backups"] += 1
 
     async def _restore(self, _talk: Talk) -> None:
-        """History goes back to the backup; time does not."""
+        """Restore a backup: history goes back to it, time does not."""
         if self._backup is None:
             return
         (directory, model), self._backup = self._backup, None
@@ -155,6 +155,7 @@ class Year(Life):
         self.model = model
         await self.machine.restore(directory)
         self.log_started_at = 0
-        # What was not read at the backup is old by now, and there is an hour before it is deleted.
+        # Messages unread at the backup are old by now; the auditor reads them before they are
+        # deleted.
         await self.pass_time(1_000)
         self.counts["restores"] += 1

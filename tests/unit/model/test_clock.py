@@ -1,4 +1,4 @@
-"""The machine's clocks, and the time with which a store begins."""
+"""The machine's clocks, and the time at which a store starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_where_nobody_can_tell_the_clock_is_not_synchronized() -> None:
 
 
 class Sleepy(ManualClock):
-    """A machine that falls asleep between two readings, once."""
+    """A machine that is suspended once between two readings."""
 
     is_tired = True
 
@@ -54,23 +54,23 @@ def test_a_machine_that_sleeps_between_two_readings_leaves_no_gap() -> None:
 @pytest.mark.parametrize(
     ("last_at_ms", "anchor", "reading", "at_ms"),
     [
-        # A new store begins with the wall clock.
+        # A new store starts at the wall clock's time.
         (0, None, Reading(T0, 7, "a"), T0),
-        # Later than everything before it, also if the clock stands still.
+        # A start is later than everything before it, even if the clock has not advanced.
         (T0, None, Reading(T0, 7, "a"), T0 + 1),
         (T0, None, Reading(T0 - DAY, 7, "a"), T0 + 1),
-        # Away for less than a minute.
+        # The store was closed for less than a minute.
         (T0, None, Reading(T0 + GAP_MS, 7, "a"), T0 + GAP_MS),
-        # Away for longer, and nobody knows.
+        # The store was closed for longer, and there is no anchor to measure it.
         (T0, None, Reading(T0 + GAP_MS + 1, 7, "a"), T0 + 1),
-        # The boot clock knows, whatever the wall clock says.
+        # The boot clock measures it, whatever the wall clock says.
         (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 1_005 + DAY, "a"), T0 + DAY),
         (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 - DAY, 1_005 + DAY, "a"), T0 + DAY),
         (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + DAY + 3, 1_005 + DAY, "a"), T0 + DAY + 3),
-        # It is another boot, or nobody knows which.
+        # A different boot, or an unknown one.
         (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 1_005 + DAY, "b"), T0 + 1),
         (T0, Anchor(T0 - 5, 1_000, ""), Reading(T0 + 9 * DAY, 1_005 + DAY, ""), T0 + 1),
-        # The same boot, and less time: a copy of a machine.
+        # The same boot but less time: a copy of a machine.
         (T0, Anchor(T0 - 5, 1_000, "a"), Reading(T0 + 9 * DAY, 999, "a"), T0 + 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""An event's text and its record's fields say the same."""
+"""An event's text and its record's fields hold the same facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two histories of one store are told apart by their epochs."""
+"""Two histories of one store differ in their epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from escrowmq.model.lineage import (
 
 
 def lineage(*starts: tuple[str, int]) -> Lineage:
-    """Epochs at log offsets; the half offset is a tenth of that."""
+    """Epochs at these log offsets; the half offset is a tenth of the log offset."""
     made = new_lineage("store")
     for name, log_offset in starts:
         made = made.with_epoch(Epoch(name, log_offset, log_offset // 10, log_offset + 1))
@@ -44,11 +44,11 @@ A, B, C, D = ("a", 0), ("b", 100), ("c", 200), ("d", 150)
 @pytest.mark.parametrize(
     ("mine", "theirs", "fork"),
     [
-        # The same history, seen at two times, with and without a restart between them.
+        # The same history at two times, with and without a restart between them.
         (sight(180, A, B), sight(120, A, B), None),
         (sight(300, A, B, C), sight(120, A, B), None),
         (sight(300, A, B, C), sight(200, A, B), None),
-        # Restored from a backup that was taken at 150.
+        # Restored from a backup taken at 150.
         (sight(160, A, B, D), sight(180, A, B), 150),
         (sight(160, A, B, D), sight(300, A, B, C), 150),
         # The other one saw nothing beyond the backup.
@@ -99,7 +99,7 @@ def test_a_long_lineage_drops_its_oldest_epochs() -> None:
     assert long.first_epoch is None
     mine = Sight(long, 10**6, 10**5)
     assert forked_at(mine, Sight(short, starts[2 * EPOCHS_MAX + 1][1], 0)) is None
-    # Nothing is shared any more: everything that both can have is below the lower end.
+    # The two share no epoch, so they can have nothing in common above the lower end.
     assert forked_at(mine, Sight(lineage(*starts[:5]), 50, 5)) == 50
 
 

@@ -1,4 +1,4 @@
-"""What the sink's names tell."""
+"""The sink's names, and what can be read from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UUID = "7f8b1c1e1f5a4c5e9a0d2b3c4d5e6f70"
         SinkAttempt(run=STREAM, batch=0, partition=0, attempt=UUID),
         SinkAttempt(run=STREAM, batch=2**40, partition=99_999, attempt=UUID),
         SinkAttempt(run=PLAIN, batch="2026-11-16T10:00:00+01:00", partition=3, attempt=UUID),
-        # A name stays one, whatever it looks like.
+        # A batch name stays a string, even if it looks like a number.
         SinkAttempt(run=PLAIN, batch="17", partition=3, attempt=UUID),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_part_s_names_tell_its_home_and_what_it_is_there(home: str) -> None:
     part = parse_part(held_as.producer_group, held_as.transaction_id)
     assert part is not None
     assert (part.broker, part.half_offset, part.held_as) == (home, 42, ATTEMPT.at_home)
-    # Evidence is for attempts: nobody takes a part for one.
+    # Evidence is for attempts, so a part must not be taken for one.
     assert parse_attempt(held_as.producer_group, held_as.transaction_id) is None
 
 

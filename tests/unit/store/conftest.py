@@ -11,7 +11,7 @@ from tests.unit.store.shop import Shop
 
 @pytest.fixture(scope="module")
 def shop() -> Shop:
-    """A bit of everything, over several segments, with a checkpoint in the middle."""
+    """All kinds of commands, over several segments, with a checkpoint in the middle."""
     shop = Shop(seed=3).run(80, checkpoints=0)
     shop.store.checkpoint()
     shop.run(80, checkpoints=0)

@@ -1,4 +1,4 @@
-"""What tests that damage a store share."""
+"""Helpers for tests that damage a store."""
 
 from __future__ import annotations
 

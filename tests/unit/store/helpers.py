@@ -1,4 +1,4 @@
-"""A small store in one hand: a clock that is moved, short words for commands, and what is seen."""
+"""Driver for a small store: a manual clock, short methods for commands, and views of the result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DECIDED = (State.COMMITTED, State.ROLLED_BACK)
 
 
 def small_config(**changes: int | str) -> StoreConfig:
-    """Everything small, so that a few messages fill a segment and a chunk."""
+    """Small sizes, so that a few messages fill a segment and a chunk."""
     values: dict[str, Any] = {
         "segment_bytes_max": 4096,
         "retention_ms": 24 * HOUR,
@@ -74,7 +74,9 @@ def message(
     tags: str = "",
     **fields: int | bytes,
 ) -> Message:
-    """A message as the broker makes it of a request: properties, and what was read from them."""
+    """Make a message as the broker does from a request, with the fields read from its
+    properties.
+    """
     named = {"KEYS": keys, "UNIQ_KEY": unique_key, "TAGS": tags}
     made = Message(
         topic=topic,
@@ -109,26 +111,26 @@ class Driver:
     # Commands, each durable when it returns.
 
     def decide(self, command: Command) -> Decision:
-        """Do it, or have it refused."""
+        """Execute a command, which may be refused."""
         decision = self.store.execute(command, self.clock.now_ms())
         self.store.sync()
         return decision
 
     def do(self, command: Command) -> Decision:
-        """Do it."""
+        """Execute a command, which must not be refused."""
         decision = self.decide(command)
         assert decision.refused is None, decision.refused
         return decision
 
     def refused(self, command: Command) -> RequestRefused:
-        """Have it refused."""
+        """Execute a command, which must be refused; return the refusal."""
         decision = self.decide(command)
         assert decision.refused is not None, decision
         assert decision.records == ()
         return decision.refused
 
     def hold(self, transaction_id: str, *messages: Message, **fields: int | str | None) -> Held:
-        """Prepare one request; a message is made up if none is given."""
+        """Prepare one request, with a default message if none is given."""
         if not messages:
             messages = (message(transaction_id, unique_key=transaction_id),)
         command = Prepare(group="pay", transaction_id=transaction_id, messages=messages)
@@ -150,7 +152,7 @@ class Driver:
         return reply
 
     def obey(self, *verdicts: tuple[int, str], by: str = "settle") -> list[str]:
-        """Half offsets, and what is to become of each; how they ended."""
+        """Obey verdicts, given as half offset and kind; return how each ended."""
         halves = [self.store.table.get(row) for row, _ in verdicts]
         command = Verdicts(
             half_offsets=[row for row, _ in verdicts],
@@ -170,14 +172,14 @@ class Driver:
         return reply
 
     def release(self) -> Decision:
-        """Make visible what is due."""
+        """Make due messages visible."""
         now_ms = self.clock.now_ms()
         return self.do(Release(half_offsets=tuple(self.store.table.due(now_ms, 1_000))))
 
     def decide_batch(
         self, batch_id: int | str, *claims: tuple[str, int, int], query_id: str = "q"
     ) -> BatchReply:
-        """Commit these attempts: id, last number and rows of each."""
+        """Commit these attempts, given as id, last number and rows."""
         attempts = tuple(
             AttemptClaim(transaction_id=name, last_number=last, rows=rows)
             for name, last, rows in claims
@@ -190,7 +192,7 @@ class Driver:
         return reply
 
     def roll_segment(self) -> int:
-        """Begin a new segment; returns where it starts."""
+        """Begin a new segment; return where it starts."""
         before = len(self.store.log.segments)
         while len(self.store.log.segments) == before:
             self.append(message(bytes(1500), topic="filler"))
@@ -200,25 +202,25 @@ class Driver:
         """Delete what retention allows now."""
         return retain(self.store, self.clock.now_ms())
 
-    # Ends and beginnings.
+    # Restarts and crashes.
 
     def closed_and_opened(self, **config: int | str) -> Driver:
-        """The same disk after an orderly stop."""
+        """Stop cleanly and open the same disk again."""
         self.store.close()
         return self.opened_again(**config)
 
     def opened_again(self, **config: int | str) -> Driver:
-        """The same disk, opened once more: the process died, the power stayed."""
+        """Open the same disk again, as after the process was killed without a power cut."""
         changes = {**self.changes, **config}
         return Driver(self.disk, clock=self.clock, policy=self.policy, **changes)
 
     def crashed(self, survivors: Survivors = nothing_survives, **config: int | str) -> Driver:
-        """What a power cut leaves, opened."""
+        """Cut the power and open what is left."""
         disk = faulty(self).crash(survivors)
         changes = {**self.changes, **config}
         return Driver(disk, clock=self.clock, policy=self.policy, **changes)
 
-    # What is seen.
+    # Views.
 
     def messages(self, topic: str = "orders", queue_id: int = 0) -> list[StoredMessage]:
         """Everything visible in a queue."""
@@ -235,17 +237,17 @@ class Driver:
         return [one.body.decode() for one in self.messages(topic, queue_id)]
 
     def half(self, row: int) -> Half:
-        """A row that is there."""
+        """Return a row, which must exist."""
         return self.store.row(row)
 
     def known_rows(self) -> dict[int, Half]:
-        """Every row that is known, each decision traced to who made it and when."""
+        """All known rows."""
         table = self.store.table
         numbers = {*range(table.start, table.end), *table.survivors.rows}
         return {row: half for row in sorted(numbers) if (half := table.get(row)) is not None}
 
     def picture(self) -> dict[str, Any]:
-        """All that a restart must bring back."""
+        """Everything that a restart must restore."""
         core = self.store.core
         queues = {}
         for queue in self.store.queues.values():
@@ -275,7 +277,7 @@ class Driver:
 
 
 def is_half_decided(half: Half) -> bool:
-    """Whether somebody decided it: scheduled ones are nobody's decision."""
+    """Whether it is a decided half message; scheduled messages have no decision."""
     return half.state in DECIDED and half.origin != 2**32 - 1
 
 

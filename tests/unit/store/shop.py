@@ -1,4 +1,4 @@
-"""A store with a bit of everything in it, and the truth about it, for tests that damage it."""
+"""A store with all kinds of content, and the truth about it, for tests that damage it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def opened(disk: Disk) -> tuple[Store, Found]:
 
 @dataclass
 class Shop:
-    """Sends orders to a store; every choice comes from the seed."""
+    """Sends orders to a store; the seed determines every choice."""
 
     seed: int = 0
     disk: FaultyDisk = field(default_factory=FaultyDisk)
@@ -91,7 +91,7 @@ class Shop:
         )
 
     def prepare(self, count: int = 1, *, delay_ms: int = 0, requests: int = 1) -> int:
-        """Hold a transaction; returns its head."""
+        """Hold a transaction; return its head."""
         transaction_id = f"t-{self.number}"
         head = -1
         for number in range(requests):
@@ -122,7 +122,7 @@ class Shop:
             self.open.remove(head)
 
     def obey(self, heads: list[int]) -> None:
-        """Do what the pipeline says of these; those that are not simple stay as they are."""
+        """Obey verdicts on these transactions; those that are not simple stay as they are."""
         halves = [self.store.row(head) for head in heads]
         command = Verdicts(
             half_offsets=heads,
@@ -143,13 +143,13 @@ class Shop:
         self.store.execute(Resume(half_offset=head, by="admin"), self.now_ms)
 
     def append(self, count: int = 1, *, at_ms: int = 0) -> None:
-        """Store ordinary messages, flushed."""
+        """Store ordinary messages and flush them."""
         messages = tuple(self.message(at_ms=at_ms) for _ in range(count))
         assert self.store.execute(Append(messages=messages), self.now_ms).refused is None
         self.store.sync()
 
     def confirm(self) -> None:
-        """Let later frames confirm all before them: that it is flushed, and every queue's end."""
+        """Append frames that confirm that all earlier ones are flushed, and each queue's end."""
         self.store.sync()
         ends = [queue.end for queue in self.store.queues.values()]
         self.append()
@@ -165,7 +165,7 @@ class Shop:
         return self.store.checkpointed
 
     def places(self, row: int) -> set[tuple[str, int, int]]:
-        """Where the message of a half offset is visible."""
+        """Queue places at which the message of a half offset is visible."""
         half = self.store.row(row)
         queue = self.store.queues[half.queue]
         return {
@@ -182,7 +182,7 @@ class Shop:
         return self.store.log.read(frame.messages, frame.records_at - HEAD_BYTES)
 
     def step(self) -> None:
-        """One thing that happens in the life of a broker."""
+        """Run one random step of a broker's life."""
         rng = self.rng
         self.now_ms += rng.randrange(1, 40)
         head = rng.choice(self.open) if self.open else -1
@@ -242,7 +242,7 @@ class Shop:
         return self
 
     def image(self) -> DiskImage:
-        """The disk as the process leaves it when it is killed now."""
+        """The disk as a kill would leave it now."""
         return self.disk.crash_image(everything_survives)
 
 
@@ -252,10 +252,10 @@ def fresh(image: DiskImage) -> FaultyDisk:
 
 @dataclass
 class Truth:
-    """Everything that a store shows, and which frame each of it came from."""
+    """Everything that a store shows."""
 
     states: dict[int, State] = field(default_factory=dict)
-    #: By (topic, queue id, queue offset).
+    #: By topic, queue id and queue offset.
     visible: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -281,13 +281,13 @@ def truth_of(store: Store) -> Truth:
 
 @dataclass
 class Frame:
-    """What a frame is about."""
+    """Contents of a frame."""
 
     start: int
     end: int
-    #: Half offsets that it holds, decides, moves or releases.
+    #: Half offsets that it holds, decides, carries forward or releases.
     rows: set[int]
-    #: Places (topic, queue id, queue offset) that it gives.
+    #: Queue places (topic, queue id, queue offset) that it gives.
     places: set[tuple[str, int, int]]
 
 

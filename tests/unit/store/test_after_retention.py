@@ -1,4 +1,4 @@
-"""What is asked about transactions older than the log is answered, not taken for damage."""
+"""Questions about transactions older than the log are answered, not taken for damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = StoreConfig(
 
 
 def forget_the_past(engine: Engine) -> None:
-    """Let everything that is stored now fall out of retention."""
+    """Make everything stored so far older than retention, and delete it."""
     fill(engine)
     engine.clock.advance(ms=11 * HOUR_MS)
     fill(engine)
@@ -40,7 +40,7 @@ def roll_back_a_chunk(engine: Engine) -> None:
 
 
 def rebuilt(engine: Engine) -> Engine:
-    """A twin that found its state table damaged when it started, and used the log alone."""
+    """A copy that found its state table damaged at its start, and used the log alone."""
     assert isinstance(engine.disk, FaultyDisk)
     disk = engine.disk.crash(everything_survives)
     for name in disk.list("statetable"):
@@ -59,14 +59,14 @@ def test_the_id_of_a_decided_transaction_can_be_used_again() -> None:
     with pytest.raises(RequestRefused, match="already_committed"):
         engine.prepare("t3", number=0)
     forget_the_past(engine)
-    # Two undecided rows keep its chunk in memory, and so the hash of its id.
+    # Two undecided rows keep its chunk, and so the hash of its id, in memory.
     assert not engine.prepare("t3", number=0).repeated
     assert engine.prepare("t7", number=0).repeated
 
 
 @pytest.mark.parametrize("leaves_memory", [False, True])
 def test_a_decision_stands_though_nobody_knows_who_made_it(
-    leaves_memory: bool,  # noqa: FBT001 - a table's column
+    leaves_memory: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     engine = Engine(config=CONFIG)
     engine.prepare("t", message(b"later", deliver_after_ms=20 * HOUR_MS))
@@ -94,7 +94,7 @@ def test_who_decided_is_known_as_long_as_the_log_has_it() -> None:
     for now in (engine, engine.crash()):
         settled = now.commit(0)
         assert (settled.by, settled.at_ms) == ("producer", decided_at_ms)
-    # A table rebuilt from the log met the decision before the row, and may have forgotten it.
+    # A table rebuilt from the log meets the decision before the row, and may have forgotten it.
     assert rebuilt(engine).commit(0).repeated
 
 
@@ -115,7 +115,7 @@ def test_a_message_that_waited_longer_than_retention_is_found_by_its_first_log_o
 
 
 def test_rows_whose_request_lost_its_first_row_are_carried_on() -> None:
-    """The request stands in two chunks; the first one goes while rows of the second wait."""
+    """The request spans two chunks; the first is deleted while rows of the second wait."""
     engine = Engine(config=CONFIG)
     for number in range(6):
         engine.rollback(engine.prepare(f"before-{number}").half_offset)

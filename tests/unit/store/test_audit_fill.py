@@ -12,11 +12,11 @@ COUNT = COMMANDED + 2 * PART + 7
 
 
 def test_a_filled_store_has_the_bytes_that_commands_write(tmp_path: Path) -> None:
-    """In every file: the log, the state table, the queues, the keys and the checkpoint."""
+    """Compare every file: the log, the state table, the queues, the keys and the checkpoint."""
     store, _ = opened(tmp_path / "commanded", durability="os")
     command(store, range(COUNT), NOW_MS)
     store.close()
-    # Checksums begin with a number that is made with the store.
+    # Checksums start from a seed that is chosen with the store.
     (tmp_path / "filled").mkdir()
     shutil.copy(tmp_path / "commanded" / "format", tmp_path / "filled")
     fill(tmp_path / "filled", COUNT, NOW_MS)

@@ -32,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    shop = Shop(disk=OsDisk(tmp_path / "data/store"))  # type: ignore[arg-type] # a real one
+    shop = Shop(disk=OsDisk(tmp_path / "data/store"))  # type: ignore[arg-type] # a real disk
     yield shop
     shop.store.open_files.close()
     shop.store.log.close()
@@ -149,7 +149,7 @@ def test_a_batch_in_flight_is_a_torn_tail(tmp_path: Path, shop: Shop, meta: Meta
     shop.store.write()
     last = shop.store.log.segments[-1]
     with (tmp_path / "data/store" / segment_path(last.start)).open("r+b") as file:
-        # As a reader may see it while it is being written.
+        # The state that a reader may see during a write.
         file.truncate(last.size - 7)
     take(tmp_path, meta)
     told, found = reopened(restored(tmp_path))
@@ -177,7 +177,7 @@ def test_a_log_from_its_beginning_needs_no_checkpoint(
     assert reopened(restored(tmp_path))[0] == truth(shop.store)
 
 
-# While retention goes on.
+# While retention runs.
 
 
 def test_a_segment_that_retention_has_not_deleted_yet_is_left_out(
@@ -195,14 +195,14 @@ def test_a_segment_that_retention_has_not_deleted_yet_is_left_out(
 
 
 class Moving:
-    """A disk on which something happens when the log is listed."""
+    """A disk that runs a callback when the log is listed."""
 
     def __init__(self, disk: OsDisk, happens: Callable[[], None], times: int = 1) -> None:
         self._disk = disk
         self._happens = happens
         self._times = times
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a disk has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a disk
         return getattr(self._disk, name)
 
     def list(self, path: str) -> list[str]:
@@ -272,7 +272,7 @@ def test_files_are_given_back_when_opening_fails(tmp_path: Path, shop: Shop) -> 
         backup.pin(Failing(tmp_path / "data/store", read_only=True))
 
 
-# What is refused.
+# Refusals.
 
 
 def test_only_a_store_is_backed_up_and_only_into_an_empty_place(
@@ -356,7 +356,7 @@ def test_a_copy_of_the_small_tables_replaces_the_one_before(tmp_path: Path, meta
     with closing(Meta(meta.copy())) as copied:
         assert set(copied.stated_topics) == {"orders"}
         assert copied.offsets["g", "orders", 1] == 9
-        # Lazy ones are in it, too.
+        # Includes offsets that are written lazily.
         assert copied.offsets["g", "orders", 0] == 7
 
 

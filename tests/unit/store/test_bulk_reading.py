@@ -1,4 +1,4 @@
-"""Messages of a queue in bulk are the same as one by one."""
+"""A queue read in bulk gives the same messages as one by one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def records(found: StoredBytes) -> list[bytes]:
 
 
 def check(driver: Driver, queue_id: int = 0) -> StoredBytes:
-    """Compare all of a queue with what is read one by one."""
+    """Compare a whole queue with what is read one by one."""
     queue = queue_of(driver, queue_id)
     found = read(driver, queue.start, queue_id=queue_id)
     expected, end = driver.reader.stored(
@@ -64,7 +64,7 @@ def check(driver: Driver, queue_id: int = 0) -> StoredBytes:
 
 
 def fill(driver: Driver) -> None:
-    """Two queues, frames with one message and with many, and transactions decided backwards."""
+    """Two queues, frames with one message and with many, and transactions committed in reverse."""
     for number in range(12):
         both = [message(f"m{number}", queue_id=queue_id, tags="x") for queue_id in range(2)]
         driver.append(*both, message(f"n{number}" * number))
@@ -85,11 +85,11 @@ def test_messages_are_the_same_as_one_by_one(
     monkeypatch.setattr(bulk_reading, "BLOCK_BYTES", block_bytes)
     driver = Driver()
     fill(driver)
-    # Small segments: what is read crosses their borders.
+    # The segments are small, so that reads cross their borders.
     assert len(driver.store.log.segments) > 2
     assert len(check(driver).entries) == 36
     check(driver, 1)
-    # Half of the entries in files, half in memory, then all in files.
+    # First some entries in files and some in memory, then all in files.
     driver.store.checkpoint()
     fill(driver)
     assert len(check(driver).entries) == 72
@@ -121,7 +121,7 @@ def test_a_read_has_limits_and_says_where_to_go_on() -> None:
     assert (some.queue_offsets.tolist(), some.next_offset) == ([0, 1, 2], 3)
     some = read(driver, 3, 4)
     assert (some.queue_offsets.tolist(), some.next_offset) == ([3], 4)
-    # At least one, however large.
+    # At least one message, however large.
     some = read(driver, bytes_max=1)
     assert (some.queue_offsets.tolist(), some.next_offset) == ([0], 1)
 
@@ -140,7 +140,7 @@ def test_tags_are_filtered_by_their_codes() -> None:
     found = read(driver, codes=[tags_code("a"), tags_code("c")])
     assert (found.queue_offsets.tolist(), found.next_offset) == ([0, 3, 4], 5)
     found = read(driver, codes=[tags_code("a")], count_max=1)
-    # What does not match need not be looked at again.
+    # Entries that do not match need not be examined again.
     assert (found.queue_offsets.tolist(), found.next_offset) == ([0], 3)
     assert read(driver, codes=[tags_code("z")]).next_offset == 5
 
@@ -159,7 +159,7 @@ def test_what_repair_took_out_is_passed_over() -> None:
     entries = read(driver).entries["log_offset"].tolist()
     driver.store.lost.add(entries[2], entries[4])
     assert check(driver).queue_offsets.tolist() == [0, 1, 4, 5]
-    # A place that was given to nobody knows what.
+    # Places whose messages a repair could not identify.
     queue_of(driver).extend(6, places(2, Where(entries[5], entries[5], T0)))
     assert check(driver).queue_offsets.tolist() == [0, 1, 4, 5]
     assert read(driver).next_offset == 8

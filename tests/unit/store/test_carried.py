@@ -15,7 +15,7 @@ MONTH = 30 * RETENTION
 
 
 def outlive(driver: Driver) -> None:
-    """Let everything so far become old, and delete its log."""
+    """Make everything so far old, and delete its log."""
     below = driver.roll_segment()
     driver.clock.advance(ms=RETENTION)
     driver.retain()
@@ -23,7 +23,7 @@ def outlive(driver: Driver) -> None:
 
 
 def rebuilt(driver: Driver) -> Driver:
-    """Opened without its projections, so that everything comes from the log again."""
+    """Open the store without its state table, so that everything is rebuilt from the log."""
     driver.store.close()
     for name in driver.disk.list("statetable"):
         driver.disk.remove(f"statetable/{name}")
@@ -34,7 +34,7 @@ def rebuilt(driver: Driver) -> Driver:
 
 @pytest.fixture(params=["alive", "restarted", "rebuilt", "outlived_twice", "rebuilt_and_outlived"])
 def later(request: pytest.FixtureRequest) -> str:
-    """What happens between carrying forward and the decision."""
+    """Events between carrying forward and the decision."""
     name: str = request.param
     return name
 
@@ -208,7 +208,7 @@ def test_scheduled_messages_are_carried_though_their_request_is_partly_out(later
 
 
 def test_a_repeated_commit_of_a_carried_one_is_answered_as_before(later: str) -> None:
-    """Who decided is told while the log knows it; that it is decided, always."""
+    """The log may forget who decided; that the transaction is decided is always known."""
     driver = Driver()
     driver.hold("t", message("later", deliver_after_ms=MONTH))
     driver.commit(0, by="me")
@@ -279,7 +279,7 @@ def test_a_late_commit_lives_a_whole_retention_from_then_on() -> None:
 
 
 def test_a_late_commit_of_many_requests_copies_each_that_is_old() -> None:
-    """The age of each request counts, whichever of them the decision names."""
+    """The age of each request counts, whichever request the decision names."""
     driver = Driver(copy_after_ms=HOUR)
     driver.hold("t", message("old"), message("old too"), number=0)
     below = driver.roll_segment()
@@ -341,7 +341,7 @@ def test_a_carried_message_is_found_by_all_its_names(later: str) -> None:
     assert undecided.half_offset == 0
     assert found(driver, "red") == []
     driver.commit(0)
-    # Long after its chunk has left memory, but before the log with its copy has gone.
+    # Its chunk left memory long ago, but the log still has its copy.
     settle_a_chunk(driver)
     driver = driver.closed_and_opened()
     driver.roll_segment()
@@ -366,7 +366,7 @@ def test_a_carried_message_is_found_by_all_its_names(later: str) -> None:
 
 
 def settle_a_chunk(driver: Driver) -> None:
-    """Fill up the chunk with what is rolled back, and let it leave memory."""
+    """Fill up the chunk with rolled back rows, and let it leave memory."""
     for number in range(16):
         driver.roll_back(driver.hold(f"other {number}").half_offset)
     driver.clock.advance(ms=2 * MINUTE)

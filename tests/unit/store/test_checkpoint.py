@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and what happens while one is written belongs to the next."""
+"""A checkpoint is whole or absent; changes made while it is written belong to the next one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def latest(driver: Driver) -> Checkpoint:
 
 @pytest.fixture
 def driver() -> Driver:
-    """Something of everything that a checkpoint holds."""
+    """A store with every kind of content that a checkpoint holds."""
     driver = Driver()
     driver.append(message("a", keys="k"))
     driver.hold("t", message("b"), message("c", deliver_after_ms=5), number=0)
@@ -180,7 +180,7 @@ def test_what_is_written_while_a_checkpoint_flushes_is_flushed_by_the_next() -> 
     assert driver.store.log.unflushed() == []
 
 
-# While one is written
+# While a checkpoint is written
 
 
 def meanwhile(driver: Driver) -> None:
@@ -196,7 +196,7 @@ def meanwhile(driver: Driver) -> None:
     driver.commit(held.half_offset, by="meanwhile")
     driver.clock.advance(ms=SECOND)
     driver.release()
-    # The only needed row of the chunk that is about to leave.
+    # The only needed row of the chunk that is about to leave memory.
     driver.commit(3, by="meanwhile")
 
 
@@ -204,7 +204,7 @@ def meanwhile(driver: Driver) -> None:
 def frozen() -> Driver:
     """Seventeen rows, of which t11 has two.
 
-    Of the first chunk all but one are decided, so it is about to leave.
+    All but one row of the first chunk are decided, so it is about to leave memory.
     """
     driver = Driver()
     for row in range(16):
@@ -232,14 +232,14 @@ def test_what_happens_while_a_checkpoint_is_written_is_replayed(
     driver = frozen
     job = driver.store.begin_checkpoint()
     BETWEEN[before](driver)
-    # Rows that will outlive their chunk are in two places for a moment, and count once.
+    # Rows that will outlive their chunk are briefly in two places, and must count once.
     assert driver.store.table.needed == driver.crashed().store.table.needed
     due = driver.store.table.due(driver.clock.now_ms(), 100)
     assert len(due) == len(set(due))
     job.write()
     BETWEEN[after](driver)
     expected = driver.picture()
-    # Not yet saved: the checkpoint before it counts, and a crash loses nothing.
+    # Not yet saved: the earlier checkpoint counts, and a crash loses nothing.
     assert driver.crashed().picture() == expected
     driver.store.end_checkpoint(job)
     assert driver.picture() == expected

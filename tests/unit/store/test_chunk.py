@@ -1,4 +1,4 @@
-"""A chunk of rows: columns in memory that say what one object per row would say."""
+"""A chunk keeps rows as columns in memory, with the same values as one object per row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE = 16
 
 
 def ops(*decisions: tuple[int, int, int]) -> tuple[Rows, Rows, Rows]:
-    """First row, rows and op offset of each decision, as columns."""
+    """First row, number of rows and op offset of each decision, as columns."""
     first, count, offset = np.array(decisions, dtype=np.int64).reshape(-1, 3).T
     return first, count, offset
 
@@ -30,7 +30,7 @@ NO_OPS = ops()
 
 
 def request(first: int, count: int = 1, *, transaction_id: str = "t") -> NewRows:
-    """Rows of 100 bytes each; the row's number is in every field."""
+    """Rows of 100 bytes each, with the row's number in every field."""
     rows = range(first, first + count)
     return NewRows(
         first=first,
@@ -103,7 +103,7 @@ def test_a_request_may_begin_in_one_chunk_and_end_in_the_next() -> None:
     assert (first.needed, second.needed) == (3, 2)
 
 
-# What is needed
+# Needed rows
 
 
 def test_undecided_parked_and_waiting_rows_are_needed(chunk: Chunk) -> None:
@@ -114,7 +114,7 @@ def test_undecided_parked_and_waiting_rows_are_needed(chunk: Chunk) -> None:
     assert chunk.needed == 5
     chunk.set_state(1, 4, State.ROLLED_BACK, settled=True)
     assert chunk.needed == 2
-    # Committed, but visible only later.
+    # Committed, but not yet visible.
     chunk.set_next(4, 9_000)
     assert chunk.needed == 3
     chunk.set_next(4, NEVER)
@@ -199,7 +199,7 @@ def test_a_chunk_comes_back_from_its_rows_as_it_was(chunk: Chunk) -> None:
 
 
 def test_rows_know_the_frame_that_decided_them_if_it_is_told(chunk: Chunk) -> None:
-    """One decision may begin in the chunk before and end in the one after."""
+    """A decision may begin in the chunk before and end in the one after."""
     rows = chunk.frozen().to_rows(
         ops((10, 7, 700), (18, 1, 800), (21, 9, 900), (5, 1, 1), (40, 3, 2))
     )
@@ -207,7 +207,7 @@ def test_rows_know_the_frame_that_decided_them_if_it_is_told(chunk: Chunk) -> No
 
 
 def test_rows_before_the_first_one_are_not_there() -> None:
-    """After a deleted prefix the first row that is known may be in the middle of a chunk."""
+    """After a deleted prefix, the first known row may be in the middle of a chunk."""
     chunk = Chunk(BASE, 8)
     chunk.skipped = chunk.count = 3
     chunk.view("next_at_ms")[:] = NEVER

@@ -22,7 +22,7 @@ from escrowmq.testing.survivors import nothing_survives
 from escrowmq.transaction.records import NamedQueue
 
 SEED = 5
-#: Frames of these tests that fit into one segment.
+#: Frames of this size; four of them fit into one segment.
 FRAME_BYTES = 1_000
 SEGMENT_BYTES = 4_096
 
@@ -40,7 +40,7 @@ def log(disk: FaultyDisk) -> CommitLog:
 
 
 def frame_at(log: CommitLog, size: int = FRAME_BYTES) -> bytes:
-    """A sound frame of this size; a name fills it."""
+    """A valid frame of this size, padded with a name."""
     name = ""
     while True:
         frame = open_frame([])
@@ -244,7 +244,7 @@ def test_a_peek_gives_what_there_is(log: CommitLog) -> None:
 
 
 def removed(disk: FaultyDisk, log: CommitLog, below: int) -> list[int]:
-    """Delete what ends there; where the deleted segments began."""
+    """Delete segments below this offset; return where they began."""
     segments = log.forget_below(below)
     remove_segments(disk, segments)
     return [segment.start for segment in segments]
@@ -338,7 +338,7 @@ def test_frames_are_read_across_blocks_and_longer_than_one(disk: FaultyDisk) -> 
     log.write()
     whole = [0, 3_000_000, 6_000_000, 6_000_000 + large]
     assert frames_from(log) == whole
-    # The large one damaged in its second block, then cut short.
+    # Damage the large frame in its second block, then cut it short.
     disk.flip_bit(segment_path(0), 6_000_000 + large - 1, 0)
     assert frames_from(log) == whole[:2]
     assert frames_from(log, 6_000_000, end=6_000_000 + large - 1) == []

@@ -34,7 +34,7 @@ def entry(number: int, *, log_offset: int | None = None, at_ms: int | None = Non
 
 
 def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
-    """One by one, or as columns where the time is the same for all."""
+    """Append one by one, or extend with columns where several entries have the same time."""
     for at_ms, group in groupby(entries, key=lambda one: one.visible_at_ms):
         together = list(group)
         if len(together) == 1:
@@ -52,7 +52,7 @@ def add(queue: ConsumeQueue, first: int, entries: Iterable[Entry]) -> None:
 
 
 def numbered(first: int, count: int) -> list[Entry]:
-    """Two of them become visible at each instant."""
+    """Entries of which two become visible at each instant."""
     return [entry(number) for number in range(first, first + count)]
 
 
@@ -62,7 +62,7 @@ def made(disk: FaultyDisk) -> ConsumeQueue:
 
 
 def file_all(disk: FaultyDisk, queue: ConsumeQueue) -> None:
-    """What a checkpoint does."""
+    """Write the queue's tail to files, as a checkpoint does."""
     tail = queue.tail()
     assert tail is not None
     write_tails(disk, [tail])
@@ -189,7 +189,7 @@ def test_rows_are_the_same_as_entries(disk: FaultyDisk, queue: ConsumeQueue) -> 
 
 
 def test_a_queue_that_begins_later_passes_over_deleted_entries(queue: ConsumeQueue) -> None:
-    """When the log is replayed from its start it brings entries below the queue's start again."""
+    """A replay of the log from its start brings entries below the queue's start again."""
     queue.begin_at(5)
     add(queue, 0, numbered(0, 3))
     assert (queue.start, queue.end) == (5, 5)

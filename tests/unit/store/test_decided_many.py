@@ -1,4 +1,4 @@
-"""Decisions that share a frame: durable together, each found again, also when damage is near."""
+"""Decisions in one frame: durable together, each found again, even with damage nearby."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def settled(count: int = 20) -> Driver:
-    """Every third one is rolled back; over several chunks."""
+    """Transactions over several chunks, all decided; every third is rolled back."""
     driver = Driver()
     for number in range(count):
         driver.hold(f"t{number}", message(f"m{number}", queue_id=number % 2))
@@ -54,7 +54,7 @@ def test_decisions_made_while_a_checkpoint_is_written_are_kept() -> None:
     job = driver.store.begin_checkpoint()
     driver.obey(*((row, "commit") for row in later), by="round 8")
     assert len(driver.store.table.ops) == 23
-    # Those that are being written are still known.
+    # Decisions that are being written are still known.
     assert driver.store.table.decided_by(driver.half(0))[0] == "round 7"
     job.write()
     driver.store.end_checkpoint(job)
@@ -88,7 +88,7 @@ def test_what_outlived_its_chunk_is_left_and_what_was_carried_forward_is_shown()
     driver.clock.advance(ms=24 * HOUR)
     driver.retain()
     assert driver.half(young[0]).location > driver.half(young[0]).log_offset
-    # Stored long ago: a commit makes a copy, so it is decided on its own.
+    # They were stored long ago, so a commit makes a copy and must be decided alone.
     said = [(row, "commit") for row in (old, *young)]
     assert driver.obey(*said) == ["left"] * 4
     assert driver.obey((young[1], "rollback"), (old, "rollback")) == ["rolled_back", "left"]
@@ -106,7 +106,7 @@ def test_a_survivor_is_decided_by_a_replay_that_begins_before_it_left_its_chunk(
     driver.clock.advance(ms=2 * MINUTE)
     driver.commit(driver.hold("young").half_offset)
     job = driver.store.begin_checkpoint()
-    # It is in both places now: decided on its own, or the map would not know.
+    # The row is in both places now; it must be decided alone, or the map would miss the decision.
     assert driver.obey((old, "commit")) == ["left"]
     job.write()
     driver.store.end_checkpoint(job)

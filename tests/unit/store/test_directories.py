@@ -1,4 +1,4 @@
-"""Files of queues: unambiguous on any file system, and those of earlier releases are read."""
+"""Queue files have unique names on any file system; names from earlier releases still work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = f"{0:020d}"
 
 
 class FoldingDisk(OsDisk):
-    """A file system that takes ``Orders`` and ``orders`` for one name, as on a Mac."""
+    """A file system that treats ``Orders`` and ``orders`` as one name, as on a Mac."""
 
     def _absolute(self, path: str) -> str:
         return super()._absolute(path.lower())
@@ -46,7 +46,7 @@ def test_topics_whose_names_differ_in_case_alone_stay_apart(tmp_path: Path) -> N
 
 
 def with_names_of_before(driver: Driver, root: Path) -> None:
-    """Lay the queues out as earlier releases did: by topic and queue."""
+    """Lay out the queues as earlier releases did: by topic and queue."""
     driver.store.close()
     for queue in driver.store.queues.values():
         old = root / "consumequeue" / queue.topic / str(queue.queue_id)
@@ -96,7 +96,7 @@ def test_a_topic_named_like_a_number_is_no_obstacle(tmp_path: Path) -> None:
 def test_mixed_directories_of_a_file_system_without_case_are_made_anew(tmp_path: Path) -> None:
     driver = filled(FoldingDisk(tmp_path))
     driver.store.close()
-    # All three wrote into one directory; which one was last is anybody's guess.
+    # All three queues wrote into one directory, and the last one is unknown.
     mixed = tmp_path / "consumequeue/orders/0"
     mixed.mkdir(parents=True)
     for queue in driver.store.queues.values():

@@ -18,7 +18,7 @@ from escrowmq.testing.faulty_disk import FaultyDisk
 
 @pytest.fixture(params=["os", "faulty"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
-    """An empty disk of either kind, its root made."""
+    """An empty disk of either kind, with its root made."""
     either: Disk = OsDisk(tmp_path / "data") if request.param == "os" else FaultyDisk()
     either.make_directory("")
     return either
@@ -33,7 +33,7 @@ def file(disk: Disk) -> Iterator[File]:
 
 
 def content(disk: Disk, path: str) -> bytes:
-    """All of a file."""
+    """Read a whole file."""
     opened = disk.open(path)
     try:
         return opened.read_at(0, opened.size() + 1)
@@ -42,7 +42,7 @@ def content(disk: Disk, path: str) -> bytes:
 
 
 def fill(disk: Disk, path: str, data: bytes) -> None:
-    """A file with that content."""
+    """Write a file with this content."""
     opened = disk.open(path, create=True)
     opened.truncate(0)
     opened.write_at(0, data)
@@ -51,7 +51,7 @@ def fill(disk: Disk, path: str, data: bytes) -> None:
 
 @contextmanager
 def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """The system refuses to let files grow beyond it: a write across it is a short one."""
+    """Limit the size of files: a write across the limit is short."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
     try:
@@ -327,7 +327,7 @@ def test_a_short_write_is_continued_until_it_fails(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/kallsyms").is_file(), reason="no file with short reads")
 def test_a_short_read_is_continued_to_the_end() -> None:
-    # The kernel hands this one out in pieces, however much is asked for.
+    # The kernel returns this file in pieces, however much is requested.
     descriptor = os.open("/proc/kallsyms", os.O_RDONLY)
     one_call = os.pread(descriptor, 100_000, 0)
     file = OsFile(descriptor)

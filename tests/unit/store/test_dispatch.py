@@ -1,4 +1,4 @@
-"""From records to queues: in the order of the log, in slices, and never ahead of the flush."""
+"""From records to queues: in log order, in slices, and never ahead of the flush."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_rolled_back_transaction_gives_no_offsets() -> None:
 
 
 def test_a_large_batch_becomes_visible_in_slices_and_in_order() -> None:
-    """A queue's end moves only over entries that are filled."""
+    """A queue's end advances only over filled entries."""
     driver = Driver(chunk_rows=65_536, segment_bytes_max=2**26)
     count = 30_000
     for number in range(3):

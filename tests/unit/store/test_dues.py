@@ -1,4 +1,4 @@
-"""Checks that are due are counted, and what comes due is news exactly once."""
+"""Due checks are counted, and each one that comes due is news exactly once."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_due_at_once_is_news_even_within_the_moment_of_the_last_look() -
     after = look(driver, dues)
     assert (before.due, after.due) == (0, 1)
     assert before.newest_due_at_ms <= T0 < after.newest_due_at_ms == dues.looked_at_ms == T0 + 1
-    # It was told: the next look has nothing more to say.
+    # It was reported, so the next look has nothing new.
     again = look(driver, dues)
     assert again.newest_due_at_ms == dues.looked_at_ms == T0 + 1
 
@@ -98,7 +98,7 @@ def test_rows_that_outlive_their_chunk_are_counted_and_are_no_news_again(
         assert row not in (old, late)
     driver.clock.advance(ms=2 * MINUTE)
     driver.commit(driver.hold("young").half_offset)
-    # A chunk may leave with one needed row.
+    # A chunk may leave memory with one needed row.
     driver.commit(late)
     late = driver.hold("late again", check_after_ms=HOUR).half_offset
     driver.store.checkpoint()

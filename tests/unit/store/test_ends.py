@@ -1,4 +1,4 @@
-"""Where a queue ended when the log ended at some place: there a reader of a restore goes on."""
+"""The end of a queue at an earlier end of the log, where a reader continues after a restore."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_messages_before_the_place_count_and_those_after_it_do_not() -> None:
         places.append(driver.store.log.end)
         driver.append(message(body))
         driver.clock.advance(ms=SECOND if body == "b" else 0)
-    # Two of them became visible in one millisecond.
+    # Two of them became visible in the same millisecond.
     assert [ended(driver, place) for place in places] == [0, 1, 2]
     assert ended(driver, driver.store.log.end) == 3
 
@@ -61,7 +61,7 @@ def test_a_half_message_of_the_same_millisecond_counts_by_its_decision() -> None
 
 
 def test_a_half_message_that_waited_for_its_delay_counts_as_visible_later() -> None:
-    """Reading one message twice is better than not reading it."""
+    """It is better to read one message twice than not at all."""
     driver = Driver()
     driver.append(message("a"))
     driver.commit(driver.hold("slow", message("slow", deliver_after_ms=SECOND)).half_offset)

@@ -1,4 +1,4 @@
-"""Every start of a broker begins an epoch, and the lineage outlives crashes and deleted log."""
+"""Every start of a broker begins an epoch; the lineage outlives crashes and deleted log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_start_begins_an_epoch_and_each_recovery_knows_them() -> None:
     assert len(known.epochs) == 3
     assert known.epochs[0].id == ROOT
     assert known.epochs[:2] == first.core.lineage.epochs
-    # Where the store stood, and a time after everything before.
+    # The table's end, and a time after everything before.
     assert (known.epochs[2].half_offset, known.epochs[2].at_ms) == (1, T0 + 1)
     # With its checkpoint, and without one.
     for survivor in (disk, disk.crash(nothing_survives)):
@@ -103,7 +103,7 @@ def test_a_crash_while_an_epoch_begins_leaves_a_store_that_starts() -> None:
     for point in CrashExplorer(disk.journal, disk.start):
         for survivors in (nothing_survives, everything_survives):
             seen.add(len(start(point.crash(survivors)).core.lineage.epochs))
-    # Root and the first start, perhaps the second, and the one after the crash.
+    # Root and the first start, perhaps the second, and the start after the crash.
     assert seen == {3, 4}
 
 
@@ -130,11 +130,11 @@ def test_a_decision_is_refused_for_another_transaction_or_history() -> None:
     driver.clock.advance(ms=2 * MINUTE)
     driver.hold("young")
     driver.store.checkpoint()
-    # It has outlived its chunk, and is told apart as well.
+    # The row has outlived its chunk, and its id is still checked.
     assert list(driver.store.table.survivors.rows) == [0]
     assert driver.refused(commit(ids=("other",))).code == "transaction_id_wrong"
     epoch = driver.store.core.lineage.epoch
     right = commit(ids=("other", "mine"), epoch=epoch, seen_to=held.log_offsets[0])
     assert driver.decide(right).refused is None
-    # What only files hold is decided: the refusal tells how.
+    # A row that is only in files is decided; the refusal says how.
     assert driver.refused(commit(1, ids=("any",))).code == "already_rolled_back"

@@ -1,4 +1,4 @@
-"""Names that nobody uses expire: on disk, after a restart, and when everything is made anew."""
+"""Unused names expire: on disk, after a restart, and after a rebuild."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ EXPIRE_MS = 30 * DAY_MS
 
 
 def expire(driver: Driver) -> int:
-    """Offer all origins; how many went."""
+    """Try to expire all origins; return how many expired."""
     numbers = tuple(driver.store.core.names.origins.named)
     records = driver.do(ExpireOrigins(numbers=numbers)).records
     return sum(len(one.numbers) for one in records if isinstance(one, OriginsExpired))
 
 
 def used(driver: Driver, count: int) -> None:
-    """Commit a transaction of each of so many producer groups."""
+    """Commit one transaction of each of `count` producer groups."""
     for number in range(count):
         driver.commit(driver.hold(f"t-{number}", group=f"group-{number}").half_offset)
 
@@ -121,7 +121,7 @@ def test_names_of_expired_origins_go_with_the_log() -> None:
     driver.retain()
     origins = driver.store.core.names.origins
     assert origins.past == {}
-    # The one that was carried forward is known at its new place, also when it is decided.
+    # The name of the carried one is kept with its new place, even after its decision.
     driver.commit(waits)
     assert expire(driver) == 1
     assert [past.named.group for past in origins.past.values()] == ["waits"]
@@ -187,7 +187,7 @@ def test_a_thousand_short_lives_leave_memory_and_checkpoint_as_they_were() -> No
         core = driver.store.core
         assert len(core.names.origins) <= 3 * 31
         assert len(core.batches.apps["app"].highest) <= 31
-        # Those of the last day go when the log's start moves next.
+        # Names that expired on the last day are forgotten when the log's start next advances.
         assert len(core.names.origins.past) <= 6
         file = driver.disk.open(checkpoints.PATH)
         sizes.append(file.size())

@@ -1,4 +1,4 @@
-"""Frames that take the place of damaged bytes are exactly as long, however long or short."""
+"""Frames that replace damaged bytes have exactly their length, however long or short."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_what_was_given_goes_where_there_is_room_and_to_the_others_as_far_as_it_
 
 
 def test_names_are_given_in_the_order_of_their_numbers() -> None:
-    """A second gap in the names never goes before the first, though there were more room."""
+    """A later name never goes before an earlier one, even if there is more room."""
     places = place(400, 1_000), place(420, 2_000)
     gaps = tuple(
         Gap(what="queue_name", expected=at, found=at + 1, after=0, before=3_000) for at in range(9)

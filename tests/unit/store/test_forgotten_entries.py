@@ -1,4 +1,4 @@
-"""What a queue forgets when retention deletes the log that its entries point at."""
+"""Entries that a queue forgets when retention deletes the log that they point into."""
 
 from __future__ import annotations
 

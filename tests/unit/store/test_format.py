@@ -71,7 +71,7 @@ def test_our_own_directory_may_be_there_if_it_is_empty() -> None:
 
 
 def test_a_store_of_an_unknown_version_is_refused() -> None:
-    """Even if the rest of the file is nothing that this version knows."""
+    """Even if this version cannot read the rest of the file."""
     for disk in (
         stated(version=VERSION + 1, seed=1, chunk_rows=8),
         stated(version=7, shape="round"),
@@ -93,7 +93,7 @@ def test_a_store_of_an_unknown_version_is_refused() -> None:
         b'{"version": 1}',  # no seed
         b'{"version": 1, "seed": "x", "chunk_rows": 8}',
         b'{"version": "\xff"}',
-        b'{"version": 1, "seed": 7, "chunk_rows": 8, "check": 9}',  # another number
+        b'{"version": 1, "seed": 7, "chunk_rows": 8, "check": 9}',  # a wrong check value
     ],
 )
 def test_a_damaged_file_is_not_taken_for_an_empty_directory(content: bytes) -> None:

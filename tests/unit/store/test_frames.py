@@ -1,4 +1,4 @@
-"""A frame is taken only whole, only in its place, and only by the store that wrote it."""
+"""A frame is accepted only whole, only in its place, and only by the store that wrote it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def closed(pieces: list[bytes], records: tuple[Record, ...], at: int = AT, **pla
 def framed(
     bodies: list[bytes], at: int = AT, seed: int = SEED
 ) -> tuple[bytes, tuple[Record, ...], bytes]:
-    """A frame that brings a name and messages; its records; the messages' bytes."""
+    """A frame with a name and messages; its records; the messages' bytes."""
     messages = [message(body, keys="k", tags="t") for body in bodies]
     pieces, sizes, crcs, _ = encode_many(messages, range(len(bodies)), (at + HEAD_BYTES, 1), HOST)
     placed = Placed([0] * len(bodies), sizes, crcs, [0] * len(bodies))
@@ -138,7 +138,7 @@ def test_a_frame_of_another_store_is_refused() -> None:
 
 
 def test_a_frame_that_a_producer_hides_in_a_body_is_refused() -> None:
-    """The producer knows everything but the seed: even the log offset that it guessed is right."""
+    """The producer knows everything but the seed; it even guessed the right log offset."""
     body_at = framed([b"?" * 100])[0].index(b"?" * 100)
     hidden, _, _ = framed([b"evil"], AT + body_at, seed=0)
     data, _, _ = framed([hidden])
@@ -157,13 +157,13 @@ def test_messages_that_no_record_vouches_for_are_refused() -> None:
 
 
 def test_a_frame_that_says_it_knew_the_future_flushed_is_refused() -> None:
-    """``flushed`` decides between torn and damaged, so it must not lie."""
+    """``flushed`` decides between torn and damaged, so it must be right."""
     assert is_refused(closed([], (), flushed=AT + 1))
     assert not is_refused(closed([], (), flushed=AT))
 
 
 def test_records_of_a_later_version_are_refused_not_cut() -> None:
-    """The checksum is right, so this is what was written."""
+    """The checksum is right, so these bytes were written as they are."""
     for records in (b"\x91\x92\xcc\xc8\x01", b"\x91\x91\x08", b"\xc1"):
         head = struct.pack("<4sHHIIQQQ", b"EMQF", 1, 0, 44 + len(records), 44, AT, TIME, 0)
         data = head + struct.pack("<I", crc32(records, crc32(head, SEED))) + records
@@ -177,9 +177,9 @@ def test_records_of_a_later_version_are_refused_not_cut() -> None:
     ("length", "records_at"),
     [
         (43, 43),  # shorter than a head
-        (60, 43),  # records in the head
+        (60, 43),  # records inside the head
         (60, 61),  # records after the end
-        (2**32 - 1, 44),  # longer than there are bytes
+        (2**32 - 1, 44),  # longer than the data
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_though_their_checksum_is_right(
@@ -211,7 +211,7 @@ def test_any_frame_is_read_back(bodies: list[bytes], at: int, seed: int) -> None
     assert data[HEAD_BYTES : frame.records_at] == messages
 
 
-# What bytes say that may be a frame: for those who must know how much to read.
+# Fields of a possible head, for callers that must know how much to read.
 
 
 def test_a_head_states_version_and_sizes_without_being_checked() -> None:

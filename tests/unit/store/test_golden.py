@@ -1,4 +1,4 @@
-"""Every version opens the stores of all versions before it."""
+"""Every version opens the stores of all earlier versions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEGAN_TAG = Began.__struct_config__.tag
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Nobody may touch the original."""
+    """A copy, because the original must not change."""
     return Path(shutil.copytree(STORE, tmp_path / "v1"))
 
 
@@ -58,7 +58,7 @@ def test_its_projections_can_be_made_anew(copy: Path, expected: dict[str, Any]) 
     assert driver.found.rebuilt_because
     found = as_json(driver)
     known = found.pop("rows")
-    # Rows whose log is deleted need not be known, if nobody needs them.
+    # Rows whose log is deleted may be unknown if they are not needed.
     rows = expected.pop("rows")
     assert {row: facts for row, facts in rows.items() if row in known} == known
     assert all(facts["decided_by"] == ["", 0] for row, facts in rows.items() if row not in known)
@@ -105,7 +105,7 @@ def test_it_holds_every_kind_of_record_in_several_segments(copy: Path) -> None:
         for record in frame.records
     }
     assert len(log.segments) > 2
-    # Version 2 added the record of a start, and later versions those after it.
+    # Version 2 added the record of a start; later versions added the records after it.
     assert kinds == {kind for kind in RECORDS if kind.__struct_config__.tag < BEGAN_TAG}
     for name in ("checkpoint", "checkpoint.old", "statetable", "consumequeue", "keyindex"):
         assert (copy / name).exists()

@@ -1,4 +1,4 @@
-"""Half messages that come by the column are stored as if they came one by one."""
+"""Half messages sent as columns are stored as if they were sent one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.store.helpers import HOST, Driver, message
 
 
 def sent(size: int = 0) -> tuple[Message, ...]:
-    """Two topics, three queues; one waits after the commit."""
+    """Two topics, three queues; one message waits after the commit."""
     places = [("orders", 0), ("orders", 1), ("points", 0), ("orders", 1)]
     return tuple(
         message(

@@ -1,4 +1,4 @@
-"""The filter may take a new id for a known one, seldom; a known one for a new one, never."""
+"""The filter rarely takes a new id for a known one, and never a known one for a new one."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_torn_tail_is_no_damage() -> None:
 
 
 def test_what_the_next_start_puts_right_is_told(disk: FaultyDisk) -> None:
-    """Unfinished files, segments past their retention, a tail that was written again."""
+    """Unfinished files, and a segment whose end was written again."""
     first, second = segments(disk)[:2]
     disk.open("commitlog/1.tmp", create=True)
     disk.open("checkpoint.tmp", create=True)
@@ -135,7 +135,7 @@ def test_a_segment_that_retention_was_about_to_delete_is_no_damage() -> None:
     assert report.leftovers == [f"{segment_path(0)}: its retention is over"]
 
 
-# Not a store, or not one that we know.
+# Not a store, or one of an unknown version.
 
 
 def test_an_empty_directory_is_no_store() -> None:

@@ -1,4 +1,4 @@
-"""Damage in the log is found and named, whatever the store would say."""
+"""Damage in the log is found and named, even where the store would not notice."""
 
 from __future__ import annotations
 
@@ -180,11 +180,11 @@ def test_a_frame_of_a_newer_version_is_not_called_damage() -> None:
         opened(disk)
 
 
-# What is wrong though every checksum is right.
+# Errors although every checksum is right.
 
 
 def append(disk: FaultyDisk, shop: Shop, records: tuple[Record, ...], messages: bytes = b"") -> int:
-    """Put a frame at the end of the log behind the store's back."""
+    """Write a frame at the end of the log without the store; return where it starts."""
     end = shop.store.log.end
     frame = open_frame([messages])
     close_frame(frame, records, (end, shop.now_ms, 0), shop.store.seed)
@@ -194,7 +194,7 @@ def append(disk: FaultyDisk, shop: Shop, records: tuple[Record, ...], messages: 
 
 
 def replayed_from(shop: Shop, change: Callable[[Record], Record]) -> tuple[FaultyDisk, int]:
-    """The last frame of a shop written again, its last record changed."""
+    """Write the shop's last frame again, with its last record changed."""
     *names, record = shop.last_frame().records
     disk = FaultyDisk(shop.image())
     return disk, append(disk, shop, (*names, change(record)), shop.last_messages())
@@ -280,7 +280,7 @@ def test_only_so_many_findings_are_kept() -> None:
 
 
 def test_a_group_that_nobody_can_read_is_left_empty() -> None:
-    """An origin whose name is lost is learned from messages; some say nothing of it."""
+    """An origin whose name is lost is learned from messages, some of which do not name it."""
     for properties in (b"\xff\xfe", b"KEYS\x01k\x02"):
         shop = Shop()
         shop.prepare_with(properties, "the group")

@@ -1,4 +1,4 @@
-"""What the log can make again is checked as well."""
+"""The projections are checked as well, although the log can rebuild them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_without_any_checkpoint_a_log_that_lost_its_prefix_is_useless() -> None:
 
 
 class BusyDisk(FaultyDisk):
-    """While the check reads a projection, the broker takes its next checkpoint."""
+    """A broker that takes its next checkpoint while the check reads a projection."""
 
     shop: Shop
     checkpoints_left = 0

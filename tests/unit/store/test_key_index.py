@@ -37,14 +37,14 @@ def disk() -> FaultyDisk:
 
 
 def collect(index: KeyIndex, valid_names: Collection[str]) -> int:
-    """Remove the garbage that no checkpoint names; how many files."""
+    """Remove runs that no checkpoint names; return how many files."""
     runs = index.discard(valid_names)
     remove_runs(index._disk, runs)
     return len(runs)
 
 
 def checkpoint(index: KeyIndex) -> list[str]:
-    """What the broker does; the names go into a file that is durable when this returns."""
+    """Checkpoint the index as the broker does; return the names that the checkpoint holds."""
     pending = index.snapshot()
     if pending is not None:
         pending.write()
@@ -66,7 +66,7 @@ def files(disk: FaultyDisk) -> list[str]:
 
 
 def some_runs(index: KeyIndex, count: int, *, start: int = 0) -> None:
-    """Runs of three entries each: hash 7 at every offset, and one hash of its own."""
+    """Make runs of three entries each: hash 7 at two offsets, and one hash of its own."""
     for number in range(start, start + count):
         index.extend((7, 7, 1_000 + number), (10 * number, 10 * number + 1, 10 * number + 2))
         checkpoint(index)
@@ -90,7 +90,7 @@ def test_what_was_added_is_found_newest_first(disk: FaultyDisk) -> None:
 
 
 def test_an_entry_is_found_wherever_it_is(disk: FaultyDisk) -> None:
-    """In a run, in a snapshot that is being written, and in what came after it."""
+    """In a run, in a snapshot that is being written, and in entries added after it."""
     index = opened(disk)
     index.add(7, 1)
     checkpoint(index)
@@ -193,7 +193,7 @@ def test_a_key_of_many_messages_spans_blocks_and_can_be_paged(
 def test_a_search_in_a_run_of_one_hash_reads_few_blocks(
     disk: FaultyDisk, low: int, high: int, found: list[int]
 ) -> None:
-    """However many messages share a key, looking at a few of them stays cheap."""
+    """However many messages share a key, finding a few of them stays cheap."""
     index = opened(disk)
     index.extend([7] * 60_002, range(60_002))
     checkpoint(index)
@@ -209,7 +209,7 @@ def test_runs_below_what_was_found_already_are_not_read(disk: FaultyDisk) -> Non
 
 
 def test_the_newest_are_found_in_runs_whose_offsets_overlap(disk: FaultyDisk) -> None:
-    """Runs that are merged need not be neighbours."""
+    """Merged runs need not be adjacent."""
     index = opened(disk)
     for offsets in ((0, 100), (50, 60), (55,)):
         index.extend([7] * len(offsets), offsets)
@@ -260,7 +260,7 @@ def test_runs_ahead_of_the_checkpoint_are_removed(disk: FaultyDisk) -> None:
     index = opened(disk, *names)
     assert files(disk) == names
     assert index.find(7) == [1, 0]
-    # Its number is not used again, in case the removal does not survive.
+    # Its number is not reused, in case the removal does not survive.
     some_runs(index, 1, start=2)
     assert index.names()[-1] == f"{3:020}.run"
 
@@ -435,7 +435,7 @@ def test_a_foreign_file_is_neither_opened_nor_removed(disk: FaultyDisk, name: st
 
 
 def test_the_bytes_of_a_run_are_these(disk: FaultyDisk) -> None:
-    """Every later version must read what this one has written."""
+    """Every later version must read the bytes that this one writes."""
     index = opened(disk)
     index.extend((0x0B, 0x0A, 0x0B), (0x30, 0x20, 0x10))
     checkpoint(index)
@@ -480,7 +480,7 @@ def test_runs_of_different_sizes_are_not_merged(disk: FaultyDisk) -> None:
     checkpoint(index)
     assert index.merge_due()
     merge(index)
-    # Of 8 and 9 entries became one of 9, which is of their size: pairs were the same.
+    # The runs of 8 and 9 entries became one of 9, because 8 pairs are the same.
     assert len(index.names()) == 3
 
 
@@ -512,7 +512,7 @@ def test_a_long_merge_holds_only_pieces_in_memory_and_loses_nothing(disk: Faulty
 
 
 def test_a_merged_run_survives_a_power_cut_and_so_do_its_parts(disk: FaultyDisk) -> None:
-    """The checkpoint that counts may be the one before the merge or the one after it."""
+    """The valid checkpoint may be the one before the merge or the one after it."""
     index = opened(disk, merge_runs=3)
     some_runs(index, 3)
     before = index.names()
@@ -568,7 +568,7 @@ def test_what_the_log_has_deleted_is_not_found_and_its_runs_are_dropped(disk: Fa
     index.forget_below(13)
     assert index.names() == names[2:]
     index.forget_below(21)
-    index.forget_below(5)  # What is gone does not come back.
+    index.forget_below(5)  # A lower bound has no effect.
     assert index.find(7) == [21]
     assert index.garbage() == names[:2]
     assert collect(index, index.names()) == 2
@@ -618,7 +618,7 @@ HASHES = st.integers(0, 3)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A dict of lists does what the index does; checkpoints and power cuts included."""
+    """Compares the index with a dict of lists, including checkpoints and power cuts."""
 
     def __init__(self) -> None:
         super().__init__()

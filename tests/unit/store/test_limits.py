@@ -1,4 +1,4 @@
-"""What breaks a limit is refused before anything is written."""
+"""A message that breaks a limit is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BAD: dict[str, tuple[Message, str]] = {
 
 
 def commands(bad: Message) -> list[Command]:
-    """Alone, behind a good one, and as a half message."""
+    """Commands with the bad message alone, after a good one, and as a half message."""
     return [
         Append(messages=(bad,)),
         Append(messages=(GOOD, bad)),
@@ -55,7 +55,7 @@ def test_a_message_that_breaks_a_limit_is_refused_and_leaves_no_trace(name: str)
     bad, code = BAD[name]
     driver = Driver()
     driver.append(GOOD)
-    # Now its names are known, and a half message alone has a way of its own.
+    # The names are known now, so a single half message takes its own code path.
     driver.store.execute(Prepare(group="g", transaction_id="", messages=(GOOD,)), T0)
     driver.store.sync()
     before = driver.picture()

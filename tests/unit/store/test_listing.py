@@ -1,4 +1,4 @@
-"""Transactions by half offset: in memory, in files and in between, page by page."""
+"""Transactions by half offset, page by page: in memory, in files, and across both."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_that_left_memory_are_listed_as_well() -> None:
     assert heads(driver) == [2, 16]
     assert heads(driver, *State) == list(range(17))
     assert heads(driver, State.COMMITTED, start=1, end=9) == [1, 3, 5, 7]
-    # Decided since then: only the map knows.
+    # Decided since then, which only the map of survivors knows.
     driver.commit(2)
     assert heads(driver) == [16]
     assert heads(driver, State.COMMITTED, end=4) == [1, 2, 3]
@@ -274,5 +274,5 @@ def test_a_page_of_rows_in_a_file_goes_on_after_those_that_only_the_map_knows() 
         page = list_heads(driver.store, start, NEVER, states, limit=1)
         found += page.heads["half_offset"].tolist()
         start = page.next_start
-    # The file has the third one as it was.
+    # The file still has the third row in its old state.
     assert found == heads(driver, *states) == [0, 4, 6]

@@ -47,7 +47,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 @contextmanager
 def another_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A real process that holds the lock until its input ends."""
+    """Run a real process that holds the lock until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)],
         stdin=subprocess.PIPE,
@@ -65,7 +65,7 @@ def another_process_holding(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def refusal(path: Path) -> StoreUnusable:
-    """The error that a second lock meets."""
+    """The error that a second lock raises."""
     with pytest.raises(StoreUnusable) as caught:
         DirectoryLock(path)
     return caught.value
@@ -82,7 +82,7 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> No
 def test_a_second_lock_in_the_same_process_is_refused(tmp_path: Path) -> None:
     with DirectoryLock(tmp_path):
         assert refusal(tmp_path).fields["pid"] == os.getpid()
-        # The refused one must not have let go of the first one's lock.
+        # The refused lock must not have released the first one.
         assert refusal(tmp_path).code == "data_directory_locked"
 
 
@@ -124,7 +124,7 @@ def test_the_directory_is_made_if_need_be(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_cannot_let_go_of_its_parents_lock(tmp_path: Path) -> None:
-    # In a process of its own: forking one with threads, such as the test runner, is unsafe.
+    # In a separate process: forking one with threads, such as the test runner, is unsafe.
     done = subprocess.run(
         [sys.executable, "-c", FORKER, str(tmp_path)],
         capture_output=True,
@@ -147,7 +147,7 @@ def test_a_path_below_a_file_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="no file system that refuses root")
 def test_a_directory_that_takes_no_files_cannot_be_written() -> None:
-    # The kernel lets nobody, not even root, make files there.
+    # The kernel lets no user, not even root, create files there.
     error = refusal(Path("/sys/kernel"))
     assert error.code == "data_directory_read_only"
     assert error.fields["reason"] in ("Permission denied", "Read-only file system")

@@ -1,4 +1,4 @@
-"""Messages gathered from blocks of the log are what the log has."""
+"""Messages gathered from blocks of the log equal those in the log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expected(driver: Driver, offsets: np.ndarray, sizes: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("block_bytes", [300, 1_000, 2**18])
 @pytest.mark.parametrize("blocks_max", [1, 3, 64])
-# Of about one size, and not.
+# With messages of similar size, and with some large ones.
 @pytest.mark.parametrize("largest", [7, 3_000])
 def test_records_are_gathered_as_they_are(
     monkeypatch: pytest.MonkeyPatch, block_bytes: int, blocks_max: int, largest: int
@@ -52,13 +52,13 @@ def test_records_are_gathered_as_they_are(
         for queue_id in range(QUEUES):
             offsets, sizes = places(driver, queue_id)
             assert bytes(blocks.gather(offsets, sizes)) == expected(driver, offsets, sizes)
-        # What was read at the end of the log has more after it now.
+        # The block at the end of the log is longer now than when it was read.
         driver.append(*(message("more", queue_id=queue_id) for queue_id in range(QUEUES)))
 
 
 @given(st.data())
 def test_records_come_in_the_order_that_is_asked_for(data: st.DataObject) -> None:
-    """Transactions are visible in the order of their decisions."""
+    """Transactions become visible in the order of their decisions."""
     driver = filled(24, largest=data.draw(st.sampled_from([7, 3_000])))
     offsets, sizes = places(driver, 0)
     rows = data.draw(st.lists(st.sampled_from(range(len(offsets))), min_size=1, unique=True))
@@ -91,7 +91,7 @@ def test_queues_side_by_side_are_read_from_the_log_once(monkeypatch: pytest.Monk
             driver.store, queue, 0, queue.end, count_max=1_000, bytes_max=2**20, blocks=blocks
         )
         assert bytes(found.records) == expected(driver, *places(driver, queue_id))
-    # But for the margins, and the last block, which may still grow.
+    # Except for the margins, and the last block, which may still grow.
     assert sum(read_bytes) < 1.5 * log.end
     blocks.forget()
     read_bytes.clear()
@@ -110,7 +110,7 @@ def test_no_more_is_kept_than_may_be(monkeypatch: pytest.MonkeyPatch, blocks_max
     for queue_id in range(QUEUES):
         offsets, sizes = places(driver, queue_id)
         assert bytes(blocks.gather(offsets, sizes)) == expected(driver, offsets, sizes)
-    # The last two may still grow.
+    # The last two blocks may still grow.
     assert len(blocks._held) == min(blocks_max, driver.store.log.end // 1_024 - 1)
 
 

@@ -1,4 +1,4 @@
-"""Single frames and messages out of the log: checked before anybody sees them."""
+"""Single frames and messages from the log are verified before they are returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST = segment_path(0)
 
 @pytest.fixture
 def driver() -> Driver:
-    """One transaction of three half messages, decided."""
+    """One transaction of three half messages, committed."""
     driver = Driver()
     driver.hold("t", message("a"), message("b"), message("c"), number=0)
     driver.commit(0, by="producer")
@@ -69,7 +69,7 @@ def test_a_frame_without_a_decision_decides_nothing(driver: Driver) -> None:
 
 
 def test_a_decision_is_found_behind_other_records_of_its_frame() -> None:
-    """What a finished batch sends again is rolled back: one frame, several decisions."""
+    """A finished batch rolls back repeated attempts: one frame, several decisions."""
     driver = Driver()
     driver.hold("first", number=0, bulk=True)
     driver.decide_batch(1, ("first", 0, 1))
@@ -88,7 +88,7 @@ def test_a_request_is_known_by_its_first_row_only(driver: Driver) -> None:
 
 
 def test_a_head_that_a_producer_hides_before_a_message_names_nobody() -> None:
-    """The bytes before a message that is not the first of its frame are the sender's."""
+    """The sender chooses the bytes before a message that is not the first of its frame."""
     fake = MAGIC + b"\1\0\0\0" + (60).to_bytes(4, "little") + (44).to_bytes(4, "little")
     driver = Driver()
     sneaky = msgspec.structs.replace(message("a"), properties=fake.ljust(HEAD_BYTES, b"\0"))

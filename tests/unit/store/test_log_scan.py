@@ -1,4 +1,4 @@
-"""Frames found in passing: from anywhere, in small bites, and in time."""
+"""A scan finds frames from any offset, in small reads, and by time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY_AT = 88
 
 
 def shop(count: int = 20, body: bytes = b"x" * 100) -> Driver:
-    """Transactions, one a second, in several segments."""
+    """Transactions, one per second, in several segments."""
     driver = Driver()
     for number in range(count):
         held = driver.hold(f"t{number}", message(body, unique_key=f"t{number}"))
@@ -86,7 +86,7 @@ def test_a_long_frame_is_passed_in_several_bites() -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_a_body_that_looks_like_a_frame_is_not_taken_for_one(count: int) -> None:
-    # Whoever sends knows where its body will stand: behind the heads of frame and message.
+    # A sender can predict its body's log offset: after the heads of frame and message.
     body_at = HEAD_BYTES + BODY_AT
     fakes = b"".join(
         MAGIC + b"\x01" + bytes(11) + place.to_bytes(8, "little") + bytes(40)

@@ -1,4 +1,4 @@
-"""The log by the thousand frames: what each of them says, and what cannot be read."""
+"""The log in blocks of thousands of frames: their contents, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def day() -> Driver:
 
 
 def swept(driver: Driver, wanted: Wanted = ALL, frames_max: int = 1_000) -> list[Swept]:
-    """The whole log, part by part."""
+    """Sweep the whole log, part by part."""
     sweep = LogSweep(driver.store)
     parts = [sweep.sweep(0, EVERY, wanted, frames_max=frames_max)]
     while parts[-1].end < driver.store.settled:
@@ -59,7 +59,7 @@ def swept(driver: Driver, wanted: Wanted = ALL, frames_max: int = 1_000) -> list
 
 
 def said(parts: list[Swept]) -> list[tuple[object, ...]]:
-    """What was swept, in the order of the log: where and when, then what."""
+    """Everything that was swept, in log order: where and when, then what."""
     found: list[tuple[object, ...]] = []
     for part in parts:
         for lone in part.halves:
@@ -83,7 +83,7 @@ def rows(lone: Lone, *names: str) -> Iterator[tuple[object, ...]]:
 
 
 def scanned(driver: Driver) -> list[tuple[object, ...]]:
-    """The same, as frames say it one by one."""
+    """The same from frames read one by one."""
     found: list[tuple[object, ...]] = []
     for one in LogScan(driver.store).frames(0, EVERY, with_messages=True):
         told: tuple[object, ...] = tuple(one.records)
@@ -107,10 +107,10 @@ def frames(driver: Driver) -> list[tuple[int, int]]:
 
 
 def spoil(driver: Driver, log_offset: int) -> None:
-    """Damage the frame there."""
+    """Damage the frame at this offset."""
     segment = LogScan(driver.store).segment_of(log_offset)
     at = log_offset - segment.start + HEAD_BYTES - 1
-    # Inverted: a checksum of a random seed may have any value already.
+    # Invert the bytes: with a random seed, a checksum may already have any given value.
     segment.file.write_at(at, bytes(255 - byte for byte in segment.file.read_at(at, 2)))
 
 
@@ -140,7 +140,7 @@ def test_only_what_is_wanted_is_taken() -> None:
     (decisions,) = swept(driver, Wanted(decisions=True))
     assert sum(len(lone.texts) for lone in decisions.decisions) == decisions.frames == 7
     (with_messages,) = swept(driver, Wanted(others_with_messages=True))
-    # Ordinary messages are not.
+    # Ordinary messages are left out.
     kinds = {type(record) for one in with_messages.others for record in one.records}
     assert kinds == {NamedQueue, NamedOrigin, Prepared}
     (without,) = swept(driver, Wanted(others_without=True))
@@ -151,7 +151,7 @@ def test_only_what_is_wanted_is_taken() -> None:
 def test_it_ends_when_time_is_over_but_not_before_something_was_read() -> None:
     driver = day()
     part = LogSweep(driver.store).sweep(0, EVERY, ALL, frames_max=1_000, is_over=lambda: True)
-    # One block: a segment.
+    # One block, which is a segment.
     assert part.end == driver.store.log.segments[1].start
 
 
@@ -171,7 +171,8 @@ def test_ranges_that_begin_anywhere_tell_everything_once() -> None:
 def test_damage_is_told_by_the_range_in_which_it_starts() -> None:
     driver = day()
     sweep = LogSweep(driver.store)
-    # The first of the log, two neighbours, the first and the last of a segment, the last of all.
+    # The first frame of the log, two neighbors, the last and first of two segments, the last of
+    # all.
     second = driver.store.log.segments[1].start
     places = frames(driver)
     last_before = next(at for at, (_, end) in enumerate(places) if end == second)
@@ -191,11 +192,11 @@ def test_damage_is_told_by_the_range_in_which_it_starts() -> None:
 
 
 def joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in their order; those that touch are one, and none overlaps another."""
+    """Ranges in order, with adjacent ones joined; none may overlap."""
     found: list[tuple[int, int]] = []
     for start, end in ranges:
         if found and found[-1][1] == start:
-            start, _ = found.pop()  # noqa: PLW2901 - together they start where the first does
+            start, _ = found.pop()  # noqa: PLW2901 - joined, they start where the first does
         assert not found or found[-1][1] < start
         found.append((start, end))
     return found
@@ -218,7 +219,7 @@ def test_a_page_that_ends_within_damage_is_not_told_of_it_again(
         told += part.unreadable
         at, pages = part.end, pages + 1
     assert pages > 4
-    # How far it goes was not known when it was told.
+    # Its length was not known when it was reported.
     assert [where for where, _ in told] == [start]
     whole = sweep.sweep(0, EVERY, ALL, frames_max=1_000)
     assert whole.unreadable == [(start, end - start)]
@@ -272,7 +273,7 @@ def test_heads_by_the_thousand_end_where_frames_one_by_one_end() -> None:
             count = is_vouched.index(False)
             assert starts[:count].tolist() == [one[0] for one in expected]
             assert heads["length"][:count].tolist() == [one[1] for one in expected]
-    # Intact, but not where they say they stand.
+    # Intact frames, but not at the offset that they state.
     starts, _ = stated_heads(data, 1)
     assert starts.tolist() == []
 
@@ -303,7 +304,7 @@ def test_no_flipped_bit_hides_what_was_asked_for(wanted: Wanted) -> None:
     segment = driver.store.log.segments[0]
     (whole,) = swept(driver, wanted)
     data = segment.file.read_at(0, segment.size)
-    # One of each kind: what their heads say, and what their records are.
+    # One frame of each kind: all bytes of its head, and the first two of its records.
     for start, _ in frames(driver)[6:13]:
         records_at = start + int.from_bytes(data[start + 12 : start + 16], "little")
         for at in (*range(start, start + HEAD_BYTES), records_at, records_at + 1):
@@ -316,7 +317,7 @@ def test_no_flipped_bit_hides_what_was_asked_for(wanted: Wanted) -> None:
 
 
 def stretches(driver: Driver, end: int = EVERY) -> list[Swept]:
-    """What is lone at each frame's start, and all that follows it up to something else."""
+    """The stretch of lone records that begins at each frame."""
     store = driver.store
     scan = LogScan(store)
     return [
@@ -332,7 +333,7 @@ def test_a_stretch_of_lone_records_needs_no_store() -> None:
     segments = {one.start for one in driver.store.log.segments}
     for (at, _), stretch in zip(ends.items(), stretches(driver), strict=True):
         stop = next((one for one in ends if one >= at and one in others), driver.store.settled)
-        # A block is of one segment.
+        # A block is part of one segment.
         stop = min([stop, *(one for one in segments if one > at)])
         assert stretch.end == stop
         assert stretch.frames == sum(at <= one < stop for one in ends)
@@ -345,7 +346,7 @@ def test_a_stretch_ends_where_it_shall_and_before_what_is_damaged() -> None:
     starts = [at for at, _ in frames(driver)]
     whole = stretches(driver)
     number = next(at for at, one in enumerate(whole) if one.frames > 1)
-    # A frame that starts before the end belongs to it.
+    # A frame that starts before the end is included.
     cut = stretches(driver, starts[number + 1] + 1)[number]
     assert cut.frames == min(2, whole[number].frames)
     spoil(driver, starts[number + 1])

@@ -1,4 +1,4 @@
-"""The fixed layout of the two commonest frames: the same records, said in other bytes."""
+"""The fixed layout of the two most common frames: the same records in other bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_transaction_of_one_message_has_a_fixed_layout(record: Record) -> None
 
 @dataclass
 class Other:
-    """Records that do not fit it."""
+    """Records that do not fit the layout."""
 
     what: str
     records: tuple[Record, ...]

@@ -1,4 +1,4 @@
-"""``meta.db``: what is durable when, what is refused, and which files are not opened."""
+"""``meta.db``: when data is durable, what is refused, and which files are not opened."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def sqlite(path: Path) -> Iterator[sqlite3.Connection]:
-    """What another program does to the file."""
+    """Change the file as another program would."""
     with closing(sqlite3.connect(path)) as connection, connection:
         yield connection
 
 
 def abandon(meta: Meta) -> None:
-    """What a crash leaves: the file as it is, nothing flushed on the way out."""
+    """Leave the file as a crash would, with nothing flushed."""
     meta._file.close()
 
 
@@ -87,7 +87,7 @@ def refusal(path: Path | str) -> EscrowError:
 
 
 class Log:
-    """The log's word on topics and groups, one log offset after the other."""
+    """The log's records of topics and groups, one log offset after the other."""
 
     def __init__(self) -> None:
         self.catalog = Catalog()
@@ -186,7 +186,7 @@ def test_a_file_that_is_behind_the_log_or_lost_follows_it(path: Path, *, is_lost
 
 
 def test_offsets_of_a_deleted_incarnation_never_come_back(path: Path) -> None:
-    """Neither by a crash before they were dropped, nor by an old copy of the file."""
+    """Not after a crash before they were dropped, and not from an old copy of the file."""
     log = Log()
     meta = following(log, path)
     filled(log, meta)
@@ -218,7 +218,7 @@ def test_offsets_of_a_group_that_was_made_again_do_not_come_back(path: Path) -> 
     abandon(meta)
     with closing(following(log, path)) as meta:
         assert not meta.offsets
-    # A file of a later history that is gone is another matter: it knows how far its groups were.
+    # A file ahead of the log comes from a lost history, and still has valid offsets of its groups.
     meta = Meta(path)
     meta.set_offset("billing", "orders", 0, 7)
     meta.flush()
@@ -244,7 +244,7 @@ def test_very_much_is_written_in_steps(path: Path) -> None:
         first = meta.take(log.end, rows_max=3)
         assert (first.count, first.standing) == (3, -1)
         second = meta.take(log.end, rows_max=4)
-        # Only now the file says all that the log says.
+        # Only now does the file have everything that the log has.
         assert (second.count, len(second.offsets), second.standing) == (4, 2, log.end)
         meta.put_back(second)
         meta.put_back(first)
@@ -267,7 +267,7 @@ def test_another_thread_may_write_what_was_taken(path: Path) -> None:
 
 
 def test_a_write_is_flushed_and_then_its_journal_is_truncated(path: Path) -> None:
-    """That is what makes it durable; see the module's text."""
+    """That makes it durable; see the module's docstring."""
     with closing(Meta(path)) as meta:
         meta.set_offset("g", "t", 0, 1)
         meta.flush()
@@ -371,13 +371,13 @@ def test_after_a_crash_offsets_are_moved_into_their_queue() -> None:
             meta.set_offset("g", "t", queue_id, offset)
         ends = {("t", queue_id): (10, 20) for queue_id in range(4)}
         assert meta.clamp_offsets(ends) == 3
-        # Queue 4 is not there any more: whatever comes into it later begins at 0.
+        # Queue 4 no longer exists; later messages in it start at 0.
         assert [meta.offsets["g", "t", queue_id] for queue_id in range(5)] == [10, 10, 20, 20, 0]
         assert meta.clamp_offsets(ends) == 0
 
 
 def test_a_clamped_offset_does_not_come_back_after_a_second_crash(path: Path) -> None:
-    """By then the queue may have grown past it, and the messages between would be skipped."""
+    """The queue may have grown past it by then, and the messages between would be skipped."""
     meta = Meta(path)
     meta.set_offset("g", "t", 0, 500)
     meta.flush()
@@ -391,7 +391,7 @@ def test_a_clamped_offset_does_not_come_back_after_a_second_crash(path: Path) ->
 
 
 def test_a_removed_topic_or_group_takes_its_offsets_along(path: Path) -> None:
-    """A topic made again under that name counts from 0, and an old offset would skip messages."""
+    """A topic made again under that name counts from 0, so an old offset would skip messages."""
     log = Log()
     meta = following(log, path)
     filled(log, meta)
@@ -412,7 +412,7 @@ def test_a_removed_topic_or_group_takes_its_offsets_along(path: Path) -> None:
         assert set(meta.offsets) == {("audit", "other", 0)}
 
 
-# Files that are not opened, and disks that do not take a write
+# Files that are not opened, and disks that refuse a write
 
 
 def test_a_file_that_is_not_sqlite_is_damaged_and_kept(path: Path) -> None:
@@ -443,7 +443,7 @@ def test_an_sqlite_file_of_another_application_is_foreign_and_untouched(
 
 
 def test_an_empty_file_is_a_new_one(path: Path) -> None:
-    """SQLite leaves one behind if the process dies while it makes the tables."""
+    """SQLite leaves one behind if the process dies while it creates the tables."""
     path.touch()
     Meta(path).close()
 
@@ -487,7 +487,7 @@ def test_a_damaged_page_is_found_at_the_start(path: Path) -> None:
 
 
 def test_damage_that_no_row_shows_is_found_too(path: Path) -> None:
-    """The list of free pages, from which the next rows would get theirs."""
+    """The list of free pages, which the next rows would use."""
     log = Log()
     with closing(following(log, path)) as meta:
         large = Setting(name="large", value="x" * 40_000)
@@ -523,7 +523,7 @@ def test_a_file_cut_short_is_damaged(path: Path) -> None:
         ("UPDATE groups SET document = CAST(x'ff' AS TEXT)", GROUPS),
         ("UPDATE offsets SET queue_offset = queue_offset + 1 WHERE queue_id = 1", "offsets"),
         ("UPDATE standing SET log_offset = log_offset + 1", "standing"),
-        # Under a right checksum there may still be nonsense, from a program that is not ours.
+        # A row with a right checksum may still be invalid, if another program wrote it.
         (f"INSERT INTO topics VALUES ('x', '[', {row_checksum(('x', '['))})", ""),
         (f"INSERT INTO groups VALUES ('x', '{{}}', {row_checksum(('x', '{}'))})", ""),
         (f"INSERT INTO offsets VALUES ('g', 't', -1, 0, {row_checksum(('g', 't', -1, 0))})", ""),
@@ -546,7 +546,7 @@ def test_a_damaged_row_is_left_out_and_a_copy_of_the_file_kept(
     assert found.loss == "1 rows are damaged"
     assert Path(found.aside).name == "meta.db.damaged-1"
     meta.follow(log.catalog)
-    # One offset costs only itself; without its topic or group nobody knows what it is of.
+    # A damaged offset costs only itself; without its topic or group an offset has no owner.
     left = {"offsets": {0}, TOPICS: set(), GROUPS: set()}.get(lost, {0, 1})
     assert {key[2] for key in meta.offsets} == left
     meta.close(log.end)
@@ -596,7 +596,7 @@ def test_a_missing_file_is_told(path: Path) -> None:
 
 
 def test_a_file_of_version_1_is_read_and_made_one_of_version_2(path: Path) -> None:
-    """Its topics began before the log kept them."""
+    """Its topics are older than the log's records of topics."""
     Meta(path).close()
     document = msgspec.json.encode(ORDERS).decode()
     row = ("orders", document)
@@ -626,7 +626,7 @@ def test_a_missing_directory_and_a_directory_of_that_name_cannot_be_opened(tmp_p
 
 @pytest.fixture
 def shared_directory() -> Iterator[Path]:
-    """A directory that an ordinary user may enter, which pytest's own are not."""
+    """A directory that an ordinary user may enter, unlike pytest's own."""
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     yield directory
@@ -636,7 +636,7 @@ def shared_directory() -> Iterator[Path]:
 
 @contextmanager
 def ordinary_user() -> Iterator[None]:
-    """The superuser may write anywhere; give that up for the block."""
+    """Drop the superuser's right to write anywhere, for the block."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(NOBODY)
@@ -650,7 +650,7 @@ def ordinary_user() -> Iterator[None]:
     ("file_mode", "code"),
     [
         (None, "meta_cannot_open"),
-        # The file may be written, its journal may not be made.
+        # The file may be written, but its journal cannot be created.
         (0o666, "meta_read_only"),
         (0o444, "meta_read_only"),
     ],
@@ -716,7 +716,7 @@ def test_no_room_for_the_tables_is_an_error_of_the_start(path: Path) -> None:
 
 
 def test_a_write_that_fails_below_sqlite_stops_the_store(path: Path) -> None:
-    """The kernel refuses to let files grow, which SQLite can only call an I/O error."""
+    """The kernel refuses to let files grow, which SQLite reports as an I/O error."""
     log = Log()
     with closing(following(log, path)) as meta:
         log.set(meta, Setting(name="large", value="x" * 60_000))

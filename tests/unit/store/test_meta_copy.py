@@ -1,4 +1,4 @@
-"""Copies of meta.db, made in a thread while the broker goes on using the file."""
+"""Copies of ``meta.db``, made in a thread while the broker keeps using the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def meta(tmp_path: Path) -> Meta:
 
 
 class Halfway:
-    """Where a copy waits between two of its steps."""
+    """Events that stop a copy between two of its steps."""
 
     def __init__(self) -> None:
         self.reached, self.go_on = Event(), Event()
@@ -49,7 +49,7 @@ def test_the_file_is_written_while_it_is_copied(meta: Meta, halfway: Halfway) ->
     with ThreadPoolExecutor() as threads:
         copying = threads.submit(meta.copy_file)
         assert halfway.reached.wait(20)
-        # Returns although the copy waits.
+        # The write returns although the copy is stopped.
         meta.set_offset("meanwhile", "topic", 0, 1)
         meta.flush()
         halfway.go_on.set()

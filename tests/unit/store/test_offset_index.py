@@ -1,4 +1,4 @@
-"""The offsets of a group or a topic are found without a look at all offsets."""
+"""The offsets of a group or a topic are found without scanning all offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_offsets_of_a_group_and_of_a_topic_are_found() -> None:
     assert set(index.of_group("a")) == {("a", "t", 0), ("a", "t", 3), ("a", "u", 1)}
     assert set(index.of_topic("t")) == {("a", "t", 0), ("a", "t", 3), ("b", "t", 2)}
     assert list(index.of_group("nobody")) == list(index.of_topic("nothing")) == []
-    # One that is gone is not told.
+    # A removed offset is not returned.
     del offsets["a", "t", 0]
     assert set(index.of_group("a")) == {("a", "t", 3), ("a", "u", 1)}
 

@@ -1,4 +1,4 @@
-"""Which frames parked transactions: numbered without a gap, and the same after every restart."""
+"""Frames that parked transactions are numbered without gaps, the same after every restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.store.helpers import HOUR, Driver, faulty, message
 
 
 def parked(driver: Driver, name: str, count: int = 1) -> int:
-    """Park a new transaction; where its frame is."""
+    """Park a new transaction; return where its frame is."""
     held = driver.hold(name, *(message(f"{name}{n}") for n in range(count)))
     frame = driver.store.log.end
     driver.do(Park(half_offset=held.half_offset, reason="why"))

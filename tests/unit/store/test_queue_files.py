@@ -1,4 +1,4 @@
-"""Only so many files of queues stay open."""
+"""The number of open queue files is limited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_only_so_many_files_stay_open() -> None:
     first, second = files.get("many/0"), files.get("many/1")
     for number in range(2, OPEN_FILES_MAX):
         files.get(f"many/{number}")
-    # Used again, so the second is now the oldest.
+    # The first was used again, so the second is now the oldest.
     assert files.get("many/0") is first
     files.get(f"many/{OPEN_FILES_MAX}")
     assert first.size() == 0

@@ -20,7 +20,7 @@ from escrowmq.transaction.commands import Append, Park
 from escrowmq.transaction.states import State
 from tests.unit.store.helpers import HOST, HOUR, MINUTE, SECOND, T0, Driver, message
 
-#: Two strings with one CRC-32, found by trying.
+#: Two strings with the same CRC-32, found by trial.
 TWINS = ("plumless", "buckeroo")
 
 
@@ -92,7 +92,7 @@ def test_what_is_not_committed_is_found_as_a_half_only(state: State) -> None:
 
 def test_no_offset_within_a_message_or_frame_is_a_message() -> None:
     driver = Driver()
-    # A body that looks like a stored message of this very queue, and one like a frame.
+    # One body looks like a stored message of this very queue, and one like a frame.
     fake = encode(message("fake"), 0, 0, T0, HOST)
     known = {
         *driver.append(message(fake), message("EMQF" + "\0" * 60)).log_offsets,
@@ -107,7 +107,7 @@ def test_no_offset_within_a_message_or_frame_is_a_message() -> None:
 
 
 def test_a_message_that_claims_another_place_is_not_believed() -> None:
-    """Even where its queue and offset exist: the queue says where its messages are."""
+    """Even if its queue and offset exist: the queue determines where its messages are."""
     driver = Driver()
     driver.append(message("real"))
     fake = encode(message("fake"), 0, driver.store.log.end + 44 + 88, T0, HOST)
@@ -119,8 +119,8 @@ def test_a_message_that_claims_another_place_is_not_believed() -> None:
 @pytest.mark.parametrize(
     ("place", "garbage"),
     [
-        (0, b"\x7f\xff\xff\xff"),  # gigabytes
-        (0, b"\0\0\0\x5a"),  # less than any message has
+        (0, b"\x7f\xff\xff\xff"),  # a size in gigabytes
+        (0, b"\0\0\0\x5a"),  # smaller than any message
         (4, b"\0\0\0\0"),  # neither layout
     ],
 )

@@ -1,4 +1,4 @@
-"""Reading a queue: by offset and by time, with limits, and told where it stands."""
+"""Reading a queue by offset and by time, with limits, and with the reader's position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bodies(pulled: Pulled) -> list[str]:
 
 @pytest.fixture
 def driver() -> Driver:
-    """Five messages, one every second."""
+    """Five messages, one per second."""
     driver = Driver()
     for number in range(5):
         driver.append(message(f"m{number}"))
@@ -31,7 +31,7 @@ def driver() -> Driver:
     return driver
 
 
-# Where a reader stands
+# The reader's position
 
 
 def test_a_queue_that_nobody_sent_to_is_unknown(driver: Driver) -> None:
@@ -81,7 +81,7 @@ def test_queues_read_the_same_from_memory_and_from_files(driver: Driver, *, is_f
     assert [one.queue_offset for one in driver.messages()] == list(range(len(expected)))
 
 
-# What is not durable is not there
+# Messages that are not durable are not visible
 
 
 def test_nothing_is_seen_before_it_is_flushed(driver: Driver) -> None:
@@ -89,7 +89,7 @@ def test_nothing_is_seen_before_it_is_flushed(driver: Driver) -> None:
     assert pull(driver, 5).status is Status.NOTHING_NEW
     assert driver.store.publish() == set()
     driver.store.write()
-    # Whoever calls too early, for instance when a checkpoint ends while a flush is under way.
+    # A call that is too early, as when a checkpoint ends during a flush.
     assert driver.store.publish() == set()
     assert pull(driver, 5).status is Status.NOTHING_NEW
     driver.store.flush()
@@ -214,7 +214,7 @@ def test_commands_of_one_batch_see_each_other() -> None:
     assert driver.bodies() == ["x"]
 
 
-# Only what is wanted
+# Filtered by tags
 
 
 def tagged(*tags: str) -> Driver:
@@ -253,7 +253,7 @@ def test_a_pull_that_filters_looks_at_so_many_and_no_more(monkeypatch: pytest.Mo
     assert bodies(wanted(driver, 2, "b")) == ["m2"]
 
 
-# As it was written
+# As written
 
 
 def test_messages_are_read_as_they_were_written_in_bounds(driver: Driver) -> None:
@@ -266,7 +266,7 @@ def test_messages_are_read_as_they_were_written_in_bounds(driver: Driver) -> Non
     assert [decode(one.record).body for one in found] == [b"m1", b"m2", b"m3"]
     assert after == 4
     assert driver.reader.stored(queue, 0, 5, count_max=2, bytes_max=10**6)[1] == 2
-    # At least one, however large.
+    # At least one message, however large.
     assert driver.reader.stored(queue, 0, 5, count_max=9, bytes_max=1)[1] == 1
     assert driver.reader.stored(queue, 3, 2, count_max=9, bytes_max=1) == ([], 3)
 

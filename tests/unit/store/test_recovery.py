@@ -1,4 +1,4 @@
-"""Opening a store: what is lost or damaged beside the log is made anew from the log."""
+"""Opening a store: lost or damaged projections are rebuilt from the log."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_crash_at_any_moment_of_a_rebuild_loses_nothing(driver: Driver) -> Non
         flip(faulty(driver), path)
     image = faulty(driver).crash_image(nothing_survives)
     disk = FaultyDisk(image)
-    # So small that the rebuild puts rows into files while their decisions are still to come.
+    # So small that the rebuild writes rows to files before it has read their decisions.
     Driver(disk, clock=driver.clock, checkpoint_bytes=4096)
     judged: set[DiskImage] = set()
     for point in CrashExplorer(disk.journal, image):
@@ -170,7 +170,7 @@ def test_a_crash_at_any_moment_of_a_rebuild_loses_nothing(driver: Driver) -> Non
                 judged.add(left)
                 assert Driver(FaultyDisk(left), clock=driver.clock).picture() == expected
     assert len(judged) > 10
-    # Nor did it write to a file of rows that the checkpoint names.
+    # The rebuild wrote to no file of rows that the checkpoint names.
     written = {one.path for one in disk.journal if isinstance(one, Write | Truncate)}
     assert {path for path in written if path.startswith("statetable/")}
     assert not {path for path in written & image.files.keys() if path.startswith("statetable/")}
@@ -242,7 +242,7 @@ def test_without_any_checkpoint_a_log_with_a_deleted_prefix_is_refused(
     assert {path: disk.snapshot()[path] for path in log} == log
 
 
-# Settings that change, and stores that are not ours to open
+# Settings that change, and stores that must not be opened
 
 
 def test_the_rows_of_a_chunk_are_chosen_once(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""Overdue messages leave in the order of their times, over all chunks and the map, in slices."""
+"""Overdue messages are released in order of due time, over chunks and survivors, in slices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
 
 def wait(driver: Driver, *after_ms: int) -> None:
-    """One request for each message, which is named by when it is due, counted from ``T0``."""
+    """Append each message alone; its body is its due time, counted from ``T0``."""
     for after in after_ms:
         driver.append(message(f"{after}", deliver_at_ms=T0 + after))
 
 
 def released(driver: Driver, limit: int) -> list[str]:
-    """Release all that is due, so many at a time; what is visible then, as it came."""
+    """Release everything due, at most `limit` at a time; return the visible bodies in order."""
     while rows := driver.store.table.releasable(driver.clock.now_ms(), limit):
         assert len(rows) <= limit
         driver.do(Release(half_offsets=tuple(rows)))
@@ -71,7 +71,7 @@ def test_messages_that_come_due_during_a_release_take_their_place_in_the_order()
     driver.clock.advance(ms=8 * SECOND)
     first = driver.store.table.releasable(driver.clock.now_ms(), 4)
     driver.do(Release(half_offsets=tuple(first)))
-    # Sorted chunks hold later times than these.
+    # The sorted chunks hold later times than these.
     wait(driver, 8 * SECOND + 1, 8 * SECOND + 500)
     driver.clock.advance(ms=4 * SECOND)
     seconds = [*range(1000, 9000, 1000), 8001, 8500, *range(9000, 13000, 1000)]
@@ -139,7 +139,7 @@ def test_a_chunk_passes_over_rows_that_changed_since_it_was_sorted() -> None:
 
 
 def test_a_released_row_that_is_undecided_stays_needed() -> None:
-    """A damaged log may say that; the row is not decided by it."""
+    """A damaged log may release an undecided row; that does not decide it."""
     chunk = chunk_of(50, 30)
     chunk.view("state")[0] = State.PREPARED
     chunk.release_rows(np.array([0, 1]))
@@ -185,7 +185,7 @@ def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
     for after in (driver, driver.crashed()):
         assert after.bodies() == ["now", "0", "half", *"1234"]
         assert all(after.half(row).location > after.half(5).location for row in range(5))
-        # A frame is looked for neither at a copy's place nor for its transaction.
+        # Each copy is found by its key, and belongs to no transaction.
         for number in range(5):
             (one,) = after.reader.find("orders", f"k{number}", limit=9)
             assert decode(one).body == b"%d" % number
@@ -194,7 +194,7 @@ def test_messages_that_came_alone_are_copied_in_one_frame() -> None:
 
 
 def test_copies_without_their_release_are_copied_again() -> None:
-    """A crash may cut between the two frames."""
+    """A crash may cut the log between the two frames."""
     driver = Driver(segment_bytes_max=64 * 1024)
     wait(driver, 2 * HOUR, 2 * HOUR)
     driver.clock.advance(ms=3 * HOUR)

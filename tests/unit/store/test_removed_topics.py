@@ -1,4 +1,4 @@
-"""A store whose topics are deleted and made again: every restart gives the same."""
+"""A store whose topics are deleted and made again is the same after every restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.store.helpers import HOUR, Driver, message
 
 
 def kept(driver: Driver | None = None, *topics: str) -> Driver:
-    """A store whose log keeps topics, with these."""
+    """A store whose log keeps topics, with these topics."""
     driver = driver or Driver()
     driver.do(MarkCatalog(mark="kept"))
     for name in topics or ("orders", "filler"):
@@ -44,7 +44,7 @@ def remake(driver: Driver, name: str = "orders") -> None:
 
 
 def busy() -> Driver:
-    """Messages, halves and delays of a deleted topic, and of the one that was made after it."""
+    """Messages, half messages and delays of a deleted topic, and of the new topic of that name."""
     driver = kept()
     driver.append(message("old", keys="k"), message("old", queue_id=1))
     driver.commit(driver.hold("committed", message("old half")).half_offset)
@@ -65,12 +65,12 @@ NEW = ["new", "new half"]
 
 def picture(driver: Driver) -> object:
     found = driver.picture()
-    # Of rows below a log's start only what is needed is made anew.
+    # Rows below the log's start are rebuilt only if they are needed.
     return {name: found[name] for name in ("queues", "names", "queue_ends", "catalog", "delays")}
 
 
 def rebuilt(driver: Driver) -> Driver:
-    """All projections made anew from the log, on top of the checkpoint."""
+    """Rebuild all projections from the log, on top of the checkpoint."""
     driver.store.close()
     checkpoint = checkpoints.load(driver.disk, checkpoints.PATH)
     assert checkpoint is not None
@@ -81,7 +81,7 @@ def rebuilt(driver: Driver) -> Driver:
 
 
 def from_scratch(driver: Driver) -> Driver:
-    """The log alone."""
+    """Open the store from its log alone."""
     driver.store.close()
     for path in (checkpoints.PATH, checkpoints.PREVIOUS):
         driver.disk.remove(path)
@@ -168,7 +168,7 @@ def test_what_was_on_its_way_to_a_deleted_queue_is_dropped() -> None:
 
 
 def files(driver: Driver) -> list[str]:
-    """The numbers of the queues that have files."""
+    """Numbers of the queues that have files."""
     return [name.partition(".")[0].lstrip("0") or "0" for name in driver.disk.list("consumequeue")]
 
 
@@ -182,7 +182,7 @@ def test_files_go_with_the_next_checkpoint() -> None:
     assert driver.bodies() == ["old"]
     remake(driver)
     driver.append(message("new"))
-    # The checkpoint that counts still names them.
+    # The valid checkpoint still names them.
     assert len(driver.store.garbage) == 1
     assert files(driver) == ["0"]
     again = driver.opened_again()
@@ -206,7 +206,7 @@ def test_a_queue_that_never_had_files_leaves_no_garbage() -> None:
 
 
 def test_files_that_a_crashed_checkpoint_left_go_too() -> None:
-    """Whether there are any nobody knows after a crash."""
+    """After a crash the store does not know whether there are any."""
     driver = kept()
     driver.append(message("old"))
     job = driver.store.begin_checkpoint()
@@ -282,7 +282,7 @@ def test_retention_carries_nothing_for_a_deleted_topic() -> None:
 
 
 def test_a_log_without_its_beginning_is_checked_with_deleted_queues() -> None:
-    """Its first offset in a deleted queue may be any."""
+    """Its first offset in a deleted queue may be any number."""
     driver = kept()
     driver.append(message("old"), message("old"))
     driver.roll_segment()
@@ -326,5 +326,5 @@ def test_a_repair_of_a_store_with_a_deleted_topic_leaves_it_deleted() -> None:
     again = driver.opened_again()
     assert again.bodies() == ["new"]
     (ended,) = settle_lost(again.store, again.clock.now_ms())
-    # Its name is remembered for as long as something of it is undecided.
+    # Its name is kept as long as something of it is undecided.
     assert (ended.half_offset, ended.topic) == (held.half_offset, "orders")

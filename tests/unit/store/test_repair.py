@@ -1,4 +1,4 @@
-"""Repair takes damage out of the log: nothing is deleted, and nothing else is lost."""
+"""Repair removes damage from the log: nothing is deleted, and nothing else is lost."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_decision_that_is_lost_after_a_checkpoint_is_open_again() -> None:
     frame = next(frame for frame in frames_of(shop.store) if head in frame.rows and frame.places)
     store, _, _ = repaired(damaged(shop, frame))
     assert store.row(head).state is State.PREPARED
-    # Its places stay empty; the new decision gives new ones.
+    # Its old places stay empty; the new decision gives new ones.
     assert end(store, shop, head, Resolution.COMMIT).repeated is False
     store.sync()
     assert not set(truth_of(store).visible) & frame.places
@@ -158,7 +158,7 @@ def test_a_commit_of_which_some_rows_are_lost_keeps_the_others_in_their_places()
 
 
 def test_a_commit_of_which_two_requests_apart_are_lost_shows_nothing_in_doubtful_queues() -> None:
-    """Which place was whose nobody can tell: better none than the wrong one."""
+    """The record does not map messages to places, and no message is better than a wrong one."""
     for seed in range(6):
         shop = Shop(seed=seed)
         head = shop.prepare(2, requests=3)
@@ -235,7 +235,7 @@ def test_a_segment_cut_short_is_filled_up() -> None:
 
 
 def test_a_short_frame_can_be_filled() -> None:
-    """The shortest that there are: a transaction parked without a reason."""
+    """The shortest frame that exists: a transaction parked without a reason."""
     shop = Shop()
     head = shop.prepare()
     shop.park(head, reason="")

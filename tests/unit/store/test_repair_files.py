@@ -82,7 +82,7 @@ def test_with_both_checkpoints_damaged_the_whole_log_is_replayed() -> None:
     assert store.log.end == shop.store.log.end
 
 
-# What cannot be repaired.
+# Not repairable.
 
 
 def test_a_foreign_file_must_be_moved_by_a_person() -> None:

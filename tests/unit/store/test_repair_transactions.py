@@ -1,4 +1,4 @@
-"""After a repair no transaction is delivered by half, and all others are as they were."""
+"""After a repair no transaction is partly delivered, and all others are unchanged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def frame_start(disk: FaultyDisk) -> int:
     return checkpoint.lost[0][0]
 
 
-# For all.
+# For all kinds of damage.
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -137,7 +137,7 @@ def test_whatever_is_damaged_the_rest_is_intact(seed: int) -> None:
 def touched(
     frames: list[Frame], gone: list[tuple[int, int]]
 ) -> tuple[set[int], set[tuple[str, int, int]]]:
-    """Rows and places of every transaction that has something in a range that is gone."""
+    """Rows and places of every transaction that has anything in a lost range."""
     hit = [frame for frame in frames if any(a < frame.end and frame.start < b for a, b in gone)]
     rows = {row for frame in hit for row in frame.rows}
     places = {place for frame in hit for place in frame.places}

@@ -1,4 +1,4 @@
-"""Whatever was done, a restart tells the same: from a checkpoint, from the log, after spills."""
+"""A restart gives the same state: from a checkpoint, from the log alone, and after spills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.store.helpers import HOUR, MINUTE, SECOND, Driver, faulty, messa
 
 
 class Walk:
-    """A random day in a store's life; the seed says which."""
+    """A random day of a store, drawn from the seed."""
 
     def __init__(self, seed: int, checkpoint_bytes: int) -> None:
         self.rng = Random(seed)
@@ -92,7 +92,7 @@ class Walk:
         self.driver.do(End(half_offset=row, resolution=resolution, by=f"by {self.count}"))
 
     def settle(self, undecided: list[int]) -> None:
-        """The newest ones most often, so that old ones grow old."""
+        """Decide mostly the newest ones, so that others grow old."""
         rng = self.rng
         kind = rng.random()
         if kind < 0.1:
@@ -103,7 +103,7 @@ class Walk:
             self.end(undecided[-1 - min(rng.randrange(6), len(undecided) - 1)])
 
     def obey(self, undecided: list[int]) -> None:
-        """Settle the last few together, or any of them."""
+        """Send verdicts on the last few together, or on any one."""
         rng = self.rng
         rows = undecided[-5:] if rng.random() < 0.5 else rng.sample(undecided, 1)
         kinds = [rng.choice(("commit", "rollback")) for _ in rows]
@@ -120,7 +120,7 @@ class Walk:
 
 
 def without_projections(driver: Driver) -> Driver:
-    """A twin that must rebuild everything from the log."""
+    """A copy that must rebuild everything from the log."""
     disk = faulty(driver).crash(everything_survives)
     for name in disk.list("keyindex"):
         disk.flip_bit(f"keyindex/{name}", 0, 0)
@@ -166,7 +166,7 @@ def test_a_restart_brings_back_what_was(seed: int, checkpoint_bytes: int) -> Non
 @pytest.mark.parametrize("checkpoint_bytes", [4096, 2**30])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rebuilt_store_goes_on_like_one_that_never_was(seed: int, checkpoint_bytes: int) -> None:
-    """After retention a rebuilt table may know fewer decided rows, and nothing else less."""
+    """After retention, a rebuilt table may know fewer decided rows, but everything else."""
     walk = Walk(seed, checkpoint_bytes)
     for number in range(200):
         walk.step()
@@ -239,11 +239,11 @@ def test_a_row_that_was_carried_before_the_checkpoint_is_shown_where_it_is_now()
     assert after.picture() == driver.picture()
 
 
-# Deleted log of which only decisions are left
+# A deleted log of which only decisions are left
 
 
 def decided_after_its_log(*messages: Message, more: int) -> tuple[Driver, Driver]:
-    """A transaction whose halves are deleted and whose commit is not; and its rebuilt twin."""
+    """A transaction whose half messages are deleted but not its commit; and a rebuilt copy."""
     driver = Driver(retention_bytes=5_000)
     driver.append(message("takes number 0", topic="first"))
     driver.hold("t", *messages)

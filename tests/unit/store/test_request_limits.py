@@ -38,7 +38,7 @@ def test_a_delay_beyond_all_times_is_refused(delay_ms: int) -> None:
 
 
 def test_an_empty_id_is_nobodys() -> None:
-    """Messages without a transaction have one too: they are not joined."""
+    """Messages without a transaction have an empty id too, and must not be joined."""
     driver = Driver()
     driver.append(message("scheduled", deliver_at_ms=T0 + 5))
     driver = driver.closed_and_opened()

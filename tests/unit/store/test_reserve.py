@@ -1,4 +1,4 @@
-"""Room that a file holds for the day when there is no other."""
+"""A file that reserves disk space for when the disk is full."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_with_nothing_kept_free_there_is_no_reserve() -> None:
 def test_a_start_that_is_tried_again_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A segment that retention deletes takes room for as long as somebody has it open."""
+    """A deleted segment takes up space as long as a process has it open."""
     config = small_config(free_bytes_min=8 * MIB)
     store, _ = start_store(OsDisk(tmp_path), config, CheckPolicy(), HOST, Reading(T0, 0))
     store.close()

@@ -1,4 +1,4 @@
-"""Retention deletes a prefix of the log, by time or by space, and says where queues start now."""
+"""Retention deletes a prefix of the log, by time or by size, and moves the queues' starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETENTION = 24 * HOUR
 
 
 def three_segments(retention_bytes: int = 0) -> Driver:
-    """A day between their beginnings; messages old, middle and new."""
+    """Three segments that begin a day apart, with the messages old, middle and new."""
     retention_ms = 1_000 * RETENTION if retention_bytes else RETENTION
     driver = Driver(retention_bytes=retention_bytes, retention_ms=retention_ms)
     driver.append(message("old"))
@@ -82,7 +82,7 @@ def test_an_empty_store_has_nothing_to_delete() -> None:
 
 
 def test_a_segment_is_young_while_the_empty_one_after_it_waits_for_its_first_frame() -> None:
-    """A crash came between making the file and writing to it."""
+    """A crash came between creating the file and writing to it."""
     driver = Driver()
     driver.append(message("young"))
     driver.store.checkpoint()
@@ -133,7 +133,7 @@ def test_a_reader_that_lags_behind_is_told_where_the_queue_starts_now() -> None:
 
 
 def test_a_queue_starts_one_past_the_highest_entry_into_the_deleted_prefix() -> None:
-    """An older half that was committed later hides the younger ones before it."""
+    """An older half message that was committed later hides the younger messages before it."""
     driver = Driver(retention_bytes=6_000)
     driver.hold("older")
     driver.roll_segment()
@@ -171,7 +171,7 @@ def test_a_queue_that_lost_all_its_entries_goes_on_counting() -> None:
 
 
 def test_a_queue_rebuilt_from_the_log_alone_is_looked_through_whole() -> None:
-    """No checkpoint tells with which setting its entries were made."""
+    """No checkpoint says with which setting its entries were made."""
     driver = Driver(retention_bytes=6_000, copy_after_ms=HOUR)
     driver.hold("old")
     driver.roll_segment()
@@ -295,7 +295,8 @@ def test_a_crash_at_any_moment_leaves_a_store_that_goes_on() -> None:
     for point in explorer:
         for survivors in (nothing_survives, everything_survives):
             after = Driver(point.crash(survivors), clock=driver.clock)
-            # Segments go one after the other; those that hold nothing needed go together.
+            # Segments are deleted one after the other; those without needed rows are deleted
+            # together.
             assert after.bodies() in (["old", "middle", "new"], ["new"], [])
             after.retain()
             assert after.store.log.start == removed.log_start
@@ -305,7 +306,7 @@ def test_a_crash_at_any_moment_leaves_a_store_that_goes_on() -> None:
 
 
 def test_a_damaged_checkpoint_after_retention_leaves_the_one_before() -> None:
-    """That one must not count on log that is gone."""
+    """The earlier checkpoint must not depend on deleted log."""
     driver = three_segments()
     driver.hold("undecided")
     driver.clock.advance(ms=RETENTION)

@@ -1,4 +1,4 @@
-"""Retention looks for room before it copies anything, and undecided bytes are not its excuse."""
+"""Retention checks for room before it carries anything; undecided bytes do not count as size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.store.test_retirement import MIN, RETENTION, used_bytes, with_ol
 
 
 def nearly_full(driver: Driver, room: int) -> FaultyDisk:
-    """Its disk, with so much room above what even retention leaves free."""
+    """The driver's disk, with this much room above what even retention leaves free."""
     disk = faulty(driver)
     disk.capacity_bytes = used_bytes(disk) + disk.allocated("reserve") + MIN // 4 + room
     return disk
@@ -68,7 +68,7 @@ def test_the_reserve_is_the_last_room_to_retire_a_segment() -> None:
     reserve = driver.store.space.reserve
     reserve.make()
     assert reserve.is_whole
-    # Another program has taken all the rest.
+    # Another program has taken all remaining space.
     disk.capacity_bytes = used_bytes(disk) + reserve.held
     assert disk.free_bytes() == 0
     assert driver.store.space.look() is Level.NOTHING
@@ -76,7 +76,7 @@ def test_the_reserve_is_the_last_room_to_retire_a_segment() -> None:
     assert (removed.waits, removed.carried) == (Waits.NO, 8)
     assert removed.segments >= 4
     assert reserve.held == 0
-    # What is free now is no longer the reserve's.
+    # The free space is no longer the reserve's.
     assert disk.free_bytes() > 0
     disk.capacity_bytes = None
     driver.store.space.look()
@@ -102,7 +102,7 @@ def test_with_nothing_kept_free_nobody_looks_for_room() -> None:
 
 
 def test_a_start_on_a_full_disk_takes_the_reserve_and_retires_segments() -> None:
-    """Today's release refused to start: there was no room to write the tail again."""
+    """An earlier release refused to start, because there was no room to rewrite the tail."""
     driver = with_old_halves(segments=6, halves=2, free_bytes_min=4 * MIN, segment_bytes_max=16_384)
     driver.store.checkpoint()
     driver.store.space.reserve.make()
@@ -113,7 +113,7 @@ def test_a_start_on_a_full_disk_takes_the_reserve_and_retires_segments() -> None
     assert not after.store.space.reserve.held
     assert after.bodies() == ["last"]
     assert after.half(0).state is State.PREPARED
-    # Room for what it lacked: the segments that it could not delete before.
+    # It now has room to delete the segments that it could not delete before.
     removed = after.retain()
     assert (removed.waits, removed.carried, removed.segments >= 6) == (Waits.NO, 12, True)
     assert after.store.space.look() < Level.NOTHING
@@ -150,7 +150,7 @@ def test_a_reserve_that_does_not_fit_is_not_made(caplog: pytest.LogCaptureFixtur
     assert not driver.store.space.reserve.held
     assert not disk.exists("reserve")
     assert "reserve_not_made" in events(caplog)
-    # A quota may say less than the disk: it is not tried again before there is more.
+    # A quota may allow less than the disk has, so it retries only when more is free.
     disk.capacity_bytes += MIN
     driver.store.space.look()
     driver.store.space.level = Level.ALL
@@ -163,7 +163,7 @@ def test_a_reserve_that_does_not_fit_is_not_made(caplog: pytest.LogCaptureFixtur
 
 
 def test_undecided_bytes_do_not_count_against_the_size_of_the_log() -> None:
-    """Visible messages keep their room, and nothing is copied to no end."""
+    """Visible messages keep their room, and nothing is carried forward without end."""
     driver = Driver(retention_bytes=8_000, retention_ms=1_000 * RETENTION)
     for number in range(40):
         driver.hold(f"t{number}", message("." * 1_000))
@@ -188,7 +188,7 @@ def test_size_alone_copies_no_half_message_twice_while_undecided_ones_exceed_it(
         carried += removed.carried
     assert carried == 40
     assert removed.waits is Waits.FOR_DECISIONS
-    # The newest of the visible ones fill at least the room that they have.
+    # The newest visible messages fill at least the room that they are allowed.
     assert len(driver.bodies()) >= 7
     for row in range(40):
         driver.roll_back(row)
@@ -209,7 +209,7 @@ def test_age_carries_again_what_size_alone_does_not() -> None:
 
 
 def test_a_few_parked_ones_do_not_keep_the_log_above_its_size() -> None:
-    """They are carried again each time the log was written once: they are little of it."""
+    """They are carried again once per log size written, because they are a small part of it."""
     driver = Driver(retention_bytes=16_000, retention_ms=1_000 * RETENTION)
     driver.hold("parked")
     for _ in range(100):

@@ -19,7 +19,7 @@ MIN = 64 * 1024
 
 
 def with_old_halves(segments: int, halves: int, **config: int) -> Driver:
-    """So many old segments, each with so many undecided half messages, and a young one."""
+    """Old segments, each with this many undecided half messages, and a young segment."""
     driver = Driver(None, clock=None, policy=None, **config)
     for segment in range(segments):
         for number in range(halves):
@@ -36,7 +36,7 @@ def used_bytes(disk: FaultyDisk) -> int:
 
 
 def steps_of(driver: Driver, removed: Removed) -> list[Step]:
-    """All steps of a run, done one by one."""
+    """Run all steps one by one; return them."""
     now_ms = driver.clock.now_ms()
     steps = retirements(driver.store, now_ms, removed)
     done: list[Step] = []
@@ -58,7 +58,7 @@ def test_a_segment_is_deleted_before_the_next_one_is_carried() -> None:
 
 
 def test_a_disk_with_room_for_one_segment_retires_them_all() -> None:
-    """The needed halves of all of them together would not fit."""
+    """The needed half messages of all segments together would not fit."""
     driver = with_old_halves(segments=12, halves=6, free_bytes_min=MIN)
     driver.store.checkpoint()
     disk = faulty(driver)
@@ -101,7 +101,7 @@ def test_commits_between_the_slices_are_not_lost(monkeypatch: pytest.MonkeyPatch
         decisions = do_step(driver.store, step, now_ms)
         if isinstance(step, Carrying):
             slices += 1
-            # One that is carried already, and one that is not yet.
+            # One that is already carried, and one that is not yet.
             driver.commit({1: 0, 2: 5}.get(slices, 1))
     assert slices == 5
     assert driver.store.log.start > 0
@@ -135,7 +135,7 @@ def test_slices_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_rows_of_the_map_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made anew from a log without their first frames, rows are in the map."""
+    """After a rebuild from a log without their first frames, rows are in the map of survivors."""
     for module in (needed, retirement):
         monkeypatch.setattr(module, "SURVIVORS_SLICE", 2)
     monkeypatch.setattr(needed, "CHUNKS_SLICE", 1)
@@ -251,7 +251,7 @@ def test_parts_are_bounded_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_request_that_is_carried_in_part_is_copied_whole_by_its_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Entries must not point into the segment that is about to go."""
+    """Entries must not point into the segment that is about to be deleted."""
     monkeypatch.setattr(carrying, "SLICE_WEIGHT_MAX", 1)
     driver = large_request(monkeypatch)
     now_ms = driver.clock.now_ms()
@@ -328,7 +328,7 @@ def test_a_crash_between_two_steps_leaves_a_store_that_goes_on(
             step = next_step(steps, decisions)
             assert step is not None
             decisions = do_step(driver.store, step, now_ms)
-        after = driver.crashed(survivors)  # type: ignore[arg-type] # a table's column
+        after = driver.crashed(survivors)  # type: ignore[arg-type] # a column of the table
         retain(after.store, now_ms)
         assert needed_rows(after.store.table) == [0, 1, 2, 3]
         for row in range(4):
@@ -337,7 +337,7 @@ def test_a_crash_between_two_steps_leaves_a_store_that_goes_on(
 
 
 def test_work_aside_is_never_done_by_the_steps_themselves() -> None:
-    """What waits for the disk is in steps: between them no file is touched but for reading."""
+    """All disk writes are in steps; between steps, files are only read."""
     driver = with_old_halves(segments=2, halves=2)
     disk = faulty(driver)
     now_ms = driver.clock.now_ms()

@@ -1,4 +1,4 @@
-"""Rows on disk: each proves by itself that it is as it was written."""
+"""Rows on disk: each has a checksum that proves it intact."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, message
 
 
 def scheduled(driver: Driver, *after_ms: int) -> list[int]:
-    """One request; each message is named by when it is due."""
+    """Append one request; each message's body is its delay."""
     now_ms = driver.clock.now_ms()
     driver.append(*(message(f"{after}", deliver_at_ms=now_ms + after) for after in after_ms))
     return list(range(driver.store.table.end - len(after_ms), driver.store.table.end))
@@ -52,7 +52,7 @@ def test_messages_are_released_in_the_order_of_their_times_not_of_their_arrival(
 
 
 def test_the_time_that_is_seen_is_that_of_the_release() -> None:
-    """So that a queue's times never go back, however late a release comes."""
+    """So a queue's times never go back, however late a release is."""
     driver = Driver()
     scheduled(driver, 10)
     driver.clock.advance(ms=MINUTE)

@@ -1,4 +1,4 @@
-"""Room on the disk: who may still write, and that a full disk is no failure."""
+"""Disk space: which requests may still write, and why a full disk is not a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN = 1_000_000
 
 
 def with_free(free_bytes: int, was: Space | None = None) -> Space:
-    """So much is free now."""
+    """A space with this many bytes free."""
     disk = FaultyDisk()
     disk.capacity_bytes = free_bytes
     if was is None:
@@ -101,7 +101,7 @@ def test_a_large_file_needs_its_own_room() -> None:
 
 
 def nearly_full(driver: Driver) -> FaultyDisk:
-    """Its disk, where a quarter of what must be free is just not free."""
+    """The driver's disk, with one byte less free than a quarter of the required minimum."""
     disk = faulty(driver)
     disk.capacity_bytes = disk_used(disk) + driver.store.config.free_bytes_min // 4 - 1
     return disk

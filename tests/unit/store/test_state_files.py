@@ -107,7 +107,7 @@ def files(disk: FaultyDisk) -> StateFiles:
 
 
 def opened(disk: FaultyDisk, files: StateFiles) -> StateFiles:
-    """As a checkpoint would name them."""
+    """Open the files as a checkpoint would name them."""
     again = StateFiles(disk, CHUNK_ROWS)
     again.chunks = list(files.chunks)
     again.survivors_generation = files.survivors_generation
@@ -159,7 +159,7 @@ def test_rows_are_found_by_their_identity_in_the_log(files: StateFiles) -> None:
 def test_a_chunk_that_begins_with_unknown_rows_is_found_by_its_first_known_one(
     disk: FaultyDisk, files: StateFiles
 ) -> None:
-    """After a deleted prefix: the rows before hold no message."""
+    """After a deleted prefix, the first rows hold no message."""
     rows = rows_from(8, 6)
     for name in ("log_offset", "location", "size"):
         rows[name][:3] = 0
@@ -198,7 +198,7 @@ def test_no_survivors_need_no_file(disk: FaultyDisk, files: StateFiles) -> None:
     assert opened(disk, files).read_survivors() == []
 
 
-# What may go
+# Files that may be deleted
 
 
 def test_files_that_no_checkpoint_names_are_deleted(disk: FaultyDisk, files: StateFiles) -> None:

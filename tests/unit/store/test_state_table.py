@@ -1,4 +1,4 @@
-"""The state table: rows in memory, in files, and of both kinds at once, told apart by nobody."""
+"""The state table gives the same answers for rows in memory, in files, and in both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK_ROWS = 8
 
 
 def settled_chunk(driver: Driver, *undecided: int, rows: int = CHUNK_ROWS) -> None:
-    """Rows of one chunk, decided in turns but for the given ones; old enough to leave memory."""
+    """Add one chunk, decided except for these rows, and old enough to leave memory."""
     first = driver.store.table.end
     for row in range(first, first + rows):
         driver.hold(f"t{row}")
@@ -32,7 +32,7 @@ def settled_chunk(driver: Driver, *undecided: int, rows: int = CHUNK_ROWS) -> No
 
 
 def dropped(driver: Driver) -> Driver:
-    """Take a checkpoint that lets a chunk go."""
+    """Take a checkpoint that drops a chunk from memory."""
     before = len(driver.store.table.chunks)
     driver.store.checkpoint()
     assert len(driver.store.table.chunks) < before
@@ -175,7 +175,7 @@ def test_a_row_that_outlives_its_chunk_can_do_all_it_could(restart: str) -> None
         end = End(half_offset=5, resolution=Resolution.ROLLBACK, by="x")
         assert again.refused(end).fields["by"] == "late"
         assert again.store.table.needed == 0
-        # Its file still says undecided: the map is right.
+        # Its file still says undecided; the map of survivors is right.
         assert again.half(5).state is State.COMMITTED
 
 
@@ -196,7 +196,7 @@ def test_a_request_across_chunks_of_which_one_left_is_still_one() -> None:
 
 
 def test_decisions_are_remembered_across_many_checkpoints() -> None:
-    """Each checkpoint writes a chunk's file anew; only the file before knows who decided."""
+    """Each checkpoint writes a new file for a chunk; only the earlier file has the decisions."""
     driver = Driver(chunk_rows=64)
     for row in range(6):
         driver.hold(f"t{row}")
@@ -220,7 +220,7 @@ def test_an_id_is_found_while_its_chunk_or_its_row_is_in_memory() -> None:
     found = [driver.store.table.find(f"t{row}") for row in range(8)]
     assert found == [None, None, None, 3, None, None, None, None]
     assert driver.store.table.find("young") == 8
-    # The others are found by the index of keys.
+    # The others are found by the key index.
     for row in range(8):
         half = driver.reader.find_transaction(f"t{row}")
         assert half is not None
@@ -275,7 +275,7 @@ def test_the_filter_grows_when_many_rows_are_replayed_at_once() -> None:
     assert table.row_at(8_999) == 8_999
 
 
-# What is due
+# Due rows
 
 
 def test_due_rows_come_from_memory_and_from_the_map_up_to_the_limit() -> None:

@@ -31,10 +31,10 @@ FAULTS = pytest.mark.parametrize(
     ("kind", "code", "short_bytes"),
     [
         (Kind.WRITE, errno.ENOSPC, 0),
-        (Kind.WRITE, errno.ENOSPC, 50),  # in the head
-        (Kind.WRITE, errno.EIO, 100),  # in the message
+        (Kind.WRITE, errno.ENOSPC, 50),  # within the head
+        (Kind.WRITE, errno.EIO, 100),  # within the message
         (Kind.FLUSH, errno.EIO, 0),
-        (Kind.FLUSH, errno.ENOSPC, 0),  # a full disk may only be noticed now
+        (Kind.FLUSH, errno.ENOSPC, 0),  # some systems report a full disk only now
     ],
 )
 
@@ -134,7 +134,7 @@ def test_a_checkpoint_that_fails_stops_the_store_and_loses_nothing(kind: Kind, u
 
 
 def test_a_read_that_fails_during_a_decision_changes_nothing() -> None:
-    """A late commit reads the half to copy it."""
+    """A late commit reads the half message to copy it."""
     driver = Driver(copy_after_ms=0)
     driver.hold("t")
     before = driver.picture()
@@ -147,7 +147,7 @@ def test_a_read_that_fails_during_a_decision_changes_nothing() -> None:
     assert driver.commit(0).repeated is False
 
 
-# What cannot be opened
+# Stores that cannot be opened
 
 
 def test_a_read_only_disk_cannot_become_a_store() -> None:

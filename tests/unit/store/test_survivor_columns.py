@@ -1,4 +1,4 @@
-"""The columns of survivors say what the map says, while rows come, change, leave and go."""
+"""The columns of survivors match the map while rows are added, changed and removed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.unit.store.helpers import HOUR, MINUTE, Driver, message
 
 
 def all_rows(driver: Driver) -> list[Half]:
-    """Every row that the table knows, each once."""
+    """Every row that the table knows, once each."""
     table = driver.store.table
     found = (table.get(row) for row in range(table.end))
     return [half for half in found if half is not None]
 
 
 def assert_counted_as_listed(driver: Driver) -> None:
-    """Counts by column are those of a look at one row after the other."""
+    """Check that counts by column equal counts over the rows one by one."""
     table = driver.store.table
     kept = list(table.kept())
     columns = table.kept_rows()
@@ -64,7 +64,7 @@ def assert_counted_as_listed(driver: Driver) -> None:
 
 
 def step(driver: Driver, rng: Random, number: int) -> None:
-    """Something happens to some transaction."""
+    """Do one random thing to some transaction."""
     needed = [half for half in all_rows(driver) if half.is_needed and half.part & FIRST]
     undecided = [half.half_offset for half in needed if half.state is State.PREPARED]
     parked = [half.half_offset for half in needed if half.state is State.PARKED]
@@ -98,7 +98,7 @@ def test_counts_by_column_are_those_of_the_rows(seed: int) -> None:
     for number in range(400):
         step(driver, rng, number)
         if number % 10 == 0:
-            # Chunks that leave are in memory and in the map until the checkpoint is installed.
+            # Leaving chunks are in memory and in the map until the checkpoint is installed.
             job = driver.store.begin_checkpoint()
             leaving += bool(driver.store.table._leaving)
             step(driver, rng, 1_000 + number)

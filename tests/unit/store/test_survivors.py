@@ -1,4 +1,4 @@
-"""Rows that outlived their chunk stay findable, and go only when nobody can ask for them."""
+"""Rows that outlived their chunk stay findable, and are dropped only when no longer needed."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_rows_go_when_they_are_decided_and_their_chunk_and_decision_are_deleted(
     kept.to_save()
     kept.saved()
     kept.forget(list(kept.rows), 9, 1_000)
-    # Undecided; decided so late that the log still tells by whom; in a chunk that is there; and
-    # one whose bytes were carried forward.
+    # Undecided; decided so late that the log still has the decision; in a chunk that still exists;
+    # and one whose bytes were carried forward.
     assert list(kept.rows) == [4, 5, 9, 6]
     assert kept.row_at(300) is None
     assert kept.rows_by_hash == {77: [4, 5, 6], 88: [9]}

@@ -1,4 +1,4 @@
-"""The end of the log after a crash: what is torn is cut, what is damaged is refused by name."""
+"""The end of the log after a crash: a torn tail is cut, damage is refused by name."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FIRST = segment_path(0)
 
 
 def written(driver: Driver, body: str) -> None:
-    """In the hands of the operating system, not yet flushed."""
+    """Write a message to the kernel without a flush."""
     driver.store.execute(Append(messages=(message(body),)), driver.clock.now_ms())
     driver.store.write()
 
 
 def three_in_one_segment() -> tuple[Driver, list[int]]:
-    """Three acknowledged messages, and where each frame starts; the last names the end."""
+    """Three acknowledged messages, and where each frame starts; the last offset is the end."""
     driver = Driver()
     offsets = []
     for body in ("one", "two", "three"):
@@ -50,7 +50,7 @@ def test_a_frame_torn_at_any_byte_is_cut_and_the_rest_is_there() -> None:
     written(driver, "unacknowledged")
     size = driver.store.log.end - offsets[-1]
     frame = driver.store.log.read(offsets[-1], size)
-    # Zeros at its end are there even if they were never written.
+    # Trailing zeros read as zeros even if they were never written.
     for kept in range(len(frame.rstrip(b"\0"))):
         for sized in (False, True):
             after = driver.crashed(TornLast(kept, sized=sized))
@@ -79,7 +79,7 @@ def test_what_was_written_whole_but_never_acknowledged_may_stay() -> None:
 
 
 def test_an_intact_frame_behind_a_torn_one_is_cut_with_it() -> None:
-    """Its order is unknown: only what follows the last sound frame without a gap was promised."""
+    """Only frames that follow the last valid frame without a gap were promised."""
     driver, offsets = three_in_one_segment()
     fourth_at = driver.store.log.end
     written(driver, "fourth")
@@ -92,9 +92,9 @@ def test_an_intact_frame_behind_a_torn_one_is_cut_with_it() -> None:
 
 
 def a_gap_is_filled() -> list[str]:
-    """A frame is torn, the one behind it is not; then one as long as the torn one is written."""
+    """Tear a frame but not the one behind it, then write one as long as the torn one."""
     driver, offsets = three_in_one_segment()
-    # Without it the three would be written again, to a new segment, and leave the rest behind.
+    # Without it, recovery would rewrite the three to a new segment and leave the rest behind.
     driver.store.checkpoint()
     written(driver, "fourth")
     written(driver, "fifth")
@@ -108,7 +108,7 @@ def test_what_was_cut_does_not_come_back_when_its_gap_is_filled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert a_gap_is_filled() == ["one", "two", "three", "4th!!!"]
-    # What the cut is for: without it a message that nobody was promised is there.
+    # Without the cut, a message that was never acknowledged appears.
     monkeypatch.setattr(recovery, "cut_tail", lambda *_: 0)
     assert a_gap_is_filled() == ["one", "two", "three", "4th!!!", "fifth"]
 
@@ -161,7 +161,7 @@ def test_a_flipped_bit_in_what_a_later_frame_knows_to_be_flushed_is_refused(fram
         disk = FaultyDisk.load(sound, ["consumequeue", "statetable", "keyindex"])
         disk.flip_bit(FIRST, place, place % 8)
         if place - offsets[frame] in (4, 5):
-            continue  # The version: another test.
+            continue  # Another test covers the version.
         with pytest.raises(StoreCorrupt) as refused:
             Driver(disk)
         assert refused.value.code == "log_damaged"
@@ -198,13 +198,13 @@ def test_damage_below_a_checkpoint_is_refused_though_no_later_frame_knows_of_it(
     driver, offsets = three_in_one_segment()
     driver.store.checkpoint()
     faulty(driver).flip_bit(FIRST, offsets[2] + 60, 0)
-    # Nothing is replayed, so it is seen when the message is read.
+    # Nothing is replayed, so the damage is seen when the message is read.
     after = driver.opened_again()
     with pytest.raises(StoreCorrupt) as refused:
         after.bodies()
     assert refused.value.code == "message_damaged"
     assert refused.value.fields["log_offset"] == offsets[2] + HEAD_BYTES
-    # Without the projections everything is replayed: the checkpoint knows what was flushed.
+    # Without the projections everything is replayed, and the checkpoint knows what was flushed.
     for name in driver.disk.list("keyindex"):
         driver.disk.remove(f"keyindex/{name}")
     with pytest.raises(StoreCorrupt) as refused:
@@ -214,7 +214,7 @@ def test_damage_below_a_checkpoint_is_refused_though_no_later_frame_knows_of_it(
 
 
 def test_damage_in_the_last_frame_of_all_cannot_be_told_from_a_tear() -> None:
-    """No intact frame and no checkpoint knows that it was flushed."""
+    """No intact frame and no checkpoint states that it was flushed."""
     driver, offsets = three_in_one_segment()
     faulty(driver).flip_bit(FIRST, offsets[2] + 60, 0)
     after = driver.opened_again()
@@ -312,7 +312,7 @@ def test_what_a_rewrite_left_unfinished_is_removed() -> None:
 
 
 def test_after_a_failed_flush_what_recovery_reports_is_really_on_the_disk() -> None:
-    """The kernel shows pages that it never wrote and never will: they are written again."""
+    """The kernel shows pages that it never wrote and never will, so recovery writes them again."""
     driver, _ = three_in_one_segment()
     driver.store.checkpoint()
     disk = faulty(driver)

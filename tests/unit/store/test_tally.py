@@ -1,4 +1,4 @@
-"""What a log tells is counted without keeping it."""
+"""Transactions in a log are counted without keeping their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to store time is in the log and in the checkpoint, and tools know the record."""
+"""Moves of store time are in the log and in the checkpoint, and tools know the record."""
 
 from __future__ import annotations
 

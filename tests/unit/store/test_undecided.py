@@ -1,4 +1,4 @@
-"""What is held back is counted, wherever its rows are."""
+"""Messages that are held back are counted, wherever their rows are."""
 
 from __future__ import annotations
 

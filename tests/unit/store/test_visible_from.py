@@ -1,4 +1,4 @@
-"""A message that waited is found although its queue grew meanwhile by more than a search reads."""
+"""A message that waited is found although its queue grew by more than a search reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from escrowmq.store.visible_from import visible_from_ms
 from escrowmq.transaction.commands import AttemptClaim, CheckSent, DecideBatch
 from tests.unit.store.helpers import HOUR, MINUTE, SECOND, T0, Driver, faulty, message
 
-#: Entries that a search looks at here; a broker's looks at four million.
+#: Entries that a search examines here; a broker's search examines four million.
 SEARCHED_MAX = 8
 GROWTH = 5 * SEARCHED_MAX
 
@@ -35,7 +35,7 @@ def scheduled_among_others(driver: Driver) -> None:
 
 
 def scheduled_for_very_late(driver: Driver) -> None:
-    """Copied when it becomes visible."""
+    """It is copied when it becomes visible."""
     driver.append(later(deliver_at_ms=T0 + 30 * HOUR))
 
 
@@ -70,7 +70,7 @@ def delayed_half_of_a_batch(driver: Driver) -> None:
 
 
 def half_that_commits_very_late(driver: Driver) -> None:
-    """Undecided until the end."""
+    """It stays undecided until the end."""
     driver.hold("t", later())
 
 
@@ -94,7 +94,7 @@ def grow(driver: Driver) -> None:
 
 
 def found(driver: Driver) -> StoredMessage:
-    """As whoever gives a message back finds it: by its own log offset."""
+    """Find the late message by its log offset, as a consumer that gives it back does."""
     (late,) = (one for one in driver.messages() if one.body == b"late")
     located = Reader(driver.store, SEARCHED_MAX).at(late.log_offset)
     assert located is not None
@@ -120,11 +120,11 @@ def test_a_message_that_waited_while_its_queue_grew_is_found(begin: Begin) -> No
 
 @pytest.mark.parametrize("begin", CASES)
 def test_a_message_that_retention_carried_while_it_waited_is_found(begin: Begin) -> None:
-    """Of the decision nothing is left in the log."""
+    """The log no longer has the decision."""
     driver = Driver()
     begin(driver)
     driver.roll_segment()
-    # Nothing but the very late ones is still needed then.
+    # The message is not released yet, so retention must carry it forward.
     driver.clock.advance(ms=25 * HOUR)
     grow(driver)
     assert driver.retain().log_start > 0
@@ -175,7 +175,7 @@ def test_what_looks_like_a_frame_in_a_message_is_none() -> None:
 
 
 def test_without_its_frame_the_segment_says_since_when() -> None:
-    """The records of the frame are damaged, while the message itself is whole."""
+    """The records of the frame are damaged, while the message itself is intact."""
     driver = Driver()
     driver.append(message("before"))
     scheduled(driver)

@@ -1,4 +1,4 @@
-"""A checkpoint files queues, also very many."""
+"""A checkpoint writes queues to files, even very many."""
 
 from __future__ import annotations
 

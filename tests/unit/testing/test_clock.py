@@ -1,4 +1,4 @@
-"""The clock that a test moves by hand."""
+"""The clock that a test advances by hand."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from escrowmq.testing.survivors import (
 
 
 def replace_atomically(disk: FaultyDisk, content: bytes, *, flush: bool = True) -> None:
-    """The usual way to write a small file anew; without the flush, the usual bug."""
+    """Replace a small file in the usual way; without the flush, with the usual bug."""
     file = disk.open("d/f.tmp", create=True)
     file.write_at(0, content)
     if flush:
@@ -28,7 +28,7 @@ def replace_atomically(disk: FaultyDisk, content: bytes, *, flush: bool = True) 
 
 
 def images(disk: FaultyDisk) -> set[tuple[int, DiskImage]]:
-    """All that may be left, each with the number of notes that were made by then."""
+    """All images a crash may leave, each with the number of notes made by then."""
     found = set()
     for point in CrashExplorer(disk.journal, disk.start):
         for survivors in interesting_survivors(point.pending):
@@ -37,7 +37,7 @@ def images(disk: FaultyDisk) -> set[tuple[int, DiskImage]]:
 
 
 def contents(disk: FaultyDisk) -> set[tuple[int, bytes | None]]:
-    """The same, of the one file only."""
+    """The same for the one file only."""
     return {(notes, image.files.get("d/f")) for notes, image in images(disk)}
 
 

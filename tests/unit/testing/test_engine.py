@@ -1,4 +1,4 @@
-"""The engine in this process: what it acknowledges is durable, and it says what the broker says."""
+"""The in-process engine: what it acknowledges is durable, and it answers as the broker does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk in memory: what a power cut leaves of it."""
+"""The disk in memory: what remains of it after a power cut."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def disk_with(**files: bytes) -> FaultyDisk:
 
 
 def after(disk: FaultyDisk, survivors: Survivors) -> dict[str, bytes]:
-    """The files that a power cut leaves."""
+    """Files that remain after a power cut."""
     return disk.crash(survivors).snapshot()
 
 

@@ -1,4 +1,4 @@
-"""The disk in memory: errors, lies and damage."""
+"""The disk in memory: errors, false flushes and damage."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def disk_with(**files: bytes) -> FaultyDisk:
 
 
 def after(disk: FaultyDisk, survivors: Survivors) -> dict[str, bytes]:
-    """The files that a power cut leaves."""
+    """Files that remain after a power cut."""
     return disk.crash(survivors).snapshot()
 
 
 def failing(disk: FaultyDisk, kind: Kind, number: int) -> None:
-    """The next call of that kind fails."""
+    """Make the next call of this kind fail."""
     disk.fail_after(kind, 0, number)
 
 

@@ -1,4 +1,4 @@
-"""The disk in memory: what holds for every sequence of operations."""
+"""The disk in memory: properties of every sequence of operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = st.one_of(
 
 
 def run(disk: FaultyDisk, steps: list[Step]) -> None:
-    """Do the steps; one that meets a missing file makes it."""
+    """Run the steps; a step on a missing file creates it."""
     disk.make_directory("d")
     for what, path, number, data in steps:
         directory = path.rpartition("/")[0]
@@ -51,14 +51,14 @@ def run(disk: FaultyDisk, steps: list[Step]) -> None:
 
 
 def flush_everything(disk: FaultyDisk) -> None:
-    """Nothing is pending afterwards but operations on files without a name."""
+    """Flush everything; only operations on files without a name stay pending."""
     for path in disk.snapshot():
         disk.open(path).flush()
     for directory in ("", "d"):
         disk.flush_directory(directory)
 
 
-@settings(deadline=None)  # A busy machine is no failure.
+@settings(deadline=None)  # A slow machine is not a failure.
 @given(st.lists(STEPS, max_size=25))
 def test_with_everything_flushed_a_power_cut_changes_nothing(steps: list[Step]) -> None:
     disk = FaultyDisk()
@@ -69,7 +69,7 @@ def test_with_everything_flushed_a_power_cut_changes_nothing(steps: list[Step]) 
     assert disk.crash(nothing_survives).snapshot() == disk.snapshot() == visible
 
 
-@settings(deadline=None)  # A busy machine is no failure.
+@settings(deadline=None)  # A slow machine is not a failure.
 @given(st.lists(STEPS, max_size=15), st.lists(STEPS, max_size=8), st.sets(st.integers(0, 15)))
 def test_files_left_alone_since_their_flush_survive_whatever_else_does(
     before: list[Step], since: list[Step], kept: set[int]

@@ -125,7 +125,7 @@ async def test_a_ledger_settles_with_no_producer_online(tmp_path: Path) -> None:
         async with producing(broker.address) as producer:
             await producer.hold("t-1", [Message(topic=ORDERS, body=b"1")], ledger=uuid)
         await broker.advance(seconds=30)
-        # Not past its deadline: whoever began it may still commit.
+        # Not past its deadline, so the producer may still commit.
         assert len((await broker.run_checks()).waiting) == 1
         await broker.advance(seconds=60)
         assert len((await broker.run_checks()).rolled_back) == 1

@@ -48,27 +48,27 @@ def test_a_sound_core_is_not_accused() -> None:
 @pytest.mark.parametrize(
     "plant",
     [
-        # A decision that changes, or is taken back.
+        # A decision that changes, or is undone.
         change(0, state=State.ROLLED_BACK),
         change(0, state=State.PREPARED),
         # Rows of one transaction in different states.
         change(3, state=State.PARKED, next_at_ms=2**63 - 1),
-        # Something that is due although nobody may look at it.
+        # Rows that are due although they are parked or not a head.
         change(4, next_at_ms=5),
         change(2, next_at_ms=5),
         # A head that is never due.
         change(1, next_at_ms=2**63 - 1),
-        # More checks than allowed, or on a row that is no head.
+        # More checks than allowed, or a check on a row that is not a head.
         change(1, checks_sent=16),
         change(2, checks_sent=1),
-        # Leftovers of what is decided, or of nothing.
+        # Leftovers of decided transactions, or missing facts.
         lambda engine: engine.core.delays.update({0: 5}),
         lambda engine: engine.core.resumed_at_ms.update({0: 5}),
         lambda engine: engine.core.heads.update({0: 1}),
         lambda engine: engine.core.heads.clear(),
         lambda engine: engine.core.parts.clear(),
         lambda engine: engine.core.parts.update({4: Parts([(4, 1)], 1, 0)}),
-        # A queue that ends where nothing was given.
+        # A queue end that no record gave.
         lambda engine: engine.core.queue_ends.__setitem__(9, 0),
         lambda engine: engine.core.queue_ends.__setitem__(0, 7),
     ],

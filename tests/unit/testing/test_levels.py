@@ -26,7 +26,7 @@ CONFIG = StoreConfig(segment_bytes_max=4_096, checkpoint_bytes=4_096, chunk_rows
 
 
 class Fate(Enum):
-    """What may happen between two commands."""
+    """Events that may happen between two commands."""
 
     CHECKPOINT = "checkpoint"
     RESTART = "restart"
@@ -57,10 +57,10 @@ def suffer(engine: Engine, fate: Fate) -> Engine:
 
 
 def heard(decision: Decision) -> object:
-    """What a caller learns.
+    """What a caller learns from a decision.
 
-    Log offsets may differ: after a restart nobody remembers that a half was carried lately, so it
-    is copied once more.
+    Log offsets may differ: after a restart the store no longer knows that a half message was
+    carried forward recently, so it copies it again.
     """
     reply = decision.reply
     if isinstance(reply, Held | Appended):
@@ -70,7 +70,7 @@ def heard(decision: Decision) -> object:
 
 
 def both_know(engine: Engine, memory: MemoryEngine, command: Command) -> bool:
-    """Whether the ids in a command mean the same to both: on a disk, decided ones are forgotten."""
+    """Whether both engines know the command's ids; on a disk, decided ones are forgotten."""
     ids: tuple[str, ...] = ()
     if isinstance(command, Prepare):
         ids = (command.transaction_id,)

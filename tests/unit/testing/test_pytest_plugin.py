@@ -1,4 +1,4 @@
-"""The plugin in a pytest of its own: what a user's project sees."""
+"""The plugin in a separate pytest run, as a user's project sees it."""
 
 from __future__ import annotations
 

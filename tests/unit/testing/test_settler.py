@@ -19,7 +19,7 @@ POLICY = CheckPolicy(checks_max=3, park_after_ms=1_000_000)
 
 
 class Producers:
-    """Producers that answer what a test tells them to; nobody is online at first."""
+    """Producers that give the answer a test sets; none is online at first."""
 
     def __init__(self, answer: Resolution | None = None) -> None:
         self.answer = answer
@@ -175,7 +175,7 @@ def test_a_ledger_is_looked_into_once_more_before_parking() -> None:
 def test_without_a_way_to_look_a_ledgers_transaction_is_asked_about() -> None:
     engine = engine_with("t", ledger="uuid")
     engine.clock.advance(seconds=6)
-    # A live producer has its ledger.
+    # A live producer has access to its ledger.
     assert Settler(AnsweringEngine(engine, Producers(COMMIT)), POLICY).run_once() == Round(
         asked=[0]
     )
@@ -194,7 +194,7 @@ def test_decided_parked_and_scheduled_rows_are_nobodys_business() -> None:
 
 
 class Overtaken:
-    """A port whose facts are older than the engine: somebody else is faster."""
+    """A port with stale facts: the engine has changed since."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
@@ -220,10 +220,10 @@ def test_a_stale_round_is_harmless() -> None:
     engine.rollback(4)
     producers = Producers(COMMIT)
     port = AnsweringEngine(facts, producers)
-    # By one policy they are to be asked about, by the other parked.
+    # One policy asks about them, the other parks them.
     for policy in (CheckPolicy(), POLICY):
         settler = Settler(port, policy, lambda _half: COMMIT)
-        # In the order in which they came due.
+        # In the order in which they became due.
         assert settler.run_once() == Round(stale=[4, 0, 1, 2, 3])
     assert producers.asked == []
     assert [engine.state(row) for row in range(5)] == [
@@ -248,7 +248,7 @@ def test_an_answer_that_comes_after_the_opposite_decision_changes_nothing() -> N
 
 
 class Broker:
-    """A port that ends every verdict as a test tells it to."""
+    """A port that ends every verdict with the outcome a test sets."""
 
     def __init__(self, engine: MemoryEngine, outcome: VerdictOutcome) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""The choices of what survives a power cut."""
+"""Strategies for what survives a power cut."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PENDING: tuple[PendingOperation, ...] = (CREATE, write(0, 4), write(4, 6))
         (First(2), PENDING[:2]),
         (Torn(1, ((1, 3),)), (CREATE, Write(0, "f", 1, b"\x01\x02"), PENDING[2])),
         (TornLast(2), (*PENDING[:2], Write(0, "f", 4, b"\x00\x01"))),
-        # Nothing of the data, but its size.
+        # None of the data survives, but its size does.
         (TornLast(0, sized=True), (*PENDING[:2], Extend(0, "f", 10))),
     ],
 )

@@ -1,4 +1,4 @@
-"""Steps that Hypothesis draws: commands over a few transactions, and time that passes."""
+"""Steps that Hypothesis draws: commands on a few transactions, and time that passes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from escrowmq.transaction.states import Resolution, State
 
 POLICY = CheckPolicy(checks_max=2, messages_max=4, transaction_bytes_max=1_024)
 HOUR_MS = 3_600_000
-#: Taken modulo the rows there are: see ``aimed``.
+#: Taken modulo the number of rows; see ``aimed``.
 ROWS = st.integers(min_value=0, max_value=60)
-#: Stands for what is right: the next number, what an attempt holds, the version of a row.
+#: Stands for the right value: the next number, the rows of an attempt, the version of a row.
 RIGHT = 9
 IDS = st.sampled_from(["t", "u", "v", "w", "x", ""])
 BY = st.sampled_from(["producer", "settle"])
@@ -52,7 +52,7 @@ BY = st.sampled_from(["producer", "settle"])
 
 @dataclass(frozen=True)
 class Pass:
-    """Time passes before the next command."""
+    """Advance the clock before the next command."""
 
     ms: int
 
@@ -96,7 +96,7 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     PREPARES,
     st.builds(
         Append,
-        # In the past, or in the time that the steps below let pass.
+        # In the past, or within the time that the steps below advance.
         messages=messages(st.sampled_from([0, 0, 1_700_000_005_000]), "deliver_at_ms"),
     ),
     ENDS,
@@ -131,7 +131,7 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
     ),
     st.builds(Release, half_offsets=st.lists(ROWS, max_size=2).map(tuple)),
     st.builds(Carry, first=ROWS),
-    # The topic of all messages goes and comes, at first in a log that does not keep topics.
+    # The topic of all messages is deleted and made again, at first in a log that keeps no topics.
     st.builds(RemoveTopic, name=st.just("orders"), by=BY, is_forced=st.booleans()),
     st.builds(PutTopic, topic=st.just(Topic(name="orders")), is_only_made=st.booleans()),
     st.builds(PutGroup, group=st.just(Group(name="readers")), is_only_made=st.booleans()),
@@ -150,8 +150,8 @@ STEPS: st.SearchStrategy[Command | Pass] = st.one_of(
 
 
 def aimed(engine: MemoryEngine, command: Command) -> Command:
-    """The command, turned to what is there: drawn blindly, hardly any would do something."""
-    # One more than there are, so that some still miss.
+    """Aim the command at existing rows, because few blindly drawn commands would do anything."""
+    # One more than the rows, so that some commands still miss.
     rows = engine.table.end + 1
     right: dict[str, Any] = {}
     match command:
@@ -172,7 +172,7 @@ def aimed(engine: MemoryEngine, command: Command) -> Command:
         case End() | CheckSent() | Park() | Resume() | Verdict():
             right["half_offset"] = command.half_offset % rows
         case Release():
-            # Without a row it means all that are due.
+            # Without rows the command releases all that are due.
             named = tuple(row % rows for row in command.half_offsets)
             right["half_offsets"] = named or tuple(engine.due(engine.clock.now_ms(), rows))
         case Carry():

@@ -20,16 +20,16 @@ def decided(
 @pytest.mark.parametrize(
     ("query_id", "batch_id", "verdict"),
     [
-        # The query that decided batch 5: all up to it are done.
+        # The query that decided batch 5: every batch up to 5 is done.
         ("q", 0, "done"),
         ("q", 5, "done"),
         ("q", 6, "new"),
-        # Another query of the same app: it lost its checkpoint, or shares an app id.
+        # Another query of the same app, which lost its checkpoint or shares the app id.
         ("other", 5, "taken"),
         ("other", 0, "taken"),
-        # It may go on where nobody has been.
+        # It may continue after the last decided number.
         ("other", 6, "new"),
-        # Names are a world of their own.
+        # Names are independent of numbers.
         ("q", "5", "new"),
         ("w", "write-1", "done"),
         ("other", "write-1", "taken"),
@@ -74,7 +74,7 @@ def test_names_are_kept_while_the_log_has_them() -> None:
 @pytest.mark.parametrize(
     ("query_id", "content", "verdict"),
     [
-        # A repetition of the same query may find other rows.
+        # A repeated run of the same query may find other rows.
         ("q", "20:aa", "done"),
         ("q", "21:bb", "done"),
         ("q", "", "done"),
@@ -98,14 +98,14 @@ def test_a_batch_of_which_nothing_was_said_has_no_content() -> None:
 def test_a_gap_in_the_numbers_of_a_query_that_has_none_shows_that_decisions_are_lost() -> None:
     batches = Batches()
     batches.apply(decided("q", 3), 1)
-    # It may have left empty batches out.
+    # This query may leave out empty batches.
     assert not batches.is_after_gap("app", "q", 9)
     for number in (5, 6):
         batches.apply(decided("q", number, is_gapless=True), 2)
     assert batches.apps["app"].gapless == ["q"]
     after_gap = [number for number in (6, 7, 8, 9) if batches.is_after_gap("app", "q", number)]
     assert after_gap == [8, 9]
-    # A query that is new here may have begun elsewhere, and names have no order.
+    # A query new to this broker may have begun elsewhere, and names have no order.
     assert not batches.is_after_gap("app", "other", 9)
     assert not batches.is_after_gap("other app", "q", 9)
     assert not batches.is_after_gap("app", "q", "9")
@@ -121,11 +121,11 @@ def test_an_expired_query_never_decides_a_batch_twice_and_may_go_on() -> None:
     assert list(batches.unused(["app", "no app"], 1_001)) == [("app", "q")]
     for _ in range(2):
         batches.expire([("app", "q")])
-    # It may be done, but nobody knows any more by whom.
+    # The batch may be decided, but the record of it is gone.
     assert batches.judge("app", "q", 5) == "expired"
     assert batches.judge("app", "q", 6) == "new"
     assert not batches.is_after_gap("app", "q", 9)
-    # To other queries these numbers are taken, as before.
+    # For other queries these numbers are still taken.
     assert batches.judge("app", "other", 5) == "taken"
     assert batches.judge("app", "other", 6) == "new"
     batches.apply(decided("q", 6), 200, 2_000)
@@ -147,7 +147,7 @@ def test_other_queries_of_the_app_keep_their_numbers() -> None:
     assert batches.judge("app", "third", 20) == "taken"
     assert batches.apps["app"].highest == {"young": 20}
     batches.expire([("app", "young")])
-    # The named batch keeps the app; when retention has deleted its decision, nothing does.
+    # The named batch keeps the app until retention deletes its decision.
     assert list(batches.apps) == ["app"]
     batches.forget_below(101)
     assert batches.apps == {}
@@ -170,7 +170,7 @@ def test_expired_apps_take_a_fixed_space_and_none_of_their_batches_is_decided_tw
     assert sizes == {(BYTES, BYTES, BYTES)}
     assert all(batches.judge(*query) == "expired" for query in queries)
     assert all(batches.judge(app_id, "other", at) != "new" for app_id, _, at in queries)
-    # Every query may go on; the numbers of apps that share slots are below 100.
+    # Every query may continue; apps that share slots have numbers below 100.
     assert all(batches.judge(app_id, query_id, 100) == "new" for app_id, query_id, _ in queries)
     # Few new apps are mistaken for expired ones.
     mistaken = sum(batches.judge(f"new-{number}", "q", 0) != "new" for number in range(10_000))
@@ -195,7 +195,7 @@ def test_what_is_known_of_queries_survives_a_checkpoint() -> None:
     assert loaded.judge("app", "q", 5) == "expired"
     assert loaded.judge("app", "q", 6) == "new"
     assert loaded.expired.saved() == batches.expired.saved()
-    # One without times is of a release that noted none: it counts from now on.
+    # A query without a time comes from a release that recorded none; its time counts from the load.
     saved["app"] = AppBatches({"old": 3})
     loaded.load(saved, SavedExpiredQueries(), 5_000)
     assert not loaded.expired.has_query("app", "q")

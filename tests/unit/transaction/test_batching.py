@@ -171,7 +171,7 @@ def test_another_query_with_the_same_rows_is_already_done_and_with_others_refuse
 
 
 def test_a_batch_after_a_gap_is_refused_if_its_query_leaves_none() -> None:
-    """The decisions of batches 6 to 8 are gone with a history that was restored."""
+    """A restore has lost the decisions of batches 6 to 8."""
     engine = MemoryEngine()
     decide(engine, batch_id=5, is_gapless=True)
     late = attempt(engine, "a1", b"a")
@@ -183,7 +183,7 @@ def test_a_batch_after_a_gap_is_refused_if_its_query_leaves_none() -> None:
     assert decide(engine, batch_id=6, is_gapless=True).reply == BatchReply(
         outcome="decided", rows=0
     )
-    # An older writer may leave gaps.
+    # An older writer, which may leave gaps.
     assert decide(engine, late, batch_id=9).reply == BatchReply(outcome="decided", rows=1)
 
 

@@ -1,4 +1,4 @@
-"""Topics, consumer groups and settings: made, changed, removed, and what that does to messages."""
+"""Topics, consumer groups and settings: how they change, and what that does to messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOUR_MS = 3_600_000
 
 
 def engine_of(*topics: str) -> MemoryEngine:
-    """An engine whose log keeps topics, with these."""
+    """An engine whose log keeps topics, with these topics."""
     engine = MemoryEngine()
     engine.submit(MarkCatalog(mark="kept"))
     for name in topics:
@@ -107,7 +107,7 @@ def test_only_a_new_incarnation_is_told_to_be_remade() -> None:
     again = engine.core.catalog.topics["orders"]
     assert (again.incarnation, again.is_remade) == (2, True)
     assert again.born > born
-    # It stays so when it is changed.
+    # A change does not reset it.
     engine.submit(PutTopic(topic=Topic(name="orders", perm=2)))
     assert engine.core.catalog.topics["orders"].is_remade
 
@@ -177,7 +177,7 @@ def test_a_document_that_cannot_be_kept_is_refused(document: Topic, expected: st
 
 
 def test_where_the_log_keeps_topics_a_message_needs_one() -> None:
-    """It may have been deleted since its sender looked."""
+    """The topic may have been deleted after the sender looked it up."""
     engine = engine_of("orders")
     with pytest.raises(Exception, match="topic_unknown"):
         engine.append(message(topic="other"))
@@ -196,7 +196,7 @@ def test_where_the_log_keeps_topics_a_message_needs_one() -> None:
 
 
 def test_records_applied_again_on_a_later_state_change_nothing() -> None:
-    """A store whose projections are lost replays its log on top of its checkpoint."""
+    """A store that lost its projections replays its log on top of its checkpoint."""
     engine = engine_of("orders", "other")
     engine.append(message(b"old"))
     engine.prepare("t", message(b"half"))
@@ -251,7 +251,7 @@ def test_of_very_many_deleted_queues_the_oldest_names_are_forgotten() -> None:
 
 
 def test_numbers_that_damage_took_are_not_used_again() -> None:
-    """The record that made a topic may be lost, while that of its queue is not."""
+    """The record that made a topic may be lost while the record of its queue is not."""
     engine = engine_of()
     engine.core.apply(NamedQueue(0, "lost", 0, 7), engine.frames[0].where)
     engine.submit(PutTopic(topic=Topic(name="orders")))

@@ -1,4 +1,4 @@
-"""Back-checks: counted when really sent, stopped in the end, started again by a person."""
+"""Back-checks: counted when actually sent, stopped at the limit, restarted by an operator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def half(engine: MemoryEngine, row: int = 0) -> Half:
 
 
 def engine_in(state: State, *, rows: int = 1) -> MemoryEngine:
-    """An engine whose only transaction, half 0 and on, is in this state."""
+    """An engine with one transaction, at half offset 0, in this state."""
     engine = MemoryEngine()
     engine.prepare("t", *[message()] * rows)
     match state:
@@ -46,7 +46,7 @@ def engine_in(state: State, *, rows: int = 1) -> MemoryEngine:
 
 
 def scheduled() -> MemoryEngine:
-    """An engine whose row 0 is no half message."""
+    """An engine whose row 0 is not a half message."""
     engine = MemoryEngine()
     engine.append(message(deliver_at_ms=engine.clock.now_ms() + 1))
     return engine
@@ -216,13 +216,13 @@ def test_the_verdict_park_parks_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("state", "checks_sent", "half_offset"),
     [
-        # Another check was sent, or counted back, since the pipeline looked.
+        # Another check was sent, or the count was reset, since the pipeline looked.
         (State.PREPARED, 0, 0),
         (State.PREPARED, 2, 0),
         # It was parked, or decided.
         (State.PARKED, 1, 0),
         (State.COMMITTED, 1, 0),
-        # It is gone.
+        # There is no such row.
         (State.PREPARED, 1, 9),
     ],
 )
@@ -271,7 +271,7 @@ def test_asking_about_a_parked_or_decided_transaction_is_nobodys_wish() -> None:
         (VerdictKind.ROLLBACK, State.PREPARED, VerdictOutcome.ROLLED_BACK),
         (VerdictKind.ASK, State.PREPARED, VerdictOutcome.ASKED),
         (VerdictKind.PARK, State.PREPARED, VerdictOutcome.PARKED),
-        # It was so before.
+        # Already in that state.
         (VerdictKind.COMMIT, State.COMMITTED, VerdictOutcome.COMMITTED),
         (VerdictKind.COMMIT, State.ROLLED_BACK, VerdictOutcome.REFUSED),
         (VerdictKind.PARK, State.PARKED, VerdictOutcome.REFUSED),

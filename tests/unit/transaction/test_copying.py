@@ -1,4 +1,4 @@
-"""Copying forward: what becomes visible late lives a whole retention, what is needed is kept."""
+"""Copies and carrying: a late message is kept for a whole retention, a needed one is kept."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bodies(engine: MemoryEngine) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("age_ms", "copied"), [(HOUR_MS - 1, False), (HOUR_MS, True)])
-def test_a_half_an_hour_old_is_copied_when_it_commits(age_ms: int, copied: bool) -> None:  # noqa: FBT001 - a table's column
+def test_a_half_an_hour_old_is_copied_when_it_commits(age_ms: int, copied: bool) -> None:  # noqa: FBT001 - a column of the table
     engine = MemoryEngine()
     engine.prepare("t", message(b"a"), message(b"b"))
     before = [half(engine, row) for row in range(2)]
@@ -58,7 +58,7 @@ def test_a_half_an_hour_old_is_copied_when_it_commits(age_ms: int, copied: bool)
     assert bodies(engine) == [b"a", b"b"]
     for was, row in zip(before, range(2), strict=True):
         now = half(engine, row)
-        # It keeps its identity, whatever its place.
+        # It keeps its log offset and store time, wherever its bytes are.
         assert (now.log_offset, now.stored_at_ms) == (was.log_offset, was.stored_at_ms)
 
 
@@ -98,7 +98,7 @@ def test_the_age_of_the_oldest_part_counts_whichever_part_the_commit_names(named
 
 
 def test_each_request_is_copied_in_a_frame_of_its_own() -> None:
-    """However large a bulk transaction is, no frame outgrows a request."""
+    """However large a bulk transaction is, no frame is larger than one request."""
     engine = MemoryEngine()
     for number in range(3):
         engine.prepare("t", message(b"%d" % number), message(), number=number, bulk=True)
@@ -142,7 +142,7 @@ def test_a_delayed_message_is_copied_when_it_becomes_visible_not_before() -> Non
     assert [is_copied(engine, row) for row in range(3)] == [False, True, True]
     engine.clock.advance(ms=9_000)
     decision = engine.submit(Release(half_offsets=(0, 2)))
-    # Row 2 was copied with its request nine seconds ago.
+    # Row 2 was copied with its request 9 seconds ago.
     assert decision.carries == (0,)
     assert bodies(engine) == [b"now", b"later", b"last"]
 
@@ -203,7 +203,7 @@ def test_a_scheduled_message_is_copied_if_it_waited_for_an_hour() -> None:
     assert not is_copied(engine, 0)
     engine.clock.advance(ms=1)
     decision = engine.submit(Release(half_offsets=(1, 2)))
-    # By the first row of its request, of which row 0 is visible already; and one that came alone.
+    # Row 1 is named by its request's first row, which is visible already; row 2 was sent alone.
     assert decision.carries == (0,)
     assert rows_of(decision.carries_alone) == [2]
     assert [is_copied(engine, row) for row in range(3)] == [False, True, True]
@@ -295,7 +295,7 @@ def test_a_decided_request_is_not_carried(resolution: Resolution) -> None:
 
 
 def test_the_rest_of_a_request_is_carried_though_its_first_row_is_gone() -> None:
-    """Retention has deleted the rows that were visible; those that wait must still move."""
+    """Retention has deleted the visible rows; waiting rows must still be carried forward."""
     engine = MemoryEngine()
     engine.prepare("t", message(), message(b"later", deliver_after_ms=1_000))
     engine.prepare("other")
@@ -315,15 +315,15 @@ def test_the_memory_of_moves_is_bounded() -> None:
     engine.clock.advance(ms=HOUR_MS)
     for first in (0, 1, 2, 1, 3):
         engine.submit(Carry(first=first))
-    # The latest moves are remembered.
+    # The latest two are remembered.
     assert list(engine.core.moved_at_ms) == [1, 3]
-    # Forgetting one only means that it is copied once more.
+    # A forgotten one is only copied again.
     assert commit(engine, 0).carries == (0,)
     assert commit(engine, 3).carries == ()
 
 
 def test_a_batch_of_any_age_and_size_is_copied_once() -> None:
-    """Even when its own copies push each other out of the memory of moves."""
+    """The copies push each other out of the memory of recent ones, and still happen once."""
     engine = MemoryEngine(copy_after_ms=0, moved_max=1)
     for number in range(3):
         engine.prepare("attempt", message(b"%d" % number), number=number, bulk=True)

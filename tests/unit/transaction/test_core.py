@@ -1,4 +1,4 @@
-"""Applying records: again, in part, or on top of what they lead to, it ends in the same state."""
+"""Applying records again, in part, or on top of their result gives the same state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_a_row_says_of_its_request() -> None:
         (State.PREPARED, NEVER, True),
         (State.PARKED, NEVER, True),
         (State.ROLLED_BACK, NEVER, False),
-        # Visible, or waiting for its time.
+        # Visible, or waiting until it is due.
         (State.COMMITTED, NEVER, False),
         (State.COMMITTED, 5, True),
     ],
@@ -50,7 +50,7 @@ def test_what_a_row_says_of_its_request() -> None:
 def test_a_row_is_needed_until_it_is_visible_or_rolled_back(
     state: State,
     next_at_ms: int,
-    is_needed: bool,  # noqa: FBT001 - a table's column
+    is_needed: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     half = Half(
         half_offset=0,
@@ -72,7 +72,7 @@ def test_a_row_is_needed_until_it_is_visible_or_rolled_back(
 
 
 def story() -> list[MemoryFrame]:
-    """A bit of everything."""
+    """Frames of nearly every kind of command."""
     engine = MemoryEngine()
     engine.append(message(b"ordinary"))
     engine.prepare("t", message(b"a"), message(b"b", deliver_after_ms=1_000), number=0)
@@ -118,7 +118,7 @@ def test_a_log_gives_the_same_state_again() -> None:
     assert engine.core.queue_ends == {0: 6, 1: 1}
     assert not engine.core.parts
     assert engine.core.heads == engine.core.delays == {}
-    # Records do not name the messages: only who wrote them shows them.
+    # Records do not contain the messages, so only the engine that wrote them can show them.
     assert engine.queues == {}
 
 
@@ -134,7 +134,7 @@ def test_the_rest_of_a_log_on_top_of_its_end_changes_nothing(start: int) -> None
 def test_a_part_whose_head_is_not_in_the_log_any_more_waits_for_the_record_that_restores_it() -> (
     None
 ):
-    """The head was carried forward; the log that is left has its second part first."""
+    """The head was carried forward, so its second part comes first in the log that is left."""
     table = MemoryTable()
     table.end = 5
     core = Transactions(table, CheckPolicy(), copy_after_ms=0)

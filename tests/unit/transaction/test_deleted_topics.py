@@ -1,4 +1,4 @@
-"""What is undecided or waits in a topic that is deleted."""
+"""Undecided and waiting messages in a topic that is deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.transaction.test_cataloging import bodies, code, engine_of, remo
 HOUR_MS = 3_600_000
 
 
-# What is undecided.
+# Undecided messages.
 
 
 def test_a_topic_with_undecided_messages_is_deleted_by_force_only() -> None:
@@ -86,7 +86,7 @@ def test_a_later_commit_parks_it_as_topic_deleted(more: tuple[str, ...]) -> None
     assert decision.refused is not None
     assert decision.refused.fields["topic"] == "orders"
     assert engine.state(row) is State.PARKED
-    # Once is enough, and nothing brings it back.
+    # A repeat writes nothing, and the transaction cannot be resumed.
     again = engine.submit(commit(row))
     assert (code(again), again.records) == ("topic_deleted", ())
     assert code(engine.submit(Resume(half_offset=row, by="admin"))) == "topic_deleted"
@@ -150,7 +150,7 @@ def test_a_batch_into_a_topic_that_was_deleted_meanwhile_is_refused_whole() -> N
     decision = engine.submit(batch)
     assert (code(decision), decision.records) == ("topic_deleted", ())
     assert engine.pull("other") == []
-    # Written again, into the topic that is there now, it is decided.
+    # Written again, into the new topic, the batch is decided.
     engine.submit(PutTopic(topic=Topic(name="orders")))
     engine.prepare("c", message(b"again"), number=0, bulk=True)
     attempts = tuple(AttemptClaim(transaction_id=one, last_number=0, rows=1) for one in "cb")
@@ -159,7 +159,7 @@ def test_a_batch_into_a_topic_that_was_deleted_meanwhile_is_refused_whole() -> N
     assert bodies(engine) == [b"again"]
 
 
-# What waits for its time.
+# Messages that are not yet due.
 
 
 def test_delayed_messages_of_a_deleted_topic_are_dropped_when_their_time_comes() -> None:

@@ -1,4 +1,4 @@
-"""The reference page shows what the code does, because it is made from it."""
+"""The reference page is generated from the code and matches it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "transaction-states.md
 
 
 def page_block(name: str) -> str:
-    """Return what the page has between the two marks called `name`."""
+    """Return the part of the page between the two marks called `name`."""
     page = PAGE.read_text(encoding="utf-8")
     before, begin, rest = page.partition(f"<!-- {name}: generated -->\n")
     block, end, _ = rest.partition(f"\n<!-- {name}: end -->")
@@ -41,7 +41,7 @@ def test_the_diagram_has_one_arrow_per_transition() -> None:
 @pytest.mark.parametrize(
     "arrow",
     [
-        # Where a transaction begins.
+        # The start of a transaction.
         "[*] --> prepared: prepare",
         # A state of two words keeps its label.
         "parked --> rolled_back: rollback",

@@ -1,4 +1,4 @@
-"""The memories of expired names forget none, and their size does not depend on their content."""
+"""The filters of expired names forget none, and their size does not depend on their content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_name_that_was_added_is_always_found() -> None:
     for number in range(1_000):
         expired.add("app", f"query-{number}")
     assert all(expired.may_have("app", f"query-{number}") for number in range(1_000))
-    # The division into texts is part of the name.
+    # The division into strings is part of the name.
     assert not expired.may_have("appquery-1")
     assert not expired.may_have("query-1", "app")
 

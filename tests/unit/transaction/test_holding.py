@@ -1,4 +1,4 @@
-"""Holding half messages: once each, within limits, however often a client sends them."""
+"""Half messages are held once each, within limits, however often a client sends them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refusal(decision: Decision) -> RequestRefused:
 
 
 def row(engine: MemoryEngine, half_offset: int) -> tuple[State, int, int]:
-    """State, part and next look of a row."""
+    """State, part and next check time of a row."""
     half = engine.core.table.get(half_offset)
     assert half is not None
     return half.state, half.part, half.next_at_ms
@@ -85,13 +85,13 @@ def test_only_the_head_of_a_transaction_is_ever_due_for_a_check() -> None:
 @pytest.mark.parametrize(
     ("check_after_ms", "wait_ms"),
     [
-        # The policy's.
+        # The policy's wait.
         (None, 6_000),
         (0, 0),
         (60_000, 60_000),
-        # Before now is now.
+        # A time in the past means now.
         (-1, 0),
-        # Later than it would be parked makes no sense, and might not fit the table.
+        # A check after parking makes no sense, and its time might not fit into the table.
         (2**63, CheckPolicy().park_after_ms),
     ],
 )
@@ -193,7 +193,7 @@ def test_one_request_holds_as_many_bytes_as_the_policy_allows_and_no_more() -> N
 
 
 def test_a_transaction_grows_to_its_bytes_as_stored_and_no_further() -> None:
-    """What is held already counts with its headers: that is what the log keeps."""
+    """Messages already held count with their headers, as the log stores them."""
     engine = MemoryEngine(policy=CheckPolicy(transaction_bytes_max=2_048))
     prepare(engine, "t", message(bytes(500)), number=0)
     stored = engine.core.table.sizes(0, 1)

@@ -1,4 +1,4 @@
-"""Requests of one transaction join in order; what is sent again is held once."""
+"""Requests of one transaction join in order; a repeated request is held once."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_repeated_request_is_answered_as_the_first_time(number: int) -> None:
     ],
 )
 def test_a_number_used_again_for_other_messages_is_refused(other: tuple[Message, ...]) -> None:
-    """Answering it as held would lose the new messages."""
+    """An answer that it is held would lose the new messages."""
     engine = MemoryEngine()
     prepare(engine, "t", message(b"a"), message(b"b"), number=0)
     refused = refusal(prepare(engine, "t", *other, number=0))
@@ -139,7 +139,7 @@ def test_a_parked_transaction_answers_repeats_but_takes_no_more() -> None:
 
 
 def test_numbered_requests_need_a_transaction_id() -> None:
-    """Without one, all of them would be one transaction."""
+    """Without an id, all of them would be one transaction."""
     engine = MemoryEngine()
     assert refusal(prepare(engine, "", message(), number=0)).code == "no_transaction_id"
     assert held(prepare(engine, "", message())).half_offset == 0
@@ -156,7 +156,7 @@ def test_a_numbered_transaction_does_not_join_a_stock_clients_half_of_the_same_i
     assert engine.state(0) is State.PREPARED
 
 
-# A stock client sends again what it never saw acknowledged.
+# A stock client sends again what was never acknowledged to it.
 
 
 def test_a_half_sent_again_is_answered_with_the_first_ones_offsets() -> None:

@@ -1,4 +1,4 @@
-"""What damage made incomplete ends undelivered, as a whole."""
+"""A transaction that damage made incomplete ends undelivered as a whole."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def abandon(engine: MemoryEngine, row: int) -> Decision:
 
 
 def lose(engine: MemoryEngine, *rows: int) -> None:
-    """As if the frames of these rows were damaged and cut out."""
+    """Remove these rows, as if their frames were damaged and cut out."""
     for row in rows:
         del engine.table.rows[row]
 
 
 def two_parts() -> MemoryEngine:
-    """Rows 0 and 1, then 2 and 3, of one undecided transaction."""
+    """One undecided transaction with rows 0 and 1, then 2 and 3."""
     engine = MemoryEngine()
     engine.prepare("t", message(), message(), number=0)
     engine.prepare("t", message(), message(), number=1)
@@ -34,7 +34,7 @@ def two_parts() -> MemoryEngine:
 @pytest.mark.parametrize("is_parked", [False, True])
 def test_an_undecided_transaction_is_rolled_back_as_a_whole(
     row: int,
-    is_parked: bool,  # noqa: FBT001 - a table's column
+    is_parked: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     engine = two_parts()
     if is_parked:

@@ -1,4 +1,4 @@
-"""Names get the next number, once, and keep it."""
+"""A name gets the next number once and keeps it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_new_queue_gets_the_next_number_and_is_noted() -> None:
     assert names.queue_of("orders", 1, new) == 1
     assert names.queue_of("orders", 0, new) == 0
     assert list(new.values()) == [NamedQueue(0, "orders", 0), NamedQueue(1, "orders", 1)]
-    # Asking has changed nothing.
+    # The lookup changed nothing.
     assert names.queues == {}
 
 

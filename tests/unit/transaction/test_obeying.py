@@ -1,4 +1,4 @@
-"""Many verdicts at once end as they would one by one, or are left to that."""
+"""Many verdicts at once end as they would one by one, or are left to be obeyed one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEFT, COMMITTED, ROLLED_BACK, STALE = Ended
 
 
 def verdicts(engine: MemoryEngine, *said: tuple[int, VerdictKind]) -> Verdicts:
-    """What the pipeline says of transactions as they are now."""
+    """Verdicts of the pipeline on the current version of these transactions."""
     halves = [engine.table.get(row) for row, _ in said]
     return Verdicts(
         half_offsets=[row for row, _ in said],
@@ -73,7 +73,7 @@ def test_what_has_moved_on_is_stale_and_changes_nothing() -> None:
     decision = engine.submit(seen)
     assert ends(decision) == [STALE, STALE, STALE]
     assert decision.records == ()
-    # Only one of them says the opposite of what was decided.
+    # Only one of them contradicts a decision.
     assert obeyed(decision).contradicted == [1]
 
 
@@ -121,7 +121,7 @@ def test_whatever_is_not_simple_is_left() -> None:
     decision = engine.submit(verdicts(engine, *((row, COMMIT) for row in rows)))
     assert ends(decision) == [LEFT] * len(rows)
     assert decision.records == ()
-    # Nobody will see it: its bytes need not be carried forward.
+    # A rollback never becomes visible, so its bytes need not be carried forward.
     assert ends(engine.submit(verdicts(engine, (old, ROLLBACK)))) == [ROLLED_BACK]
 
 

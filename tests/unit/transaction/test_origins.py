@@ -1,4 +1,4 @@
-"""Origins get the next number, once, and expire when nobody uses them."""
+"""An origin gets the next number once, and expires when it is unused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_name_of_an_expired_origin_is_known_while_the_log_has_it() -> None:
     origins.apply(NamedOrigin(0, "%SINK%app@home", "", 0), 1, 10)
     origins.apply(NamedOrigin(1, "ship", "", 0), 2, 20)
     assert origins.parts == [0]
-    # A log that is replayed on a later state says nothing new.
+    # Replaying a log on a later state changes nothing.
     origins.use(0, 0, 5)
     origins.use(0, 7, 70)
     origins.use(9, 7, 70)
@@ -52,7 +52,7 @@ def test_the_name_of_an_expired_origin_is_known_while_the_log_has_it() -> None:
     assert origins[0] == NamedOrigin(0, EXPIRED, "", 0)
     assert origins.is_of(0, "anybody")
     assert not origins.is_of(1, "anybody")
-    # Its number is not given again.
+    # Its number is not reused.
     assert origins.of("%SINK%app@home", "", 0) == NamedOrigin(2, "%SINK%app@home", "", 0)
 
 
@@ -92,7 +92,7 @@ def test_an_unused_origin_expires_and_makes_room_for_another() -> None:
     engine.clock.advance(ms=EXPIRE_MS)
     hold(engine, "w", "ship")
     engine.commit(2)
-    # Not used for exactly so long is not yet long enough.
+    # Exactly the limit is not yet over the limit.
     assert expire(engine, 0, 1, 2, 9).records == ()
     engine.clock.advance(ms=1)
     assert expire(engine, 0, 1, 2, 9).records == (OriginsExpired([0]),)

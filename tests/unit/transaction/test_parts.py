@@ -1,4 +1,4 @@
-"""Transactions of several requests, which a checkpoint shares with the core."""
+"""Transactions of several requests, whose parts a checkpoint shares with the core."""
 
 from __future__ import annotations
 

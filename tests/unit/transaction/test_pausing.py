@@ -1,4 +1,4 @@
-"""Pausing and resuming a consumer group, which is a record like any other change of a group."""
+"""Pausing and resuming a consumer group is a record, like any other change of a group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_pause_survives_a_restart_and_changes_nothing_else_of_the_group() -> N
     assert kept.group.pause is not None
     assert (kept.group.pause.by, kept.group.pause.reason) == ("ann", "upgrade")
     assert kept.group.retry_max == 3
-    # An operator has changed it: it does not expire for want of use.
+    # An operator has changed the group, so it does not expire when it is unused.
     assert not kept.is_made_by_use
 
 
@@ -69,7 +69,7 @@ def test_a_tool_that_writes_the_group_anew_does_not_resume_it() -> None:
     assert group is not None
     assert group.retry_max == 9
     assert group.pause is not None
-    # And a tool cannot pause by the same way.
+    # A tool cannot set a pause in this way either.
     engine.submit(PutGroup(group=Group(name="other", pause=group.pause)))
     other = engine.core.catalog.group("other")
     assert other is not None

@@ -1,4 +1,4 @@
-"""What an operator may set, and what not."""
+"""The settings of an operator, and their bounds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_setting_has_bounds() -> None:
 def test_a_setting_is_taken_at_its_bounds_and_refused_beyond(
     name: str, low: float, high: float
 ) -> None:
-    # The interval may not be longer than its limit, so each goes with a partner.
+    # The interval may not be longer than its limit, so each of the two needs a matching other.
     partner: dict[str, dict[str, Any]] = {
         "check_interval_max_ms": {"check_interval_ms": 1},
         "check_interval_ms": {"check_interval_max_ms": 24 * 3_600_000},

@@ -1,4 +1,4 @@
-"""Whatever is asked, in whatever order: the laws hold, and the log tells the same story again."""
+"""Whatever is asked, in any order: the laws hold, and a replay gives the same state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = 20
 
 @dataclass
 class Run:
-    """An engine that was led through these steps, checked after each."""
+    """An engine that ran these steps, checked after each."""
 
     steps: list[Command | Pass]
     engine: MemoryEngine = field(default_factory=lambda: MemoryEngine(policy=POLICY))
@@ -37,7 +37,7 @@ class Run:
             before = len(self.engine.frames)
             decision = self.engine.submit(aimed(self.engine, step))
             written = self.engine.frames[before:]
-            # Only a commit that comes too late for its topic leaves a record: it is parked.
+            # A refusal writes a record only when a commit is too late for its topic: it parks it.
             is_late = decision.refused is not None and decision.refused.code == "topic_deleted"
             assert decision.refused is None or is_late or not written
             witness.check(record for frame in written for record in frame.records)
@@ -66,7 +66,7 @@ def state_of(engine: MemoryEngine) -> dict[str, Any]:
 
 
 def replayed(frames: list[MemoryFrame], times: int = 1) -> MemoryEngine:
-    """A fresh engine to which each record was applied so many times in a row."""
+    """A fresh engine to which each record was applied `times` times in a row."""
     engine = MemoryEngine(policy=POLICY)
     for frame in frames:
         engine.log.take(frame)
@@ -101,7 +101,7 @@ def test_applying_every_record_twice_changes_nothing(steps: list[Command | Pass]
 def test_replaying_from_any_earlier_point_on_top_of_the_end_converges(
     steps: list[Command | Pass], start: int
 ) -> None:
-    """So recovery may begin with facts that are newer than the log it replays."""
+    """So recovery may start with facts that are newer than the log it replays."""
     engine = Run(steps).engine
     before = msgspec.to_builtins(state_of(engine))
     engine.apply(engine.frames[start:])

@@ -1,4 +1,4 @@
-"""The time rules on Python numbers.  ``tests/spark`` proves that Columns agree."""
+"""The time rules on Python numbers. ``tests/spark`` proves that Columns agree."""
 
 from __future__ import annotations
 
@@ -30,47 +30,47 @@ PREPARED, COMMITTED, ROLLED_BACK, PARKED = State
 
 TRUTH_TABLE = [
     # state, age_ms, wait_ms, checks_sent, has_ledger, due
-    # Just stored: the producer gets its time.
+    # Just stored: the producer still has its time.
     (PREPARED, 0, 6_000, 0, 0, Due.WAIT),
     # One millisecond is left.
     (PREPARED, 6_000, 1, 0, 0, Due.WAIT),
-    # The moment has come.
+    # Due now.
     (PREPARED, 6_000, 0, 0, 0, Due.ASK),
-    # The moment has passed: the settler was busy or down.
+    # Overdue: the settler was busy or down.
     (PREPARED, 6_500, -500, 0, 0, Due.ASK),
-    # Asked once, the answer may still come.
+    # Asked once; the answer may still come.
     (PREPARED, 7_000, 29_000, 1, 0, Due.WAIT),
     # One check is left.
     (PREPARED, 7_000, 0, 2, 0, Due.ASK),
-    # The last check was sent, and waits for its answer as long as the others did.
+    # The last check was sent, and waits for its answer as long as the earlier ones did.
     (PREPARED, 7_000, 1, 3, 0, Due.WAIT),
     # That wait is over too.
     (PREPARED, 7_000, 0, 3, 0, Due.PARK),
-    # More were sent than today's policy allows: an operator lowered it.
+    # More checks were sent than the policy allows now: an operator lowered it.
     (PREPARED, 7_000, 0, 9, 0, Due.PARK),
     # A ledger is not read before the producer had its time either.
     (PREPARED, 7_000, 1, 0, 1, Due.WAIT),
-    # Then it is read, and nobody asked.
+    # Then the ledger is read, and no producer is asked.
     (PREPARED, 7_000, 0, 0, 1, Due.LOOK_UP),
-    # Checks that were sent before do not keep a ledger from being read.
+    # Checks sent earlier do not keep the ledger from being read.
     (PREPARED, 7_000, 0, 3, 1, Due.LOOK_UP),
-    # Just young enough.
+    # One millisecond too young to be parked.
     (PREPARED, 9_999, 0, 0, 0, Due.ASK),
-    # Retention is reached though nobody was ever asked: no producer was online.
+    # Past retention without a single check: no producer was online.
     (PREPARED, 10_000, 0, 0, 0, Due.PARK),
     # Retention does not wait for the next check.
     (PREPARED, 10_000, 1, 0, 0, Due.PARK),
-    # But a ledger that may know the outcome is read once more before that, due or not.
+    # But a ledger that may know the outcome is read once more first, due or not.
     (PREPARED, 10_000, 0, 0, 1, Due.LOOK_UP),
     (PREPARED, 10_000, 1, 3, 1, Due.LOOK_UP),
-    # The broker's clock went backwards: younger than nothing, and still asked in time.
+    # The clock went backwards: the age is negative, and the check still comes in time.
     (PREPARED, -1, 6_001, 0, 0, Due.WAIT),
-    # Decided ones are left alone, whatever else is true of them.
+    # Decided ones are left alone, whatever their other facts.
     (COMMITTED, 10_000, 0, 3, 1, Due.NOTHING),
     (COMMITTED, 0, 1, 0, 0, Due.NOTHING),
     (ROLLED_BACK, 10_000, 0, 3, 1, Due.NOTHING),
     (ROLLED_BACK, 0, 1, 0, 0, Due.NOTHING),
-    # Parked ones wait for a person: not asked, not looked up, not parked again.
+    # Parked ones wait for an operator: not asked, not looked up, not parked again.
     (PARKED, 10_000, 0, 3, 1, Due.NOTHING),
     (PARKED, 0, 0, 0, 0, Due.NOTHING),
     (PARKED, 0, 0, 0, 1, Due.NOTHING),
@@ -108,9 +108,9 @@ def test_the_order_of_the_rules_is_the_promised_one() -> None:
 @pytest.mark.parametrize(
     ("age_ms", "expected"),
     [
-        # It is looked up again in the next round.
+        # The ledger is read again in the next round.
         (9_999, Due.WAIT),
-        # Nobody can tell any more: a dead ledger must not hold it open.
+        # An unreadable ledger must not keep the transaction open.
         (10_000, Due.PARK),
     ],
 )
@@ -174,12 +174,12 @@ def test_the_wait_grows_by_the_factor_up_to_the_limit(checks_sent: int, wait_ms:
 @pytest.mark.parametrize(
     ("policy", "checks_sent", "wait_ms"),
     [
-        # Cut, not rounded: 1.5 ms and 2.25 ms.
+        # Truncated, not rounded: 1.5 ms and 2.25 ms.
         (CheckPolicy(check_interval_ms=1, check_backoff=1.5), 2, 1),
         (CheckPolicy(check_interval_ms=1, check_backoff=1.5), 3, 2),
-        # A whole factor may be written without a point.
+        # The factor may be an int.
         (CheckPolicy(check_interval_ms=1, check_backoff=10), 4, 1_000),
-        # The limit equals the interval: nothing can grow.
+        # The limit equals the interval, so the wait cannot grow.
         (CheckPolicy(check_interval_max_ms=30_000, check_backoff=10.0), 2, 30_000),
         # The largest policy at the last check: a double still holds the product.
         (
@@ -187,9 +187,9 @@ def test_the_wait_grows_by_the_factor_up_to_the_limit(checks_sent: int, wait_ms:
             255,
             DAY_MS,
         ),
-        # Beyond what can be sent: the exponent stops growing, the answer stays sane.
+        # More than can be sent: the exponent stops growing, and the result stays at the limit.
         (CheckPolicy(check_backoff=2.0), 100_000, 600_000),
-        # Nothing sent yet, so nothing has grown yet.
+        # No check was sent, so the wait has not grown.
         (CheckPolicy(check_backoff=2.0), 0, 30_000),
     ],
 )
@@ -205,7 +205,7 @@ def test_the_wait_at_its_boundaries(policy: CheckPolicy, checks_sent: int, wait_
 def test_the_wait_is_the_formula_to_the_millisecond(
     checks_sent: int, interval_ms: int, backoff: float
 ) -> None:
-    """Doubles may miss the exact product by a hair, so by at most 1 ms once it is cut."""
+    """Doubles may miss the exact product slightly, so the truncated wait by at most 1 ms."""
     policy = CheckPolicy(
         check_interval_ms=interval_ms, check_interval_max_ms=DAY_MS, check_backoff=backoff
     )
@@ -216,7 +216,7 @@ def test_the_wait_is_the_formula_to_the_millisecond(
     assert wait_ms >= interval_ms
 
 
-#: What a Column cannot do, or does differently from a bool.
+#: Syntax that a Column does not support, or treats differently from a bool.
 FORBIDDEN = (
     ast.BoolOp,
     ast.Not,
@@ -232,7 +232,9 @@ FORBIDDEN_CALLS = {"min", "max", "any", "all", "bool", "int", "round", "abs"}
 
 
 def slips(source: str) -> list[str]:
-    """Name what in `source` would not work on a Column, outside ``due``, which is Python's."""
+    """List code in `source` that would fail on a Column, except in ``due``, which runs
+    in Python.
+    """
     found: list[str] = []
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     for function in functions:
@@ -242,7 +244,7 @@ def slips(source: str) -> list[str]:
             called = node.func if isinstance(node, ast.Call) else None
             if (
                 isinstance(node, FORBIDDEN)
-                # a < b < c is an `and` in disguise.
+                # a < b < c is an implicit `and`.
                 or (isinstance(node, ast.Compare) and len(node.ops) > 1)
                 or (isinstance(called, ast.Name) and called.id in FORBIDDEN_CALLS)
             ):

@@ -1,4 +1,4 @@
-"""One decision per transaction: the first one stands, whoever asks, however often."""
+"""One decision per transaction: the first one stands, for every caller and every repeat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 def engine_in(state: State, *, messages: int = 1) -> MemoryEngine:
-    """An engine whose only transaction, half 0, is in this state; decided by "first"."""
+    """An engine with one transaction, at half offset 0, in this state; decided by "first"."""
     engine = MemoryEngine()
     engine.prepare("t", *[message(b"%d" % n) for n in range(messages)])
     match state:
@@ -344,7 +344,7 @@ def hold_part(engine: MemoryEngine, batch: int, *, attempt: str, requests: int =
 
 
 def test_the_commit_of_a_part_remembers_its_batch() -> None:
-    """If its home is restored, it knows nothing of a batch that this broker has committed."""
+    """After a restore, the home broker may not know a batch that this broker has committed."""
     engine = MemoryEngine()
     hold_part(engine, 6, attempt="a", requests=2)
     hold_part(engine, 6, attempt="b")
@@ -353,7 +353,7 @@ def test_the_commit_of_a_part_remembers_its_batch() -> None:
     assert noted == BatchDecided("app@home", QUERY, 6, "second", [], [], [], [])
     assert engine.core.batches.judge("app@home", QUERY, 6) == "done"
     assert engine.core.batches.judge("app@home", QUERY, 7) == "new"
-    # It is known already.
+    # The batch is already known.
     (decided,) = end(engine, COMMIT, half_offset=2).records
     assert isinstance(decided, Decided)
     assert [m.body for m in engine.pull("orders")] == [b"x"] * 3

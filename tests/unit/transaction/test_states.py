@@ -1,4 +1,4 @@
-"""The tables of states and moves, written out a second time: they are a promise."""
+"""The tables of states and transitions, written out a second time because they are a promise."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ ANSWERS = [
     # The first decision wins.
     (State.PREPARED, Resolution.COMMIT, State.COMMITTED),
     (State.PREPARED, Resolution.ROLLBACK, State.ROLLED_BACK),
-    # Nobody knows: nothing changes.
+    # An unknown outcome changes nothing.
     (State.PREPARED, Resolution.UNKNOWN, None),
-    # A repeat is answered as before.
+    # A repeat gets the same answer.
     (State.COMMITTED, Resolution.COMMIT, State.COMMITTED),
     # The opposite of a decision is refused.
     (State.COMMITTED, Resolution.ROLLBACK, None),
-    # Not knowing does not undo a decision.
+    # An unknown outcome does not undo a decision.
     (State.COMMITTED, Resolution.UNKNOWN, None),
     # The opposite of a decision is refused.
     (State.ROLLED_BACK, Resolution.COMMIT, None),
-    # A repeat is answered as before.
+    # A repeat gets the same answer.
     (State.ROLLED_BACK, Resolution.ROLLBACK, State.ROLLED_BACK),
-    # Not knowing does not undo a decision.
+    # An unknown outcome does not undo a decision.
     (State.ROLLED_BACK, Resolution.UNKNOWN, None),
-    # Parked is not a decision: a late answer makes it.
+    # Parked is not a decision: a late answer decides it.
     (State.PARKED, Resolution.COMMIT, State.COMMITTED),
     (State.PARKED, Resolution.ROLLBACK, State.ROLLED_BACK),
-    # Not knowing does not resume it either.
+    # An unknown outcome does not resume it either.
     (State.PARKED, Resolution.UNKNOWN, None),
 ]
 

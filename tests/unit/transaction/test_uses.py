@@ -1,4 +1,4 @@
-"""Consumer groups and topics expire by the last use that was noted of them."""
+"""Consumer groups and topics expire by the last recorded use."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_group_expires_when_it_was_not_used_for_long() -> None:
     catalog = engine.core.catalog
     assert set(catalog.groups) == {"alive", "made"}
     assert "dead" not in engine.core.uses.groups
-    # It has lost its offsets, also when it is there again; one that was deleted begins anew.
+    # It has lost its offsets, even after it returns; a deleted group starts over.
     assert catalog.has_lost_offsets("dead")
     engine.submit(group("dead"))
     assert catalog.has_lost_offsets("dead")
@@ -105,7 +105,7 @@ def test_a_topic_expires_when_it_is_empty_and_was_not_used_for_long() -> None:
     expire = ExpireTopic(name="orders", queue_ends={0: 1})
     assert written(engine, expire) == ()
     engine.clock.advance(ms=1)
-    # A message came since somebody looked, or there is no such topic.
+    # A message arrived since the queue ends were read, or there is no such topic.
     assert written(engine, ExpireTopic(name="orders", queue_ends={0: 0})) == ()
     assert written(engine, ExpireTopic(name="nothing", queue_ends={})) == ()
     (removed,) = written(engine, expire)
@@ -142,7 +142,7 @@ def test_uses_survive_a_replay_and_a_checkpoint() -> None:
 
 
 def test_the_use_of_a_name_that_is_gone_is_not_kept() -> None:
-    """A log may be replayed on a state in which it is deleted."""
+    """A log may be replayed on a state in which the name is already deleted."""
     engine = engine_with(group("readers"))
     uses = NameUses()
     uses.apply(NamesUsed(["readers", "gone"], ["gone"]), 7, engine.core.catalog)
