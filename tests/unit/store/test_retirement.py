@@ -139,7 +139,7 @@ def test_rows_of_the_map_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch
     for module in (needed, retirement):
         monkeypatch.setattr(module, "SURVIVORS_SLICE", 2)
     monkeypatch.setattr(needed, "CHUNKS_SLICE", 1)
-    monkeypatch.setattr(retirement, "SORTED_HERE_MAX", 2)
+    monkeypatch.setattr(retirement, "COMPUTED_HERE_MAX", 2)
     driver = with_old_halves(segments=2, halves=5)
     driver.retain()
     faulty(driver).flip_bit("checkpoint", 60, 0)
