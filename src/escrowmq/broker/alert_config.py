@@ -30,7 +30,8 @@ class AlertsConfig:
     which: str = ALL
     #: How often the broker checks the conditions.
     interval_ms: int = 5_000
-    #: A condition must hold this long before the broker sends its notice.
+    #: A condition must hold this long before the broker sends its notice; parked transactions and
+    #: contradictions cause one at once.
     hold_ms: int = 30_000
     #: The broker repeats the notice of an alert that still holds after this time; 0 means never.
     repeat_ms: int = 14_400_000

@@ -172,7 +172,7 @@ class Clients(Generic[Connection]):
                 )
             self._count += 1
         elif known.connection != client.connection:
-            # It came back on a new connection before the old one was seen to be closed.
+            # The client reconnected before the broker saw the old connection close.
             self._places[known.connection].discard(place._replace(client_id=client.client_id))
         members[client.client_id] = client
         places = self._places.setdefault(client.connection, set())

@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         #: Offsets that the broker told this peer, by topic, queue and incarnation of the topic.
         self.told: dict[tuple[str, int, int], int] = {}
         self._splitter = FrameSplitter(frame_bytes_max=limits.config.frame_bytes_max)
-        #: None once the connection is closed or cut.
+        #: None before the connection is made, and once it is closed or cut.
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         #: Frames that wait for their turn, and their bytes.

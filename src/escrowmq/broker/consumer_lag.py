@@ -49,7 +49,7 @@ def is_system(topic: str, group: str = "") -> bool:
 
 
 def lags(broker: Broker) -> Iterator[Lag]:
-    """Yield the lag of each group and topic; the broker may change between two of them."""
+    """Yield the lag of each group and topic; the broker's state may change between two of them."""
     pairs = {(group, topic): None for group, topic, _ in islice(broker.meta.offsets, OFFSETS_MAX)}
     for group, topic in pairs:
         found = broker.topics.get(topic)

@@ -1,7 +1,7 @@
 """END_TRANSACTION: brings a producer's decision to the core.
 
-Stock clients send it one-way and get no answer. A client that waits for an answer learns what was
-decided, by which client and when, even if that differs from its own request.
+Stock clients send it one-way and get no answer. A client that waits for an answer learns the
+actual decision, its author and its time, even if that differs from its own request.
 """
 
 from __future__ import annotations

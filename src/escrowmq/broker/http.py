@@ -133,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         self._is_answered = True
         self._transport.write(encode(answer, is_head=is_head))
-        # Close only our side: a full close with unread input may reset the peer before it reads.
+        # Close only our side: closing with unread input may reset the connection too early.
         if self._transport.can_write_eof():
             self._transport.write_eof()
 

@@ -103,7 +103,7 @@ class Budget:
 
     def _cut_the_worst(self, now: float) -> None:
         for holder, share in self._shares.items():
-            # Peers keep reading, and the budget is not told.
+            # Peers may have read more since the last measurement.
             share.size = self._measure(holder)
         self.bytes = sum(share.size for share in self._shares.values())
         # Add 1 ms, so that among connections that came just now the largest goes first.
