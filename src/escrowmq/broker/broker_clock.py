@@ -39,7 +39,7 @@ class BrokerClock:
     """The broker's time. Use it from one event loop only."""
 
     def __init__(self, clock: Clock, store: Store, reading: Reading, found: Found) -> None:
-        """Take the clock ``reading`` with which the store was started."""
+        """``reading`` is the clock reading with which the store was started."""
         self._clock = clock
         self._started_boot_ms = reading.boot_ms
         self._boot_ns = clock.boot_ns
@@ -50,7 +50,7 @@ class BrokerClock:
         #: The writer's own ``on_durable``, saved while ``_watched`` replaces it; None otherwise.
         self._unwatched: OnDurable | None = None
         self._is_ours: dict[bytes, bool] = {}
-        #: The gap that the log reported last.
+        #: The gap of the last event about the clock.
         self._told = Gap.NONE
 
     # Current time.
@@ -98,7 +98,7 @@ class BrokerClock:
     # Deleting.
 
     def deletion_now_ms(self, kept_ms: int) -> int:
-        """Return the current time for deleting what is older than ``kept_ms``; 0 if none may go."""
+        """Return the time by which to delete what is older than ``kept_ms``; 0 for nothing."""
         return self.time.deletion_now_ms(kept_ms, self._boot_ms())
 
     @property
@@ -131,7 +131,7 @@ class BrokerClock:
                     break
 
     async def look(self) -> bool:
-        """Compare with the wall clock and move store time if needed; return whether it moved."""
+        """Compare with the wall clock, and act on a difference; return whether there was one."""
         move = self.time.look(read(self._clock))
         if move is not None:
             assert self._writer is not None
