@@ -1,4 +1,4 @@
-"""What tools ask about topics and the broker; ``group_tools.py`` has what they ask about groups."""
+"""Requests of RocketMQ's tools about topics and the broker; ``group_tools.py`` has the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from escrowmq.broker.queues import Queue as ReadQueue
 
 
-#: What RocketMQ's tools read without asking whether it is there.
+#: RocketMQ's tools read these keys without checking that they exist.
 _UNMEASURED = (
     "sendThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills",
@@ -64,7 +64,7 @@ _UNMEASURED = (
     "commitLogDiskRatio",
     "consumeQueueDiskRatio",
 )
-#: The last one under the names of 5.x and of 4.x.
+#: RocketMQ 5.x and 4.x spell the last key differently, so the answer has both spellings.
 _UNMEASURED_RATES = ("putTps", "getTransferredTps", "getTransferedTps")
 
 
@@ -75,7 +75,7 @@ class Administering:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.put_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.remove_topic,
@@ -96,7 +96,7 @@ class Administering:
     # Topics.
 
     def put_topic(self, request: Request) -> None:
-        """Make a topic, or change it."""
+        """Create a topic, or change it."""
         header = request.header(CreateTopicHeader)
         known = self._broker.topics.get(header.topic)
         attributes = dict(known.attributes) if known is not None else {}
@@ -130,22 +130,22 @@ class Administering:
         self._broker.submit(request, command, lambda _: request.answer())
 
     def remove_route(self, request: Request) -> None:
-        """The name server's part of it: routes are made of the topics that there are."""
+        """Only acknowledge: routes follow from the topics, so there is no route to delete."""
         request.header(DeleteRouteHeader)
         request.answer()
 
     def topic(self, request: Request) -> None:
-        """How a topic is set up."""
+        """Answer with a topic's configuration."""
         found = self._broker.topics.named(request.header(TopicHeader).topic)
         request.answer(body=encode_body(_config(found)))
 
     def topics(self, request: Request) -> None:
-        """How all topics are set up."""
+        """Answer with the configuration of all topics."""
         found = {topic.name: _config(topic) for topic in self._broker.topics.all()}
         request.answer(body=encode_body(TopicConfigs(version=DataVersion(), topics=found)))
 
     def topic_stats(self, request: Request) -> None:
-        """Which offsets a topic's queues have."""
+        """Answer with the minimum and maximum offset of each queue of a topic."""
         topic = self._broker.topics.named(request.header(TopicHeader).topic)
         stats = {
             self._name(topic.name, queue_id): _stats(queue)
@@ -163,26 +163,26 @@ class Administering:
         return Queue(broker_name=self._broker.config.name, queue_id=queue_id, topic=topic)
 
     def topics_of_cluster(self, request: Request) -> None:
-        """Which topics a cluster has; another one than ours has none."""
+        """Answer with the topics of a cluster; the list is empty unless the cluster is ours."""
         is_ours = request.header(ClusterHeader).cluster == self._broker.config.cluster
         names = [topic.name for topic in self._broker.topics.all()] if is_ours else []
         request.answer(body=encode_body(TopicList(topics=tuple(sorted(names)))))
 
     def system_topics(self, request: Request) -> None:
-        """Which topics are the broker's own."""
+        """Answer with the names of the broker's own topics."""
         request.answer(body=encode_body(TopicList(topics=tuple(sorted(SYSTEM_TOPICS)))))
 
-    # What tools keep in a name server: in which order a topic's queues are.
+    # Values that tools keep in a name server, such as the order of a topic's queues.
 
     def put_value(self, request: Request) -> None:
-        """Keep a value."""
+        """Store a value."""
         header = request.header(KeyValueHeader)
         name = kept_name(header.namespace, header.key)
         command = PutSetting(setting=Setting(name=name, value=header.value))
         self._broker.submit(request, command, lambda _: request.answer())
 
     def value(self, request: Request) -> None:
-        """A value that was kept."""
+        """Answer with a stored value."""
         header = request.header(KeyValueHeader)
         kept = self._broker.catalog.settings.get(kept_name(header.namespace, header.key))
         if kept is None:
@@ -191,7 +191,7 @@ class Administering:
         request.answer(header=KeyValueResponseHeader(value=str(kept.value)))
 
     def remove_value(self, request: Request) -> None:
-        """Forget a value."""
+        """Delete a value."""
         header = request.header(KeyValueHeader)
         command = RemoveSetting(name=kept_name(header.namespace, header.key))
         self._broker.submit(request, command, lambda _: request.answer())
@@ -199,7 +199,7 @@ class Administering:
     # The broker.
 
     def settings(self, request: Request) -> None:
-        """What is set, under RocketMQ's names as far as it has one."""
+        """Answer with the broker's configuration under RocketMQ's names."""
         broker = self._broker
         config, policy = broker.config, broker.store.core.policy
         host, _, port = broker.address.rpartition(":")
@@ -220,7 +220,7 @@ class Administering:
         request.answer(header=header, body=text.encode())
 
     def runtime_info(self, request: Request) -> None:
-        """What tools show of a broker; rates that are not measured here are 0."""
+        """Answer with what tools show of a broker; the broker reports unmeasured values as 0."""
         log = self._broker.store.log
         table = dict.fromkeys(_UNMEASURED, "0")
         table |= dict.fromkeys(_UNMEASURED_RATES, "0.0 0.0 0.0")
@@ -237,7 +237,7 @@ class Administering:
 
 
 def kept_name(namespace: str, key: str) -> str:
-    """Under which name a tool's value is in our settings."""
+    """Return the name of a tool's value in our settings."""
     return f"kv/{namespace}/{key}"
 
 

@@ -1,4 +1,4 @@
-"""What an operator may set about notices of alerts."""
+"""Configuration of alert notices."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ ALL = "all"
 class AlertsConfig:
     """Section ``[alerts]``.
 
-    The broker tells a web address, a program, or both when something needs an operator, and again
-    when it is over.
+    The broker notifies a web address, a program, or both when something needs an operator, and
+    again when it is over.
     """
 
-    #: Where each notice is posted as JSON; `${VARIABLE}` is taken from the environment.  Empty:
-    #: nowhere.
+    #: The broker posts each notice to this address as JSON; `${VARIABLE}` is taken from the
+    #: environment. Empty: the broker posts nothing.
     url: str = ""
-    #: A program and its arguments, without a shell; it gets the notice as JSON on standard input.
+    #: A program and its arguments, without a shell; it reads the notice as JSON on standard input.
     command: str = ""
-    #: Which alerts: `all`, or names with commas between them.
+    #: Alerts to send: `all`, or names separated by commas.
     which: str = ALL
-    #: How often the broker looks.
+    #: How often the broker checks the conditions.
     interval_ms: int = 5_000
-    #: A condition must hold this long before it is told.
+    #: A condition must hold this long before the broker sends its notice; parked transactions and
+    #: contradictions cause one at once.
     hold_ms: int = 30_000
-    #: An alert that still holds is told again after this; 0 means never.
+    #: The broker repeats the notice of an alert that still holds after this time; 0 means never.
     repeat_ms: int = 14_400_000
-    #: How long the web server or the program may take.
+    #: Timeout for the web server or the program.
     timeout_ms: int = 10_000
-    #: Notices that wait; beyond this the oldest is dropped.
+    #: Notices that may wait to be sent; if the queue is full, the broker drops the oldest one.
     queue_max: int = 256
-    #: Notices that leave in one minute.
+    #: Notices that the broker sends in one minute at most.
     per_minute_max: int = 20
-    #: From this age on, the oldest undecided transaction is an alert.
+    #: The broker alerts when the oldest undecided transaction reaches this age.
     undecided_age_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
         check_bounds("alerts", self, _BOUNDS)
         if self.url and (why := _fault(self.url)):
-            # Without the value, which may hold a secret.
+            # The error omits the value, which may hold a secret.
             raise RequestRefused("bad_config", why, key="alerts.url")
         try:
             shlex.split(self.command)
@@ -63,22 +64,22 @@ class AlertsConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody is told."""
+        """Whether the broker sends notices at all."""
         return bool(self.url or self.command)
 
     @property
     def names(self) -> frozenset[str]:
-        """The alerts that are told."""
+        """The alerts for which the broker sends notices."""
         if self.which.strip() == ALL:
             return frozenset(ALERTS)
         return frozenset(name.strip() for name in self.which.split(",") if name.strip())
 
 
 def _fault(url: str) -> str:
-    """Why no notice could be posted to this address; empty if one could."""
+    """Return why the broker cannot post to this address, or an empty string if it can."""
     try:
         split = urlsplit(url)
-        # Reading it raises ValueError if it is no number, or too large.
+        # Reading the port raises ValueError if it is not a number or too large.
         _ = split.port
     except ValueError:
         return "its host or its port is malformed"
@@ -92,7 +93,7 @@ def _fault(url: str) -> str:
 
 
 def masked(url: str) -> str:
-    """The address as it may be shown: scheme and host alone, because hooks keep tokens in paths."""
+    """Return scheme and host of the address: its path may hold a token, so it is not shown."""
     if not url:
         return url
     try:

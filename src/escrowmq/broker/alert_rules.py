@@ -1,4 +1,4 @@
-"""Which conditions of a broker are alerts, and when a notice of one is due; without any I/O."""
+"""Alert conditions of a broker, and when a notice is due. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 FIRING, RESOLVED = "firing", "resolved"
 PIPELINE_STARTS_MS_MAX = 120_000
-"""A pipeline may take this long to start: until then its absence is in the status alone."""
+"""A pipeline may take this long to start. Until then only the status shows its absence."""
 
 
 class Alert(NamedTuple):
     """One kind of alert."""
 
-    #: 0 while it does not hold; a larger value of one that counts events is news.
+    #: 0 while the condition does not hold. If ``counts_events``, a larger value is a new event.
     value: Callable[[Status], int]
     summary: str
     advice: str
-    #: It counts what happened: each increase is told, also while the alert holds.
+    #: The value counts events: each increase causes a notice, even while the alert holds.
     counts_events: bool = False
 
 
@@ -118,35 +118,35 @@ ALERTS: Mapping[str, Alert] = {
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice of an alert; its fields are the JSON that a web server and a program get."""
+    """Notice of an alert; its fields are the JSON that the web server and the program get."""
 
     version: int = 1
     alert: str
     #: `firing` or `resolved`.
     state: str
-    #: It was told before, and still holds.
+    #: An earlier notice reported this alert, and it still holds.
     is_repeated: bool = False
     broker: str
     cluster: str
     summary: str
     advice: str
     value: int
-    #: In store time: since when it holds or held, and now.
+    #: Store time when the alert began, and store time of this notice.
     since_ms: int
     at_ms: int
 
 
 class _Held(msgspec.Struct):
-    """An alert that holds."""
+    """State of an alert that holds."""
 
     since_ms: int
-    #: None until it was told.
+    #: When its last notice was made; None before the first one.
     told_at_ms: int | None = None
     told_value: int = 0
 
 
 class AlertStates:
-    """Which alerts hold, and which were told: each once, until it is over or due again."""
+    """Tracks which alerts hold and which have a notice: one each, until resolved or repeated."""
 
     def __init__(self, names: Collection[str], *, hold_ms: int, repeat_ms: int) -> None:
         self._names = [name for name in ALERTS if name in names]
@@ -156,11 +156,11 @@ class AlertStates:
 
     @property
     def firing(self) -> list[str]:
-        """Alerts that were told and are not over."""
+        """Alerts that have a notice and are not resolved."""
         return [name for name, held in self._held.items() if held.told_at_ms is not None]
 
     def look(self, told: Status, *, undecided_age_ms: int) -> list[Notice]:
-        """Notices that are due now."""
+        """Return the notices that are due now."""
         notices = []
         for name in self._names:
             value = ALERTS[name].value(told)

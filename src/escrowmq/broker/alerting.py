@@ -1,7 +1,7 @@
-"""Tells operators about alerts: a thread of its own posts notices and runs the operator's program.
+"""Sends alert notices: a separate thread posts them and runs the operator's program.
 
-The broker's loop only looks at its status and puts notices into a bounded queue.  A web server that
-hangs, or a program that does, holds up other notices and nothing else.
+The event loop only reads the broker's status and puts notices into a bounded queue. A web server
+or a program that hangs delays other notices and nothing else.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 ATTEMPTS_MAX = 3
-#: Pause before the second attempt; each further one is five times as long.
+#: Pause before the second attempt, in seconds; each further pause is five times as long.
 RETRY_S = 1.0
 MINUTE_S = 60.0
 ERROR_CHARS_MAX = 200
 
 
 class AlertCounts(msgspec.Struct, kw_only=True):
-    """What became of notices since the start."""
+    """Outcomes of notices since the broker started."""
 
     sent: int = 0
     failed: int = 0
-    #: The queue was full.
+    #: Dropped because the queue was full.
     dropped: int = 0
-    #: Of the last failure, without the address; empty if the last notice was sent.
+    #: Error of the last notice, without the address; empty if that notice was sent.
     last_error: str = ""
 
 
 class Alerting:
-    """Looks, and hands notices over; ``look`` belongs to the event loop."""
+    """Checks the alert conditions and queues notices; call ``look`` from the event loop only."""
 
     def __init__(self, config: AlertsConfig) -> None:
         self._config = config
@@ -56,20 +56,20 @@ class Alerting:
 
     @property
     def firing(self) -> list[str]:
-        """Alerts that hold and were told."""
+        """Alerts that hold and have a notice."""
         return self._states.firing
 
     @property
     def counts(self) -> AlertCounts:
-        """What became of notices."""
+        """Outcomes of notices."""
         return self._sender.counts
 
     def start(self) -> None:
-        """Begin to send."""
+        """Start the sending thread."""
         self._sender.start()
 
     def look(self, broker: Broker) -> None:
-        """Look at the broker's status, and hand over what is due."""
+        """Check the broker's status, and queue the notices that are due."""
         due = self._states.look(status(broker), undecided_age_ms=self._config.undecided_age_ms)
         for notice in due:
             log.warning(
@@ -78,12 +78,12 @@ class Alerting:
             self._sender.put(notice)
 
     def stop(self) -> None:
-        """Send nothing more; a notice under way may still arrive."""
+        """Stop sending; a notice that is being sent may still arrive."""
         self._sender.stop()
 
 
 class NoticeSender:
-    """A bounded queue, and the thread that empties it."""
+    """Bounded queue of notices, and the thread that sends them."""
 
     def __init__(
         self, config: AlertsConfig, sleep: Callable[[float], object] | None = None
@@ -93,23 +93,23 @@ class NoticeSender:
         self._changed = threading.Condition()
         self._is_over = threading.Event()
         self._sleep = sleep or self._is_over.wait
-        #: When the notices of the last minute left, on the monotonic clock.
+        #: When the notices of the last minute were sent, on the monotonic clock.
         self._left_at: deque[float] = deque()
         self.counts = AlertCounts()
 
     def start(self) -> None:
-        """Begin to send."""
-        # A daemon: the process does not wait for a web server when it ends.
+        """Start the sending thread."""
+        # A daemon thread: at exit the process does not wait for a web server.
         threading.Thread(target=self._run, name="alerts", daemon=True).start()
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._is_over.set()
         with self._changed:
             self._changed.notify_all()
 
     def put(self, notice: Notice) -> None:
-        """Never waits: where there is no room, the oldest notice is dropped."""
+        """Queue a notice without waiting; if the queue is full, drop the oldest one."""
         with self._changed:
             if len(self._waiting) >= self._config.queue_max:
                 self._waiting.popleft()
@@ -129,7 +129,7 @@ class NoticeSender:
                 self._deliver(notice)
 
     def _wait_for_turn(self) -> None:
-        """Keep the rate: the queue drops what is too much."""
+        """Wait until the rate limit allows another notice; the full queue drops the excess."""
         now = time.monotonic()
         while self._left_at and now - self._left_at[0] >= MINUTE_S:
             self._left_at.popleft()
@@ -154,7 +154,7 @@ class NoticeSender:
             self.counts.sent += 1
 
     def _try(self, send: Callable[[], None]) -> str:
-        """The last error; empty once an attempt succeeds."""
+        """Send with retries; return the last error, or an empty string after a success."""
         error = ""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
@@ -163,7 +163,7 @@ class NoticeSender:
                 return "the broker stops"
             try:
                 send()
-            except Exception as failure:  # noqa: BLE001 - whatever it is, the thread goes on
+            except Exception as failure:  # noqa: BLE001 - no error may end the thread
                 error = describe(failure)
             else:
                 return ""
@@ -183,7 +183,7 @@ class NoticeSender:
 
 
 def describe(failure: Exception) -> str:
-    """What failed, without address and arguments, which may hold secrets."""
+    """Describe a failure without its address and arguments, which may hold secrets."""
     if isinstance(failure, urllib.error.HTTPError):
         return f"the web server answered {failure.code}"
     if isinstance(failure, urllib.error.URLError):

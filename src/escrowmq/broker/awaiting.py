@@ -1,8 +1,8 @@
-"""AWAIT_DUE: the pipeline waits here until there is something for it to do.
+"""AWAIT_DUE: the pipeline waits here until it has something to do.
 
-Everybody who waits shares one look at what is undecided.  A look is taken when somebody new asks,
-when a check may have come due, or when a wait is over, and never takes more than a small share of
-the processor: with very many undecided transactions looks become rarer instead.
+All waiting calls share one look at the undecided transactions. The broker looks when a new call
+arrives, when a check may have come due, or when a wait is over. Looks take only a small share of
+the processor: the more undecided transactions there are, the rarer the looks.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ if TYPE_CHECKING:
     from escrowmq.store.chunk import Checks
 
 WAIT_MS_MAX = 25_000
-"""Less than our own clients wait for an answer."""
+"""Less than the request timeout of our own clients."""
 WAITING_MAX = 1_024
-"""One too many is answered at once."""
+"""Calls that may wait. The broker answers a further call without waiting for news."""
 RUNS_MAX = 1_024
-"""Runs of sinks that are remembered; one that was forgotten is new once more."""
+"""Sink runs that the broker remembers; it takes a forgotten run for a new one."""
 REST = 30
-"""After a look there is none for so many times as long as it took."""
+"""After a look, the broker pauses for this many times the duration of the look."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
     call: Call[AwaitDueHeader]
-    #: By the loop's clock.
+    #: End of the wait, on the event loop's clock.
     until: float
 
 
 class Awaiting:
-    """Handles AWAIT_DUE.  Belongs to one event loop."""
+    """Handles AWAIT_DUE. Use it from one event loop only."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._dues = Dues(broker.store.table, broker.store.core.names)
         self._loop = asyncio.get_running_loop()
-        #: In the order in which they came.
+        #: In order of arrival.
         self._waiting: dict[_Waiting, None] = {}
         self._is_looking = False
         self._rests_until = 0.0
-        #: Where the log was when something last happened to batches; it starts anew with us.
+        #: Durable end of the log at the last news about batches; the broker's start counts as news.
         self._batches = broker.store.settled
         self._runs: dict[SinkRun, None] = {}
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return own_handlers(self._broker, {OwnCode.AWAIT_DUE: self.await_due})
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting calls."""
         return len(self._waiting)
 
     def await_due(self, call: Call[AwaitDueHeader]) -> None:
-        """Answer when there is news, or when the time is up."""
+        """Answer when there is news, or when the wait is over."""
         self._broker.vitals.awaited_at_ms = self._broker.clock.monotonic_ms()
         wait_ms = min(call.header.wait_ms, WAIT_MS_MAX)
         if len(self._waiting) >= WAITING_MAX:
@@ -78,7 +78,7 @@ class Awaiting:
         self._look_soon()
 
     def note_held(self, group: str, transaction_id: str) -> None:
-        """A transaction was begun: that a newer run has opened is evidence against older ones."""
+        """Note a begun transaction: one of a new sink run is evidence against older runs."""
         attempt = parse_attempt(group, transaction_id)
         if attempt is not None and attempt.run not in self._runs:
             if len(self._runs) >= RUNS_MAX:
@@ -87,13 +87,13 @@ class Awaiting:
             self.note_batch()
 
     def note_batch(self) -> None:
-        """A batch was decided."""
+        """Note that a batch was decided."""
         self._batches = self._broker.store.settled
 
-    # What happens by itself.
+    # Periodic work and shutdown.
 
     def tick(self) -> None:
-        """Look again, if somebody waits for it and it may help."""
+        """Look again if a call waits and the look may find news or end a wait."""
         if not self._waiting:
             return
         now = self._loop.time()
@@ -102,12 +102,12 @@ class Awaiting:
             self._look_soon()
 
     def drop(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Forget the waiting calls of a closed connection."""
         for one in [one for one in self._waiting if one.call.request.connection is connection]:
             del self._waiting[one]
 
     def close(self) -> None:
-        """Let nobody wait any more."""
+        """Fail all waiting calls, because the broker is stopping."""
         self._end_all(Unavailable("writer_closed", "the broker is stopping"))
 
     def _look_soon(self) -> None:
@@ -117,7 +117,7 @@ class Awaiting:
 
     def _ask(self) -> None:
         try:
-            # When memory holds exactly what is durable.
+            # Between two batches, memory holds exactly what is durable.
             self._broker.writer.between(self._look)
         except Unavailable as error:
             self._is_looking = False

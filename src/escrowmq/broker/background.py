@@ -1,7 +1,7 @@
-"""What a broker does by itself, again and again, and what became of it.
+"""Periodic background work of a broker, and its failures.
 
-Work that fails is tried again, each time after twice the pause, and what went wrong last is kept
-for whoever asks for the status.
+Work that fails is tried again, and each failure in a row doubles the pause. The status shows the
+last error.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Work = Callable[[], Awaitable[None]]
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that has failed since the start."""
+    """Work that has failed at least once since the broker started."""
 
     work: str
-    #: In all, and since it last succeeded: 0 if it works again.
+    #: In total, and since the last success (0 if the work succeeds again).
     failures: int
     failures_in_a_row: int
     last_error: str
@@ -32,26 +32,26 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Background:
-    """Belongs to one event loop."""
+    """Runs periodic work. Use it from one event loop only."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._tasks: list[asyncio.Task[None]] = []
         self._failed: dict[str, Failed] = {}
-        #: Set when nothing is to be done any more: then failures are no news.
+        #: Set at shutdown, after which failures are expected and not reported.
         self.is_over = False
 
     @property
     def failed(self) -> list[Failed]:
-        """Everything that has ever failed."""
+        """All work that has failed since the broker started."""
         return list(self._failed.values())
 
     def every(self, seconds: float, name: str, work: Work) -> None:
-        """Do this again and again, with this pause between."""
+        """Run the work repeatedly, with this pause between two runs."""
         self._tasks.append(asyncio.ensure_future(self._repeat(seconds, name, work)))
 
     def stop(self) -> None:
-        """Do nothing more."""
+        """Cancel all work."""
         self.is_over = True
         for task in self._tasks:
             task.cancel()
@@ -67,7 +67,7 @@ class Background:
                     return
                 in_a_row += 1
                 self._note(name, in_a_row, error)
-                # The first one tells; more of the same would only fill the log.
+                # Log only the first failure in a row, so that a lasting one does not fill the log.
                 if in_a_row == 1:
                     log.exception("background_failed", extra={"work": name})
             else:
@@ -89,7 +89,7 @@ class Background:
 
 
 def pause_s(seconds: float, failures_in_a_row: int) -> float:
-    """How long to wait before the next time."""
-    # Not beyond 2**20 even before the bound: the power must stay a number.
+    """Return the pause before the next run, in seconds."""
+    # Without a bound on the exponent, a long row of failures would overflow the float.
     doubled: float = seconds * 2.0 ** min(failures_in_a_row, 20)
     return min(doubled, max(seconds, BACKOFF_S_MAX))

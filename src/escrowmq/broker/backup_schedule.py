@@ -1,4 +1,4 @@
-"""What an operator may set about scheduled backups, and when the next one is due."""
+"""Configuration of scheduled backups, and when the next backup is due."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from escrowmq.model.errors import RequestRefused
 
 DAY_MS = 86_400_000
 RETRY_MS = 900_000
-"""After a failure the next attempt comes this soon, or after the interval if that is shorter."""
+"""The pause after a failed backup; it is the interval instead if that is shorter."""
 
 OVERDUE_MS = 3_600_000
-"""A backup may come this much later than two intervals before it is overdue."""
+"""A backup is overdue this long after two intervals have passed."""
 
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 
@@ -22,18 +22,18 @@ _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 class BackupConfig:
     """Section ``[backup]``.
 
-    The broker makes backups by itself, checks each by restoring it, and deletes old ones.
+    The broker makes backups on a schedule, checks each one by restoring it, and deletes old ones.
     """
 
-    #: Where backups go, on this machine; empty means that there are none.
+    #: Directory for backups on the broker's machine; empty: the broker makes no backups.
     directory: str = ""
-    #: How often.
+    #: Time between two backups.
     interval_ms: int = DAY_MS
-    #: Once a day at this time in UTC, such as `03:30`; then the interval does not count.
+    #: Make one backup a day at this time in UTC, such as `03:30`, and ignore the interval.
     daily_at: str = ""
-    #: Good backups that are kept; older ones are deleted after a newer one was checked.
+    #: Good backups to keep; the broker deletes older ones after it has checked a newer one.
     keep: int = 7
-    #: A backup with its check that takes longer is ended, and counts as failed.
+    #: A backup that takes longer, with its check, is stopped and counts as failed.
     timeout_ms: int = 21_600_000
 
     def __post_init__(self) -> None:
@@ -48,12 +48,12 @@ class BackupConfig:
 
     @property
     def is_on(self) -> bool:
-        """Whether there are backups."""
+        """Whether the broker makes backups."""
         return bool(self.directory)
 
     @property
     def period_ms(self) -> int:
-        """Between two backups."""
+        """Time between two backups."""
         return DAY_MS if self.daily_at else self.interval_ms
 
 
@@ -67,9 +67,9 @@ _BOUNDS = (
 def due_at_ms(
     config: BackupConfig, *, last_good_ms: int, last_failed_ms: int, started_ms: int
 ) -> int:
-    """When the next backup is to begin; 0 for what never was.
+    """Return when the next backup is to begin; a time of 0 means that the event never happened.
 
-    A broker that has no good backup makes one at once, unless it is to come at a time of day.
+    A broker without a good backup makes one at once, unless ``daily_at`` sets a time of day.
     """
     if config.daily_at:
         due_ms = _next_time_of_day(config.daily_at, last_good_ms or started_ms)
@@ -81,7 +81,7 @@ def due_at_ms(
 
 
 def overdue_ms(config: BackupConfig, *, last_good_ms: int, started_ms: int, now_ms: int) -> int:
-    """For how long a good backup has been missing; 0 if it is not."""
+    """Return for how long a good backup has been overdue, or 0 if it is not overdue."""
     late_ms = now_ms - (last_good_ms or started_ms) - 2 * config.period_ms - OVERDUE_MS
     return max(late_ms, 0) if config.is_on else 0
 

@@ -1,8 +1,8 @@
-"""Long work beside the writer: checkpoints, and what retention does at the disk.
+"""Slow work outside the writer: checkpoints, and retention's work on disk.
 
-One thread does it, one piece at a time, so that neither meets the other: a checkpoint holds the
-names of files that retention deletes.  The loop only freezes what a checkpoint holds and forgets
-what is filed, a slice at a time; it never waits for the disk.
+One thread does one piece at a time, so that a checkpoint and retention never overlap: a checkpoint
+holds names of files that retention deletes. The event loop only freezes a checkpoint's data and
+releases what was saved, slice by slice; it never waits for the disk.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """Belongs to one event loop.
+    """Runs slow work in one thread. Use it from one event loop only.
 
-    ``go_on`` is called when a piece of work has ended, ``fail`` when a checkpoint has failed.
+    It calls ``go_on`` when a piece of work has ended, and ``fail`` when a checkpoint has failed.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class Beside:
 
     @property
     def has_work(self) -> bool:
-        """Whether something waits that was asked for."""
+        """Whether requested work waits to begin."""
         return bool(self._works or self._wanted)
 
     def work(self, work: Callable[[], object]) -> asyncio.Future[None]:
-        """Have it done in the thread; ``begin`` begins it."""
+        """Queue work for the thread; ``begin`` starts it."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._works.append((work, done))
         return done
 
     def checkpoint(self) -> asyncio.Future[None]:
-        """Have a checkpoint made of what there is by then; ``begin`` begins it."""
+        """Queue a checkpoint of the state at the time when ``begin`` starts it."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._wanted.append(done)
         return done
 
     def begin(self) -> None:
-        """Begin what waits, or else a checkpoint if one is due.
+        """Start the next queued work, or else a checkpoint if one is wanted or due.
 
-        To be called between two batches, when every queue has its entries.
+        Call it between two batches, when every queue has its entries.
         """
         assert not self.is_busy, "one at a time"
         if self._works:
@@ -74,7 +74,7 @@ class Beside:
             self._start(job.write, lambda ended: self._written(ended, job))
 
     def give_up(self, error: BaseException) -> None:
-        """The store has failed: nothing more is begun."""
+        """Fail everything that waits, because the store has failed."""
         waiting = [*self._wanted, *self._promised, *(done for _, done in self._works)]
         self._works.clear()
         self._wanted, self._promised = [], []
@@ -92,7 +92,7 @@ class Beside:
 
     def _worked(self, ended: Future[object], done: asyncio.Future[None]) -> None:
         self.is_busy = False
-        # It is the caller's, whatever went wrong.
+        # Unlike a checkpoint's error, this error goes to the caller and does not stop the store.
         _tell(done, ended.exception())
         self._go_on()
 
@@ -108,11 +108,11 @@ class Beside:
     def _install(self, job: CheckpointJob, slices: Iterator[None]) -> None:
         try:
             for _ in slices:
-                # Others have their turn between two slices.
+                # Let other tasks run between two slices.
                 self._loop.call_soon(self._install, job, slices)
                 return
             job.seal()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the store must not go on
+        except BaseException as error:  # noqa: BLE001 - any error must stop the store
             self._give_in(error)
             return
         self._start(job.save, lambda ended: self._saved(ended, job))

@@ -1,4 +1,4 @@
-"""The broker: everything that handlers share, and the way from a frame to its handler."""
+"""The broker: the state that handlers share, and the dispatch of frames to handlers."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ if TYPE_CHECKING:
     from escrowmq.transaction.commands import Command
 
 MADE_MAX = 1_024
-"""Topics and groups that one request can make."""
+"""Topics and groups that one request can create."""
 
 Decided = Callable[[Decision], None]
 Refused = Callable[[Request, RequestRefused], None]
 
 
 class Part(Protocol):
-    """What handles some requests."""
+    """A part of the broker that handles some request codes."""
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         ...
 
 
 class Broker:
-    """Belongs to one event loop."""
+    """State shared by all handlers. Use it from one event loop only."""
 
     def __init__(  # noqa: PLR0917 - called in one place only
         self,
@@ -99,7 +99,7 @@ class Broker:
         self.store = store
         self.writer = writer
         self.meta = meta
-        #: Topics, groups and settings, as far as they are durable.
+        #: Durable topics, groups and settings.
         self.catalog = store.catalog
         self.meta_writing = MetaWriting(meta, store)
         self.clock = clock
@@ -114,7 +114,7 @@ class Broker:
         self.groups = Groups(self.catalog, topics)
         self.messages = Messages(self)
         self.clients: Clients[Connection] = Clients()
-        #: What clients are told to connect to, and what stored messages name.
+        #: The address that the broker tells clients, and the host that stored messages name.
         self.address = address
         self.store_host = store_host
         self._opaque = count(1)
@@ -138,7 +138,7 @@ class Broker:
         writer.on_durable = self._durable
 
     def _parts(self) -> tuple[Part, ...]:
-        """Everything that handles requests."""
+        """Return all parts that handle requests."""
         return (
             Sending(self),
             Ending(self),
@@ -171,7 +171,7 @@ class Broker:
             return self.clock.deletion_now_ms(store.config.retention_ms)
 
         def may_delete() -> bool:
-            # A run takes long: if the clock is found to be wrong meanwhile, no more is deleted.
+            # A run takes long, so check the clock again: a doubtful clock stops further deletions.
             return removable_below(store, now_ms()) > store.log.start
 
         return Retaining(store, self.writer, now_ms, may_delete)
@@ -192,7 +192,7 @@ class Broker:
         self.attempt(request, partial(handler, request))
 
     def attempt(self, request: Request, handle: Callable[[], None], made: int = 0) -> None:
-        """Handle a request; what it wants to be made is made first, then it is handled again."""
+        """Handle a request. If it wants a topic or group, create that first and handle it again."""
         try:
             handle()
         except Wanted as wanted:
@@ -276,7 +276,7 @@ class Broker:
         Bulk(self.writer, commands, tell).start()
 
     def look(self, request: Request, answer: Callable[[], None]) -> None:
-        """Answer a question soon, when memory holds exactly what is durable."""
+        """Answer a query between two batches, when memory holds exactly what is durable."""
 
         def look() -> None:
             request.connection.settle()
@@ -292,5 +292,5 @@ class Broker:
         request.connection.owe()
 
     def next_opaque(self) -> int:
-        """A number for a request of ours."""
+        """Return the number for the broker's next own request."""
         return next(self._opaque) & OPAQUE_MAX

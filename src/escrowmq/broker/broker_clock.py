@@ -1,8 +1,8 @@
-"""The clocks of a broker, each under one name.
+"""The clocks of a broker, each with one purpose.
 
-``now_ms`` is store time: due times, delays, retries, checks, ages, retention, facts, and every time
-that an answer or the status tells.  ``monotonic_ms`` is for sessions and locks.  ``wall_ms`` is
-only for what is compared with other clocks.  Nothing else in the broker reads a ``Clock``.
+``now_ms`` is store time: due times, delays, retries, checks, ages, retention, facts, and all times
+in answers and in the status. ``monotonic_ms`` is for sessions and locks. ``wall_ms`` is only for
+comparisons with other clocks. Nothing else in the broker reads a ``Clock``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 LOOKS_MAX = 4
-"""What a start can find about its clock, one after the other."""
+"""Looks at the clock during a start: one result may make another look necessary."""
 PORT_BYTES = 4
 HOSTS_MAX = 64
-"""Hosts of which it is remembered whether they are this one."""
+"""Hosts for which the broker remembers whether they are this machine."""
 
 
 class BrokerClock:
-    """Belongs to one event loop."""
+    """The broker's time. Use it from one event loop only."""
 
     def __init__(self, clock: Clock, store: Store, reading: Reading, found: Found) -> None:
-        """``reading`` is the one with which the store was started."""
+        """``reading`` is the clock reading with which the store was started."""
         self._clock = clock
         self._started_boot_ms = reading.boot_ms
         self._boot_ns = clock.boot_ns
@@ -47,45 +47,46 @@ class BrokerClock:
             store.last_at_ms, reading, last_at_ms=found.last_at_ms, moved=store.core.time_moved
         )
         self._writer: Writer | None = None
-        #: What the writer calls with durable batches while nobody listens to clients.
+        #: The writer's own ``on_durable``, saved while ``_watched`` replaces it; None otherwise.
         self._unwatched: OnDurable | None = None
         self._is_ours: dict[bytes, bool] = {}
-        #: The last gap that was told of.
+        #: The gap of the last event about the clock.
         self._told = Gap.NONE
 
-    # What time it is.
+    # Current time.
 
     def now_ms(self) -> int:
-        """Store time."""
+        """Return store time."""
         time = self.time
         boot_ms = self._boot_ns() // 1_000_000
         if boot_ms >= time.slews_until_boot_ms:
-            # As ``at`` does it, without the call: it is asked for each message.
+            # This inlines ``StoreTime.at``, because it runs for each message.
             return boot_ms + time.offset_ms
         return time.at(boot_ms)
 
     def monotonic_ms(self) -> int:
-        """For sessions and locks: it never jumps, and means nothing to anybody else."""
+        """Return the monotonic time, for sessions and locks; it has no meaning elsewhere."""
         return self._clock.monotonic_ms()
 
     def wall_ms(self) -> int:
-        """What the machine believes."""
+        """Return the machine's wall clock."""
         return self._clock.now_ms()
 
     @property
     def uptime_ms(self) -> int:
-        """How long ago the broker was started, also if store time has moved since."""
+        """Time since the broker started, unaffected by moves of store time."""
         return self._boot_ms() - self._started_boot_ms
 
     def ago_ms(self, monotonic_ms: int) -> int:
-        """The store time of a moment on the monotonic clock."""
+        """Return the store time of a moment on the monotonic clock."""
         return self.now_ms() - (self._clock.monotonic_ms() - monotonic_ms)
 
     def wait_ms(self, deliver_at_ms: int, born_at_ms: int) -> int:
-        """How long a message waits that is to be delivered at this time of its sender's clock.
+        """Return how long to hold a message that its sender wants delivered at ``deliver_at_ms``.
 
-        That clock is ours.  Only where ours and store time are far apart the sender may go by
-        either, and its message says when it was born.  If it goes by neither, nothing comes early.
+        Normally the sender's clock is taken to be the wall clock. If wall clock and store time are
+        ``GAP_MS`` or more apart, the message's birth time shows which of them the sender uses. If
+        it fits neither, the longer wait applies, so that no message is delivered early.
         """
         wall_ms, now_ms = self._clock.now_ms(), self.now_ms()
         clock_ms = wall_ms
@@ -97,40 +98,40 @@ class BrokerClock:
     # Deleting.
 
     def deletion_now_ms(self, kept_ms: int) -> int:
-        """The time by which what is older than ``kept_ms`` may be deleted; 0 if nothing may."""
+        """Return the time by which to delete what is older than ``kept_ms``; 0 for nothing."""
         return self.time.deletion_now_ms(kept_ms, self._boot_ms())
 
     @property
     def may_delete(self) -> bool:
-        """Whether anything may be deleted for its age."""
+        """Whether the broker may delete anything because of its age."""
         return not self.deletion_waits
 
     @property
     def deletion_waits(self) -> str:
-        """Why not; empty if it may."""
+        """Why deletion by age waits; empty if it does not."""
         return self.time.deletion_waits(self._boot_ms())
 
     @property
     def deletion_waits_ms(self) -> int:
-        """For how long not, as far as that is known."""
+        """How much longer deletion by age waits, as far as the broker knows."""
         return self.time.deletion_waits_ms(self._boot_ms())
 
     def _boot_ms(self) -> int:
         return self._boot_ns() // 1_000_000
 
-    # Looking at the wall clock.
+    # Comparing with the wall clock.
 
     async def start(self, writer: Writer) -> None:
-        """Settle what the stop has left open, before anybody is let in."""
+        """Compare store time with the wall clock before the broker accepts clients."""
         self._writer = writer
         with suppress(Unavailable):
-            # Without room for a record it goes on as it is, and looks again later.
+            # If the store has no room for a record, store time stays as it is until a later look.
             for _ in range(LOOKS_MAX):
                 if not await self.look():
                     break
 
     async def look(self) -> bool:
-        """Compare with the wall clock, and do what follows from it; whether anything did."""
+        """Compare with the wall clock, and act on a difference; return whether there was one."""
         move = self.time.look(read(self._clock))
         if move is not None:
             assert self._writer is not None
@@ -139,11 +140,11 @@ class BrokerClock:
         return move is not None
 
     def confirmation(self, by: str) -> MoveTime | None:
-        """The command by which a person confirms the wall clock; None if nobody doubts it."""
+        """Return the command that confirms the wall clock, or None if it is not in doubt."""
         return self.time.confirm(read(self._clock), by)
 
     def moved(self, decision: Decision) -> TimeMoved:
-        """What was decided about store time is durable: do it."""
+        """Apply a durable decision about store time."""
         (record,) = decision.records
         assert isinstance(record, TimeMoved)
         self.time.moved(record, self._boot_ms())
@@ -161,7 +162,7 @@ class BrokerClock:
         return record
 
     def _tell(self) -> None:
-        """Tell of a gap once, and listen to clients while one is open."""
+        """Log a change of the gap once, and watch clients' clocks while witnesses are wanted."""
         time = self.time
         if time.gap is self._told:
             return
@@ -175,10 +176,10 @@ class BrokerClock:
             log.error("clock_behind", extra=facts)
         self._listen(is_wanted=time.wants_witnesses)
 
-    # What clients' clocks say.
+    # Clients' clocks as witnesses.
 
     def _listen(self, *, is_wanted: bool) -> None:
-        """Look at what clients send, or no longer: it costs nothing while nobody asks."""
+        """Install or remove the hook on durable batches; it costs nothing while it is removed."""
         writer = self._writer
         assert writer is not None
         if is_wanted and self._unwatched is None:
@@ -198,7 +199,7 @@ class BrokerClock:
                         self.time.witness(host, born_at_ms, wall_ms)
 
     def _is_here(self, host: bytes) -> bool:
-        """Whether this is an address of this machine, whose clock it is about."""
+        """Whether the host is this machine, whose clock is in doubt and is no witness."""
         known = self._is_ours.get(host)
         if known is None:
             if len(self._is_ours) >= HOSTS_MAX:
@@ -208,11 +209,11 @@ class BrokerClock:
 
 
 def _born(command: Prepare | Append) -> list[tuple[bytes, int]]:
-    """Where and when the first message of a request was made, if it was made just now."""
+    """Return host and birth time of a request's first message; nothing if it is a retry."""
     columns = command.columns if isinstance(command, Prepare) else None
     if columns is not None:
         return [(columns.born_host[:-PORT_BYTES], int(columns.born_at_ms[0]))]
-    # A retry keeps the time at which it was first sent.
+    # A retry keeps its original birth time, which says nothing about the sender's clock now.
     return [
         (message.born_host[:-PORT_BYTES], message.born_at_ms)
         for message in command.messages[:1]
@@ -221,7 +222,7 @@ def _born(command: Prepare | Append) -> list[tuple[bytes, int]]:
 
 
 def is_local(host: bytes) -> bool:
-    """Whether a packed IP address is one of this machine: then it can be bound."""
+    """Whether a packed IP address belongs to this machine, which is so if it can be bound."""
     is_v4 = len(host) == IPV4_HOST_BYTES - PORT_BYTES
     family = socket.AF_INET if is_v4 else socket.AF_INET6
     with suppress(OSError, ValueError), socket.socket(family, socket.SOCK_DGRAM) as bound:

@@ -1,6 +1,6 @@
-"""Many commands of one request: fed to the writer as it takes them, and answered together.
+"""Many commands of one request, fed to the writer in slices and answered together.
 
-A slice at a time: its commands share a flush, and between two slices everybody else has a turn.
+The commands of a slice share a flush, and other requests get a turn between two slices.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 SLICE_MAX = 256
 AGAIN_S = 0.01
 TRIES_MAX = 500
-"""How often a slice finds no room at all before the rest is refused."""
+"""Retries while the inbox is full and no command is under way; then the rest is refused."""
 
 Ends = list[Decision | BaseException]
 
 
 class Bulk:
-    """Each command ends on its own: with its decision, or with what went wrong."""
+    """Runs commands that end independently, each with its decision or its error."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Bulk:
         self._tries = 0
 
     def start(self) -> None:
-        """Begin; Unavailable if nothing can be written at all."""
+        """Start feeding the writer; a command that cannot be written ends with ``Unavailable``."""
         if not self._commands:
             self._tell([])
             return
@@ -63,7 +63,7 @@ class Bulk:
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether the writer has told of everything that it was given."""
+        """Whether every command given to the writer has ended."""
         return len(self._ends) == self._next
 
     def _try_again(self, full: Unavailable) -> None:

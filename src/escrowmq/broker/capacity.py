@@ -1,4 +1,4 @@
-"""How many names a broker keeps, of how many it may; told before a limit is reached."""
+"""Number of names that a broker keeps and their limits, with a warning before a limit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 NEAR = 0.8
-"""From this share of a limit on an operator is told."""
+"""The broker warns the operator from this share of a limit on."""
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of names: the setting ``limits.KIND_max`` is its limit."""
+    """Use of one kind of names; the setting ``limits.KIND_max`` is its limit."""
 
     kind: str
     used: int
@@ -34,14 +34,14 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacities:
-    """All kinds of names, and which of their limits were near at the last look."""
+    """Use of all kinds of names, and the limits that were near at the last look."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._near: frozenset[str] = frozenset()
 
     def all(self) -> list[Capacity]:
-        """How it stands now."""
+        """Return the current use of each kind."""
         broker = self._broker
         limits, catalog = broker.store.core.limits, broker.catalog
         used = {

@@ -1,7 +1,7 @@
-"""From the log and ``meta.db`` to the catalog that a broker starts with.
+"""Builds the catalog that a broker starts with from the log and ``meta.db``.
 
-The log decides.  A store of a version before 3 has no topics in its log: those of meta.db become
-records, once.  Whatever is missing or damaged is made anew and told; nothing of it refuses a start.
+The log wins. A store of a version before 3 has no topics in its log, so the topics of meta.db
+become records once. Missing or damaged parts are made anew and reported; they never stop a start.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ BY = "broker start"
 
 
 class CatalogFound(msgspec.Struct, kw_only=True):
-    """What was made anew, for the log and for people."""
+    """Report of what a start had to make anew."""
 
     #: Why consumer offsets may be lost; empty if they are not.
     offsets_lost: str = ""
-    #: Where a damaged meta.db is now.
+    #: Path of a damaged meta.db that was set aside.
     aside: str = ""
-    #: Topics that only their queues tell of.
+    #: Topics that have queues but no record.
     topics_found: list[str] = []
     #: Whether topics and groups have just become log records.
     is_migrated: bool = False
@@ -54,7 +54,7 @@ class CatalogFound(msgspec.Struct, kw_only=True):
 def open_catalog(
     store: Store, path: Path, system_topics: Collection[str], now_ms: int
 ) -> tuple[Meta, CatalogFound]:
-    """Bring the catalog and meta.db together; before anybody is served."""
+    """Bring the catalog and meta.db into agreement, before the broker serves clients."""
     meta, found = open_meta(path, MetaLimits(offsets_max=store.core.limits.offsets_max))
     told = CatalogFound(aside=found.aside)
     try:
@@ -63,7 +63,7 @@ def open_catalog(
         else:
             _migrate(store, meta, found, told, now_ms)
         _find_topics(store, told, now_ms)
-        # After a restore the file may be newer than the log: it was copied after it.
+        # A restored meta.db may be newer than the log, because a backup copies it after the log.
         is_ahead = meta.standing > store.core.lineage.epochs[-1].log_offset
         if is_ahead:
             _take_groups(store, meta, now_ms)
@@ -95,7 +95,7 @@ def _note_lost_offsets(
 
 
 def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now_ms: int) -> None:
-    """What meta.db keeps becomes records; a crash meanwhile means doing it again."""
+    """Write the contents of meta.db as records. After a crash, the next start repeats it."""
     core = store.core
     if found.loss and core.names.queues_of:
         told.offsets_lost = found.loss
@@ -104,12 +104,12 @@ def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now
     for topic in meta.stated_topics.values():
         _do(store, PutTopic(topic=topic.plain()), now_ms)
     for group in meta.stated_groups.values():
-        # One that is as its first member would have made it can expire as such.
+        # A group with default settings looks as if its first member had made it, so it may expire.
         is_plain = group.plain() == Group(name=group.name)
         _do(store, PutGroup(group=group.plain(), is_only_made=is_plain), now_ms)
     for setting in meta.stated_settings.values():
         _do(store, PutSetting(setting=setting), now_ms)
-    # Queues without a topic are left of topics that were deleted: they must not come back.
+    # Queues without a topic belonged to deleted topics, which must not come back.
     for name in core.names.queues_of.keys() - core.catalog.topics.keys():
         _do(store, RemoveTopic(name=name, by=BY, is_forced=True), now_ms)
     _do(store, MarkCatalog(mark="kept"), now_ms)
@@ -122,7 +122,7 @@ def _migrate(store: Store, meta: Meta, found: MetaFound, told: CatalogFound, now
 
 
 def _take_groups(store: Store, meta: Meta, now_ms: int) -> None:
-    """Make groups that only a later history has: how far they were still counts, up to the fork."""
+    """Make groups that only a later history has: their offsets still count up to the fork."""
     for group in meta.stated_groups.values():
         _do(store, PutGroup(group=group.plain(), is_only_made=True), now_ms)
 
@@ -136,11 +136,11 @@ def _is_name(name: str) -> bool:
 
 
 def _find_topics(store: Store, told: CatalogFound, now_ms: int) -> None:
-    """Make topics that have queues and no record: that one was lost with damaged bytes."""
+    """Make topics that have queues but no record, which was lost with damaged bytes."""
     core = store.core
     for name in sorted(core.names.queues_of.keys() - core.catalog.topics.keys()):
         if not _is_name(name):
-            # A repair gives a queue such a name if nothing is left that tells the true one.
+            # A repair gives a queue such a name if its real name is lost.
             continue
         count = max(core.names.queues_of[name]) + 1
         topic = Topic(

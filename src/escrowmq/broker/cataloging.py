@@ -1,4 +1,4 @@
-"""What a broker does once a change of its topics and groups is durable."""
+"""Effects of a durable change to topics and groups on the rest of the broker."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _TOLD = frozenset((TopicPut, TopicRemoved, GroupPut, GroupRemoved, SettingPut, R
 
 
 class Cataloging:
-    """Tells everybody who remembers something of a topic or a group."""
+    """Updates every part of the broker that remembers a topic or a group."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def durable(self, decisions: list[Decision]) -> None:
-        """These decisions are on the disk."""
+        """Act on decisions that are durable."""
         for decision in decisions:
             for record in decision.records:
                 if type(record) in _TOLD:
@@ -78,7 +78,7 @@ class Cataloging:
 
     def _removed(self, record: TopicRemoved) -> None:
         broker, name = self._broker, record.name
-        # Its offsets first: nobody may go on from there in a topic that is made again.
+        # Delete its offsets first: consumers of a later topic of this name must not resume there.
         broker.meta.forget_topic(name)
         broker.reach.forget(topic=name)
         broker.counts.forget(name, record.queues)

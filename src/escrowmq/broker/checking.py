@@ -1,12 +1,12 @@
-"""Verdicts obeyed, producers asked, parked transactions resumed.
+"""Carries out verdicts, sends back-checks to producers, and resumes parked transactions.
 
 The broker holds no rule about when to ask: verdicts say so, and the core says whether they still
-hold.  A back-check goes to whoever sent the half message, or else to another producer of its group,
-and is counted only once that producer's socket has taken it.  What the producer answers comes as an
-END_TRANSACTION like any other.
+hold. A back-check goes to the producer that sent the half message, or else to another producer of
+its group. It counts only once that producer's socket has taken it. The producer answers with an
+ordinary END_TRANSACTION.
 
-Verdicts come by the thousand.  Back-checks wait in a line and are sent a slice at a time, so that
-nobody else waits for them; there is a limit to the line, and to what one connection is sent.
+Verdicts come by the thousand. Back-checks wait in a line and are sent in slices, so that they do
+not delay other requests. The line is bounded, and so are the unread bytes of one connection.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 ASKED_MAX = 4_096
-"""Transactions that are being asked about: in line, on their way, or not yet counted."""
+"""Back-checks under way: in line, being sent, or sent and not yet counted."""
 SLICE_MAX = 32
 SLICE_BYTES_MAX = 1024 * 1024
-"""Back-checks, and bytes of them, that are sent in one turn of the loop."""
+"""Back-checks, and their bytes, that are sent in one turn of the event loop."""
 SLICE_BESIDE = 4
 REST_BESIDE = 4
-"""While clients send, so many, and then a rest of so many times as long as sending them took, or
-their answers would come all at once."""
+"""While clients send messages, the size of a slice, and the pause after it as a multiple of the
+time that the slice took. Without the pause, all answers would come at once."""
 TRIES_MAX = 3
-"""Producers that a back-check is sent to until a socket takes it."""
+"""Producers to try until one of their sockets takes the back-check."""
 COUNT_AGAIN_S = 0.01
 CHECK_EPOCHS_MAX = 16
-"""Epochs that a back-check names.  They come by the thousand; fewer epochs make the answer more
+"""Newest epochs that a back-check names, which keeps it small. Fewer epochs make the answer more
 careful, never wrong."""
 
 Told = Callable[[VerdictOutcome], None]
@@ -68,43 +68,43 @@ _ENDINGS = (VerdictKind.COMMIT, VerdictKind.ROLLBACK)
 
 @dataclass(slots=True, eq=False)
 class _Ask:
-    """One transaction that is being asked about."""
+    """One back-check under way."""
 
     head: int
     told: Told
-    #: Whom to ask, in order.
+    #: Producers to ask, in this order.
     producers: Iterator[Client[Connection]] | None = None
     tries: int = 0
 
 
 class Checking:
-    """Obeys verdicts, and handles RESUME_CHECK_HALF_MESSAGE."""
+    """Carries out verdicts, and handles RESUME_CHECK_HALF_MESSAGE."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._loop = asyncio.get_running_loop()
-        #: By head: never two checks of one transaction at a time.
+        #: By the transaction's head, so that a transaction has at most one back-check under way.
         self._asks: dict[int, _Ask] = {}
         self._line: deque[_Ask] = deque()
         self._is_scheduled = False
         self._is_closed = False
-        #: Back-checks that were sent and counted since the start.
+        #: Back-checks sent since the broker started.
         self.asked_count = 0
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
 
-    # Questions.
+    # Queries.
 
     def online(self, group: str) -> int:
-        """How many producers of a group could be asked."""
+        """Return how many producers of a group are online."""
         return self._broker.clients.producer_count(group)
 
     def unreachable_count(self, prepared: Mapping[int, int]) -> int:
-        """Undecided transactions that only a producer can answer for, with none online.
+        """Count undecided transactions that have no ledger and no producer online.
 
-        ``prepared`` counts the undecided by their origin.
+        ``prepared`` counts the undecided transactions by origin.
         """
         online = set(self._broker.clients.producer_groups())
         origins = self._broker.store.core.names.origins.all_of(prepared)
@@ -117,7 +117,7 @@ class Checking:
     # Verdicts.
 
     def obey(self, verdicts: Sequence[Verdict], told: ToldAll) -> None:
-        """Do what each verdict says; how they ended is told once it is durable."""
+        """Carry out each verdict, and report the outcomes once they are durable."""
         outcomes = [VerdictOutcome.UNKNOWN] * len(verdicts)
         left = len(verdicts)
 
@@ -147,7 +147,7 @@ class Checking:
         _tell(told, outcome)
 
     def note_stale(self, half_offset: int, said: Resolution, by: str) -> None:
-        """A settlement that comes too late may still say the opposite of what was decided."""
+        """Report a late verdict if it contradicts the transaction's decision."""
         core = self._broker.store.core
         half = core.half(half_offset)
         if half is None or (half.state, said) in SETTLES:
@@ -155,7 +155,7 @@ class Checking:
         try:
             decided_by, decided_at_ms = core.table.decided_by(half)
         except Exception:
-            # The writer calls this: it must go on.
+            # The writer calls this method, and no error may stop the writer.
             log.exception("decision_unreadable", extra={"half_offset": half.half_offset})
             return
         self._broker.contradictions.note(
@@ -201,11 +201,11 @@ class Checking:
             self._loop.call_later(rest_s, self._send_slice)
 
     def _send(self, ask: _Ask) -> int:
-        """Send a back-check to the next producer that can take it; how many bytes that were."""
+        """Send a back-check to the next producer that has room; return the bytes sent."""
         core = self._broker.store.core
         half = core.half(ask.head)
         if half is None or half.state is not State.PREPARED:
-            # Somebody was faster while it stood in line.
+            # The transaction was decided or parked while the back-check was in line.
             self._end(ask, VerdictOutcome.STALE)
             return 0
         group = core.names.origins[half.origin].group
@@ -252,7 +252,7 @@ class Checking:
         )
 
     def _sight(self, half: Half) -> dict[str, Any]:
-        """What a ledger must be told before it may be fenced."""
+        """Return what the producer must know before it may fence the transaction in its ledger."""
         store = self._broker.store
         if not store.core.names.origins[half.origin].ledger:
             return {}
@@ -278,11 +278,11 @@ class Checking:
             if full.code != "inbox_full":
                 self._end(ask, VerdictOutcome.UNKNOWN)
                 return
-            # The producer was asked, so it must be counted.
+            # The producer was asked, so the check must be counted.
             self._loop.call_later(COUNT_AGAIN_S, self._count, ask, command)
 
     def _counted(self, ask: _Ask, end: Decision | BaseException) -> None:
-        # Not counted if the answer was there first; asked it was all the same.
+        # If the answer came first, the core records no check, but the producer was asked.
         is_durable = isinstance(end, Decision)
         self.asked_count += is_durable
         self._end(ask, VerdictOutcome.ASKED if is_durable else VerdictOutcome.UNKNOWN)
@@ -292,7 +292,7 @@ class Checking:
         _tell(ask.told, outcome)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Send no more back-checks."""
         self._is_closed = True
         while self._line:
             self._end(self._line.popleft(), VerdictOutcome.BUSY)
@@ -300,7 +300,7 @@ class Checking:
     # Resuming.
 
     def resume(self, request: Request) -> None:
-        """Ask again about a parked transaction, from the first check."""
+        """Resume the back-checks of a parked transaction, starting again at the first one."""
         header = request.header(ResumeCheckHeader)
         _, log_offset = parse_offset_message_id(header.offset_message_id)
         row = self._broker.store.table.row_at(log_offset)
@@ -319,7 +319,7 @@ class Checking:
 
 
 def outcome_of_error(error: BaseException) -> VerdictOutcome:
-    """What was not begun can be done later; of anything else only a restart will tell."""
+    """Return BUSY for a command that never began, and UNKNOWN for any other error."""
     return VerdictOutcome.BUSY if isinstance(error, Unavailable) else VerdictOutcome.UNKNOWN
 
 
@@ -327,5 +327,5 @@ def _tell(told: Told, outcome: VerdictOutcome) -> None:
     try:
         told(outcome)
     except Exception:
-        # The writer and the sockets call this: they must go on.
+        # The writer and the sockets call this function, and no error may stop them.
         log.exception("outcome_not_told", extra={"outcome": outcome.value})

@@ -1,9 +1,9 @@
-"""Who is online: producers by group, for back-checks, and consumers by group, to share queues.
+"""Clients that are online: producers for back-checks, and consumers to share queues, by group.
 
-A client is known by its heartbeats, under its own id and the connection that brought them; sending
-a message makes nobody known.  It is forgotten when it says goodbye, when its connection closes, or
-when it has been silent for too long.  Nothing here knows a socket: a connection is whatever the
-server uses for one.
+A client becomes known by its heartbeats, under its own id and its connection; sending a message
+does not make it known. The broker forgets a client when it unregisters, when its connection
+closes, or when it has been silent for too long. This module knows no sockets: a connection is any
+hashable object that the server uses for one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from escrowmq.model.errors import RequestRefused
 
 SILENT_MS_MAX = 120_000
-"""A client that was not heard of for so long is taken for dead, as RocketMQ does."""
+"""The broker forgets a client that is silent for longer than this, as RocketMQ does."""
 
 PRODUCER = "producer"
 CONSUMER = "consumer"
@@ -33,31 +33,31 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a consumer group wants of one topic."""
+    """Subscription of a consumer group to one topic."""
 
     topic: str
     #: Tags, "*" for all.
     expression: str = "*"
     #: Hash codes of the tags; empty for all.
     codes: frozenset[int] = frozenset()
-    #: The client's clock when it subscribed: the newest one holds.
+    #: The client's clock when it subscribed; the newest version wins.
     version: int = 0
     kind: str = "TAG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consuming:
-    """What one client says of one consumer group that it belongs to."""
+    """A client's statement about one of its consumer groups."""
 
     group: str
-    #: Each message to one member, or to all.
+    #: Whether each message goes to all members instead of one.
     is_broadcast: bool = False
     consume_type: str = "CONSUME_PASSIVELY"
     from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: tuple[Subscription, ...] = ()
-    #: Stands for the subscriptions; 0 if the client has none.
+    #: Hash of the subscriptions; 0 if the client sends no hash.
     fingerprint: int = 0
-    #: False: they are as before, and were left out.
+    #: False if the client left out its subscriptions, because they have not changed.
     has_subscriptions: bool = True
 
 
@@ -71,15 +71,15 @@ class Client(Generic[Connection]):
     version: int = 0
     #: On the monotonic clock.
     heard_at_ms: int = 0
-    #: The address that it sends from, as stored messages name it.
+    #: The client's address, in the form that stored messages use.
     host: bytes = b""
-    #: How it writes its headers.
+    #: Whether the client encodes its headers in binary form.
     is_binary: bool = False
 
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[Connection]):
-    """The members of a consumer group that are online, and what they agreed on last."""
+    """Online members of a consumer group, and the group's latest settings."""
 
     said: Consuming
     members: dict[str, Client[Connection]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class ConsumerGroup(Generic[Connection]):
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def subscribe(self, said: Consuming) -> bool:
-        """Take what a member says; whether that changes what the group consumes."""
+        """Take a member's statement; return whether the group's subscriptions changed."""
         self.said = said
         if not said.has_subscriptions:
             return False
@@ -97,7 +97,7 @@ class ConsumerGroup(Generic[Connection]):
             if known is None or known.version < subscription.version:
                 changed = changed or known is None or known.expression != subscription.expression
                 self.subscriptions[subscription.topic] = subscription
-        # A topic that the newest word leaves out is no longer consumed.
+        # The group no longer consumes a topic that the newest statement leaves out.
         left = self.subscriptions.keys() - {one.topic for one in said.subscriptions}
         for topic in left:
             del self.subscriptions[topic]
@@ -106,7 +106,7 @@ class ConsumerGroup(Generic[Connection]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """How many may be known at a time; whoever would be one too many is refused."""
+    """Limits on what is online at a time; the broker refuses what exceeds them."""
 
     groups_max: int = 20_000
     #: Producers and consumers, each counted once per group.
@@ -115,22 +115,22 @@ class ClientLimits:
 
 
 class Clients(Generic[Connection]):
-    """Every client that is online."""
+    """All clients that are online."""
 
     def __init__(self, limits: ClientLimits | None = None) -> None:
         self._limits = limits or ClientLimits()
         self._producers: dict[str, dict[str, Client[Connection]]] = {}
         self._consumers: dict[str, ConsumerGroup[Connection]] = {}
-        #: The groups that each connection brought clients to, so that closing it is quick.
+        #: Memberships by connection, so that closing a connection is quick.
         self._places: dict[Connection, set[Place]] = {}
-        #: Both ways: which connection comes from where.
+        #: Address by connection, and connection by address.
         self._hosts: dict[Connection, bytes] = {}
         self._connections: dict[bytes, Connection] = {}
         self._count = 0
-        #: Where the next round through a producer group begins.
+        #: Round-robin position in each producer group.
         self._turns: dict[str, int] = {}
 
-    # What clients say.  Each returns the consumer groups that must share out their queues anew.
+    # Statements of clients. Each method returns the consumer groups that must rebalance.
 
     def hear(
         self,
@@ -172,7 +172,7 @@ class Clients(Generic[Connection]):
                 )
             self._count += 1
         elif known.connection != client.connection:
-            # It came back on a new connection before the old one was seen to be closed.
+            # The client reconnected before the broker saw the old connection close.
             self._places[known.connection].discard(place._replace(client_id=client.client_id))
         members[client.client_id] = client
         places = self._places.setdefault(client.connection, set())
@@ -190,7 +190,7 @@ class Clients(Generic[Connection]):
             )
 
     def leave(self, client_id: str, producer_group: str, consumer_group: str) -> set[str]:
-        """Somebody says goodbye to these groups; an empty name is none."""
+        """Remove a client from these groups; an empty name stands for no group."""
         places = [
             Place(producer_group, PRODUCER, client_id),
             Place(consumer_group, CONSUMER, client_id),
@@ -198,7 +198,7 @@ class Clients(Generic[Connection]):
         return self._forget(place for place in places if self._at(place) is not None)
 
     def drop(self, connection: Connection) -> set[str]:
-        """A connection is closed."""
+        """Forget the clients of a closed connection."""
         changed = self._forget(list(self._places.get(connection, ())))
         self._places.pop(connection, None)
         host = self._hosts.pop(connection, None)
@@ -207,7 +207,7 @@ class Clients(Generic[Connection]):
         return changed
 
     def expire(self, now_ms: int) -> set[str]:
-        """Forget who was silent for too long."""
+        """Forget clients that were silent for too long."""
         return self._forget(
             [
                 place
@@ -242,35 +242,35 @@ class Clients(Generic[Connection]):
                 self._turns.pop(place.group, None)
         return changed
 
-    # Questions.
+    # Queries.
 
     def producers(self, group: str) -> list[Client[Connection]]:
-        """The producers of a group, the longest known first."""
+        """Return the producers of a group in the order in which they joined."""
         return list(self._producers.get(group, {}).values())
 
     def fingerprint(self, group: str) -> int:
-        """The fingerprint of what a group said last; 0 if it has none."""
+        """Return the fingerprint of a group's last statement, or 0 if it has none."""
         online = self._consumers.get(group)
         return 0 if online is None else online.said.fingerprint
 
     def consumers(self, group: str) -> ConsumerGroup[Connection] | None:
-        """A consumer group, if a member is online."""
+        """Return a consumer group, or None if no member is online."""
         return self._consumers.get(group)
 
     def producer_groups(self) -> list[str]:
-        """Groups with a producer online."""
+        """Return the groups that have a producer online."""
         return list(self._producers)
 
     def consumer_groups(self) -> list[str]:
-        """Groups with a consumer online."""
+        """Return the groups that have a consumer online."""
         return list(self._consumers)
 
     def producer_count(self, group: str) -> int:
-        """How many producers of a group are online."""
+        """Return how many producers of a group are online."""
         return len(self._producers.get(group, ()))
 
     def askable(self, group: str, host: bytes) -> Iterator[Client[Connection]]:
-        """Producers to ask about a transaction: whoever sent it from there, then the others."""
+        """Yield the producers to ask about a transaction: the one at ``host``, then the others."""
         first = self._producer_at(group, host)
         if first is not None:
             yield first

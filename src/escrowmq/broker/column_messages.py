@@ -1,8 +1,8 @@
-"""How very many half messages come to be of columns: as ``messages.py`` makes them one by one.
+"""Makes many half messages from columns at once, as ``messages.py`` makes one message.
 
-What is the same for all of a queue is made once, and what is read from properties is read of all of
-them at once.  Rows that are not of the usual kind (a message without an id, properties that
-do not end as they should, a system topic, an IPv6 address) are left to be made one by one.
+Values that all messages of a queue share are made once, and properties are read for all messages
+together. If any row is unusual (a message without an id, properties with a bad end, a topic of a
+group, an IPv6 address), the caller makes all rows of the request one by one instead.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from escrowmq.model.message_columns import Numbers
     from escrowmq.protocol.own_columns import BodyColumns
 
-#: Names of the topics that brokers keep for groups begin with it.
+#: Prefix of the topics that the broker keeps for groups.
 _GROUP_MARK = "%"
 _BLANK = 0x20
 ANY_QUEUE = -1
-#: Queue ids have 31 bits; one more for what is left to us.
+#: Queue ids have 31 bits; one more bit makes room for ``ANY_QUEUE``.
 _QUEUE_BITS = 32
 _QUEUE_MASK = 2**_QUEUE_BITS - 1
 
@@ -50,15 +50,15 @@ class ColumnMessages:
         self._maker = maker
         self._rows = rows
         self._now_ms = now_ms
-        #: For those that let the broker choose their queue.
+        #: First turn of the messages whose queue the broker chooses.
         self._turn = turn
 
     def make(
         self, more_properties: Callable[[str, int], bytes], born_host: bytes
     ) -> MessageColumns | None:
-        """All of them; None if they have to be made one by one.
+        """Return all messages, or None if the caller must make them one by one.
 
-        RequestRefused if one of them is for a queue that it cannot be sent to.
+        Raises RequestRefused if a message is for a queue that it cannot be sent to.
         """
         rows = self._rows
         bodies, properties = rows.slices("body"), rows.slices("properties")
@@ -93,14 +93,14 @@ class ColumnMessages:
         return made if int(made.property_bytes.max()) <= PROPERTIES_BYTES_MAX else None
 
     def _places(self) -> tuple[list[tuple[str, int]], Numbers] | None:
-        """The queues, and which of them each message is for."""
+        """Return the queues, and the index of each message's queue."""
         names, topic_of = self._rows.distinct("topic")
         if any(name.startswith(_GROUP_MARK) for name in names):
             return None
-        # Below 0 is left to us: in turns, which are the same if the request is sent again.
+        # For an id below 0 the broker chooses in turns; a request that is sent again gets the same.
         queue_ids = np.maximum(self._rows.numbers("queue_id").astype(np.int64), ANY_QUEUE)
         turns = np.arange(self._turn, self._turn + len(queue_ids))
-        # A topic and a queue in one number: each is looked up once.
+        # A topic and a queue packed into one number, so that each pair is looked up once.
         places = topic_of << _QUEUE_BITS | (queue_ids - ANY_QUEUE)
         for place in np.unique(places).tolist():
             topic_at, queue_id = place >> _QUEUE_BITS, (place & _QUEUE_MASK) + ANY_QUEUE
@@ -127,7 +127,7 @@ class ColumnMessages:
 
 
 def _are_whole(properties: Slices) -> bool:
-    """Whether each is empty or ends as a pair does."""
+    """Whether each entry is empty or ends with the mark that ends a pair."""
     data = np.frombuffer(properties.data, dtype=np.uint8)
     ends = properties.offsets[1:][properties.lengths > 0]
     return bool((data[ends - 1] == PAIR_END).all())
@@ -138,7 +138,7 @@ def _hashes(data: bytes, starts: Numbers, ends: Numbers) -> list[int]:
 
 
 def _hashed_keys(found: PropertyColumns, data: bytes) -> tuple[list[int], list[int]]:
-    """Hashes of all keys, and whose each is."""
+    """Return the hashes of all keys, and the row of each."""
     rows, starts, ends = found.find(KEYS)
     blanks = np.flatnonzero(found.data == _BLANK)
     if not len(blanks):

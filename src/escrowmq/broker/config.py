@@ -1,4 +1,4 @@
-"""What an operator may set about the broker."""
+"""Configuration of the broker, its writer and its topics."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OFF = -1
 class WriterConfig:
     """Section ``[writer]``."""
 
-    #: Commands that may wait; beyond this even decisions are slowed.
+    #: Commands that may wait; above this the broker refuses even decisions as busy.
     inbox_max: int = 8_192
-    #: Commands that may wait before new messages are slowed.
+    #: Commands that may wait before new messages are refused as busy, those of heavy senders first.
     messages_max: int = 4_096
-    #: Bytes of new messages that may wait.
+    #: Bytes of new messages that may wait before more are refused as busy.
     bytes_max: int = 64 * 1024 * 1024
-    #: Commands in one batch: what shares a flush.  Where nothing is flushed, 32 at most.
+    #: Commands in one batch, which share a flush; at most 32 if the broker does not flush.
     batch_max: int = 1_024
 
     def __post_init__(self) -> None:
@@ -36,35 +36,35 @@ class BrokerConfig:
 
     #: The address to listen on.
     host: str = "127.0.0.1"
-    #: Where clients ask for routes, and where they send and pull; 0 means any free port.
+    #: Port for route requests, and port for sending and pulling; 0 means any free port.
     name_port: int = 9_876
     port: int = 10_911
-    #: Where probes and people look, see the page on watching a broker; 0 means any, -1 means off.
+    #: Port for probes and browsers, see the page on watching a broker; 0 means any, -1 means off.
     http_port: int = OFF
-    #: The address that clients are told to use; empty means ``host``.
+    #: The address that the broker tells clients to use; empty means ``host``.
     advertise_host: str = ""
-    #: What routes call the broker and its cluster.
+    #: Names of the broker and its cluster in routes.
     name: str = "broker-a"
     cluster: str = "DefaultCluster"
-    #: Connections at a time.
+    #: Connections that may be open at a time.
     connections_max: int = 20_000
-    #: A connection that was silent for so long is closed.
+    #: The broker closes a connection that is silent for this long.
     idle_ms_max: int = 120_000
-    #: A connection whose frame is not whole after so long, or that reads nothing of its answers
-    #: for so long, is cut.
+    #: The broker cuts a connection whose frame is incomplete for this long, or whose peer reads
+    #: none of its answers for this long.
     stalled_ms_max: int = 60_000
-    #: The largest frame that a peer may send; a larger one closes the connection.
+    #: The largest frame that a peer may send; a larger one ends the connection.
     frame_bytes_max: int = 16 * 1024 * 1024
-    #: Bytes of all connections that wait for the rest of a frame or for their turn; beyond, those
-    #: are cut that hold most of it for the longest time.
+    #: Bytes that may wait on all connections for the rest of a frame or for their turn; above this
+    #: the broker cuts the connections that hold the most for the longest time.
     waiting_bytes_max: int = 256 * 1024 * 1024
-    #: Answers that a connection may wait for before it is no longer read from.
+    #: Unanswered requests of a connection at which the broker stops reading from it.
     unanswered_max: int = 256
-    #: Bytes that a peer may leave unread before it is no longer read from, and before it is cut.
+    #: Unread bytes at which the broker stops reading from a peer, and at which it cuts the peer.
     slow_bytes: int = 1024 * 1024
     peer_unread_bytes_max: int = 64 * 1024 * 1024
-    #: Bytes that all peers together may leave unread; beyond, those are cut that leave most of it
-    #: for the longest time.
+    #: Bytes that all peers together may leave unread; above this the broker cuts the peers that
+    #: leave the most unread for the longest time.
     unread_bytes_max: int = 256 * 1024 * 1024
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class BrokerConfig:
         for key in ("name", "cluster"):
             chars = len(getattr(self, key))
             if chars > TOPIC_CHARS_MAX:
-                # Names of a Spark sink's groups contain it, and have a limit themselves.
+                # A Spark sink's group names contain this name and have a limit themselves.
                 raise RequestRefused(
                     "bad_config",
                     f"must have at most {TOPIC_CHARS_MAX} characters",
@@ -103,16 +103,16 @@ _BROKER_BOUNDS = (
 class TopicsConfig:
     """Section ``[topics]``."""
 
-    #: Whether a message to a topic that does not exist makes it.
+    #: Whether a message to a topic that does not exist creates the topic.
     auto_create: bool = True
-    #: Queues of such a topic; a client may ask for fewer.
+    #: Queues of such a topic; the client may ask for fewer.
     queue_count: int = 8
-    #: Whether a consumer group that does not exist is made when a member of it is first seen.
+    #: Whether the first member of a consumer group that does not exist creates the group.
     auto_create_groups: bool = True
-    #: Whether a message that is not of its topic's type is refused.  Stock 4.x clients make
-    #: ordinary topics only, so their transactions would be.
+    #: Whether to refuse a message that does not have its topic's type. Stock 4.x clients create
+    #: ordinary topics only, so the broker would refuse their transactions.
     enforce_type: bool = False
-    #: How long each delay level waits; messages that a consumer gave back start at the third.
+    #: The delay of each level; messages that a consumer gives back start at the third level.
     delay_levels: str = DELAY_LEVELS
 
     def __post_init__(self) -> None:

@@ -1,13 +1,13 @@
-"""One connection: frames in, frames out, and never more of either than its limits allow.
+"""One connection: frames in and frames out, both within limits.
 
-Requests are handled as their bytes arrive; what they answer at once goes out in one write.  What
-is answered later (after a flush, or when a message comes) is gathered until the loop's next turn,
-so that a batch's answers share a write too.  Nobody has the loop for long: frames that do not fit
-into one turn are handled in the next ones, in order, and until then nothing more is read.
+The broker handles requests as their bytes arrive, and writes all immediate answers at once. Later
+answers (after a flush, or when a message comes) are gathered until the event loop's next turn, so
+that the answers of a batch also share a write. No connection holds the loop for long: frames that
+do not fit into one turn wait for later turns, in order, and until then nothing more is read.
 
-A peer that does not read what it asked for is not read from either, and is cut off if answers pile
-up nevertheless, as is one that begins a frame and does not end it.  Bytes that are no frame end the
-connection: there is no telling where the next one starts.
+If a peer does not read its answers, the broker stops reading from it, and cuts it if answers still
+pile up. The broker also cuts a peer that begins a frame and does not end it. Malformed bytes end
+the connection, because the start of the next frame is unknown.
 """
 
 from __future__ import annotations
@@ -29,71 +29,71 @@ if TYPE_CHECKING:
     from escrowmq.broker.limits import Limits
     from escrowmq.protocol.remoting import Frame
 
-NOBODY = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an address that is not known
-#: More than this is handed to the socket at once, not gathered.
+NOBODY = pack_host("0.0.0.0", 0)  # noqa: S104 - it stands for an unknown address
+#: Answers above this size go to the socket at once.
 GATHERED_BYTES_MAX = 1024 * 1024
 
 
 class Owner(Protocol):
-    """Whose connections these are."""
+    """Owner of the connections."""
 
     def opened(self, connection: Connection) -> bool:
-        """Somebody connects; False if that is one too many."""
+        """Note a new connection; return False if it is one too many."""
         ...
 
     def handle(self, connection: Connection, frame: Frame) -> None:
-        """Somebody asks."""
+        """Handle a frame."""
         ...
 
     def closed(self, connection: Connection) -> None:
-        """Somebody is gone."""
+        """Note a closed connection."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """A stock client, an SDK, a tool, or somebody who sends garbage."""
+    """Connection of a stock client, an SDK, a tool, or a peer that sends garbage."""
 
     def __init__(self, limits: Limits, owner: Owner) -> None:
         self._limits = limits
         self._unanswered_max = limits.config.unanswered_max
         self._owner = owner
-        #: Offsets that it was told, by topic, queue and where the topic began.
+        #: Offsets that the broker told this peer, by topic, queue and incarnation of the topic.
         self.told: dict[tuple[str, int, int], int] = {}
         self._splitter = FrameSplitter(frame_bytes_max=limits.config.frame_bytes_max)
-        #: Until it is closed or cut.
+        #: None before the connection is made, and once it is closed or cut.
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        #: Frames whose turn has not come, and the bytes that they are made of.
+        #: Frames that wait for their turn, and their bytes.
         self._frames: Iterator[Frame] | None = None
         self._frames_bytes = 0
         self._next: Frame | None = None
-        #: For its next turn.
+        #: Whether the connection waits for its next turn.
         self._has_asked = False
-        #: When the frame began that is not whole yet.
+        #: When the incomplete frame began.
         self._begun_at = 0.0
         self._has_waiting = False
-        #: Something of it was handled.
+        #: Whether a frame of this connection has been handled.
         self._is_known = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_flush_scheduled = False
         self._is_reading = False
-        #: The peer has not read all of what was written, so much of it, and when it read last.
+        #: Whether the peer has unread bytes, how many, and when it last read some.
         self._is_unread = False
         self._unread_bytes = 0
         self._read_at = 0.0
         self._is_slow = False
         self._must_wait = False
         self._unanswered = 0
-        #: Too many.
+        #: Whether the broker owes the peer too many answers.
         self._is_owed = False
         self._taking = Taking()
         self.address = ""
-        #: As stored messages name their sender.
+        #: The peer's address, in the form that stored messages use.
         self.born_host = NOBODY
-        #: By the loop's clock.
+        #: On the event loop's clock.
         self.heard_at = 0.0
-        #: As its heartbeats name it.
+        #: The id in the client's heartbeats.
         self.client_id = ""
 
     @property
@@ -101,24 +101,24 @@ class Connection(asyncio.Protocol):
         """The peer's name in records of decisions."""
         return self.client_id or self.address
 
-    # What the loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
-        # uvloop's have all that a transport has, and are none by type.
+        """Set up a new connection, or cut it if there are too many."""
+        # uvloop's transports have the methods of asyncio.Transport, but not its type.
         self._transport = transport = cast("asyncio.Transport", transport)
         self.heard_at = self._loop.time()
         host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
         if host:
             self.born_host = _packed(host, port)
             self.address = format_address(host, port)
-        # So that we hear of the first byte that the peer has not read, and of the last.
+        # With this limit asyncio reports both the first unread byte and the last one that is read.
         transport.set_write_buffer_limits(high=0)
         if not self._owner.opened(self):
             self.cut("too_many_connections")
 
     def data_received(self, data: bytes) -> None:
-        """Handle what is whole; answer it in one write."""
+        """Handle complete frames, and answer them in one write."""
         self.heard_at = self._loop.time()
         assert self._frames is None, "nothing is read before the last bytes are handled"
         self._frames_bytes = self._splitter.buffered_bytes + len(data)
@@ -126,15 +126,15 @@ class Connection(asyncio.Protocol):
         if not self._limits.turns.is_any_behind:
             self._turn(frames, self.heard_at, self.heard_at + TURN_S)
         elif self._is_known:
-            # One frame before those who are behind: who asks for little does not wait for them.
+            # Handle one frame ahead of connections that are behind, so small requests do not wait.
             self._turn(frames, self.heard_at, self.heard_at)
         else:
-            # Or whoever connects anew each time would always be first.
+            # Otherwise a peer that reconnects for each request would always be first.
             self._go_on_with(frames)
             self._count_waiting(self.heard_at, is_anew=True)
 
     def _turn(self, frames: Iterator[Frame], now: float, until: float) -> None:
-        """Handle frames for a while."""
+        """Handle frames until a deadline."""
         handle = self._owner.handle
         time = self._loop.time
         is_one_whole = False
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         try:
             for frame in todo:
-                # Only when there is a next one: whoever asks for one thing is done.
+                # Checked only if there is another frame: a single request is already done.
                 if is_one_whole and (self._must_wait or time() > until):
                     self._next = frame
                     break
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _go_on_with(self, frames: Iterator[Frame] | None) -> None:
-        """Keep the rest for the next turn."""
+        """Keep the remaining frames for the next turn."""
         was_behind = self._frames is not None
         if self._transport is None:
             frames = self._next = None
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
             self._set_reading()
 
     def take_turn(self, until: float) -> None:
-        """Handle more of what came."""
+        """Handle more of the waiting frames."""
         self._has_asked = False
         if self._frames is not None and not self._must_wait:
             self._turn(self._frames, self._loop.time(), until)
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self._limits.waiting.drop(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """Clean up after the connection has closed."""
         del exc
         self._forget()
         self._owner.closed(self)
@@ -205,38 +205,38 @@ class Connection(asyncio.Protocol):
         self._limits.unread.drop(self)
 
     def pause_writing(self) -> None:
-        """The peer has not read everything."""
+        """Note that the peer has unread bytes."""
         self._is_unread = True
         self._unread_bytes = 0
         self._read_at = self._loop.time()
 
     def resume_writing(self) -> None:
-        """The peer has read everything."""
+        """Note that the peer has read everything."""
         self._is_unread = False
         self._limits.unread.drop(self)
         if self._is_slow:
             self._is_slow = False
             self._set_reading()
 
-    # What handlers call.
+    # For handlers.
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be sent."""
+        """Whether frames can still be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def waiting_bytes(self) -> int:
-        """What came in and waits."""
+        """Received bytes that are not handled yet."""
         return self._frames_bytes or self._splitter.buffered_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """What was written and not read."""
+        """Written bytes that the peer has not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def send(self, data: bytes) -> None:
-        """Send a whole frame, soon."""
+        """Queue a complete frame for sending."""
         if self._transport is None:
             return
         self._out.append(data)
@@ -249,16 +249,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the peer reads what it is sent: then one more frame is no burden."""
+        """Whether the peer keeps up with reading, so that it can take another frame."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
         return self._taking.has_room(transport, self._limits.config.slow_bytes)
 
     def send_and_tell(self, data: bytes, taken: Taken) -> None:
-        """Send a whole frame, soon, and tell whether the socket took it.
+        """Queue a complete frame, and report whether the socket took it.
 
-        Not taken: the connection was lost before, or the peer read nothing for too long.
+        It was not taken if the connection was lost first, or if the peer read nothing for too long.
         """
         if not self.is_open:
             taken(is_taken=False)
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol):
         self.send(data)
 
     def flush(self) -> None:
-        """Hand everything to the socket."""
+        """Write all gathered frames to the socket."""
         self._is_flush_scheduled = False
         transport = self._transport
         if transport is None or not self._out:
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
             self._read_at = now
         self._unread_bytes = size
         if size > config.slow_bytes and not self._is_slow:
-            # It asks faster than it reads: let it wait, too.
+            # The peer asks faster than it reads, so stop reading from it.
             self._is_slow = True
             self._set_reading()
         if size > config.peer_unread_bytes_max:
@@ -296,14 +296,14 @@ class Connection(asyncio.Protocol):
             self._limits.unread.hold(self, size, now)
 
     def owe(self) -> None:
-        """A request is answered later; whoever owes too much is not read from."""
+        """Count a request whose answer comes later; with too many of them, stop reading."""
         self._unanswered += 1
         if self._unanswered == self._unanswered_max:
             self._is_owed = True
             self._set_reading()
 
     def settle(self) -> None:
-        """An answer that was owed is there."""
+        """Count an owed answer as given; resume reading at three quarters of the limit."""
         self._unanswered -= 1
         if self._is_owed and self._unanswered <= self._unanswered_max * 3 // 4:
             self._is_owed = False
@@ -324,22 +324,22 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """End it, after what was written."""
+        """Close the connection after all written bytes have been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def cut(self, event: str, **facts: object) -> None:
-        """End it now, whatever is under way."""
+        """Abort the connection at once, and drop unsent bytes."""
         transport, self._transport = self._transport, None
         if transport is not None:
             self._limits.note(event, self._loop.time(), address=self.address, **facts)
             self._forget()
             transport.abort()
 
-    # What happens by itself.
+    # Periodic checks.
 
     def end_if_stalled(self, now: float) -> None:
-        """Cut it if a frame does not end, or if nothing is read of what was answered."""
+        """Cut the connection if a frame stays incomplete or the peer reads none of its answers."""
         late_at = now - self._limits.config.stalled_ms_max / 1_000
         transport = self._transport
         if transport is None:
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
                 self.cut("reader_stalled", bytes=self._unread_bytes)
 
     def end_if_silent(self, since: float) -> None:
-        """Close it if nothing was heard of it; at once if it does not read its last answers."""
+        """Close a connection that is silent; cut it if the peer has unread answers."""
         if self.heard_at < since:
             if self._is_unread:
                 self.cut("reader_stalled", bytes=self._unread_bytes)

@@ -1,7 +1,7 @@
-"""How far consumer groups are behind: looked up when somebody asks, never kept.
+"""Lag of consumer groups, computed on demand and never stored.
 
-A group counts for each topic that it has acknowledged something of.  A queue of such a topic of
-which it never did counts as well: all of it lags.
+A group has a lag for each topic in which it has acknowledged something. In a queue of such a topic
+in which it has acknowledged nothing, all messages count as lag.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from escrowmq.broker.broker import Broker
 
 OFFSETS_MAX = 100_000
-"""Offsets that are looked at: one for each group and queue."""
+"""Offsets to look at; there is one for each group and queue."""
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 class Lag(msgspec.Struct, kw_only=True):
-    """One group and one topic."""
+    """Lag of one group in one topic."""
 
     group: str
     topic: str
-    #: Not acknowledged; of those, given to the group and not yet given.
+    #: Unacknowledged messages; of those, delivered to the group, and not yet delivered.
     messages: int = 0
     in_flight: int = 0
     ready: int = 0
-    #: When the oldest one became visible: of all, and of those not yet given; 0 if there is none.
+    #: When the oldest of all, and of the undelivered ones, became visible; 0 if there is none.
     since_ms: int = 0
     ready_since_ms: int = 0
 
     @property
     def is_retry(self) -> bool:
-        """Whether these are messages that the group could not handle."""
+        """Whether these are retries of messages that the group failed to handle."""
         return self.topic.startswith(RETRY_PREFIX)
 
 
 def is_system(topic: str, group: str = "") -> bool:
-    """Whether it is the system's, by RocketMQ's rule."""
+    """Whether the topic or group belongs to the system, by RocketMQ's rule."""
     return topic in SYSTEM_TOPICS or group.upper().startswith(SYSTEM_GROUP_PREFIX)
 
 
 def lags(broker: Broker) -> Iterator[Lag]:
-    """One after the other; the broker may go on in between."""
+    """Yield the lag of each group and topic; the broker's state may change between two of them."""
     pairs = {(group, topic): None for group, topic, _ in islice(broker.meta.offsets, OFFSETS_MAX)}
     for group, topic in pairs:
         found = broker.topics.get(topic)
@@ -80,5 +80,5 @@ def _lag(broker: Broker, group: str, topic: str, queue_count: int) -> Lag:
 
 
 def _earlier(one_ms: int, other_ms: int) -> int:
-    """The earlier of two instants of which 0 is none."""
+    """Return the earlier of two instants, where 0 stands for none."""
     return min(one_ms or other_ms, other_ms or one_ms)

@@ -1,7 +1,7 @@
-"""Somebody says the opposite of what a transaction was decided to be.
+"""Contradictions: a client or verdict says the opposite of a transaction's decision.
 
-The first decision stands, whoever made it.  But a producer and a settlement that disagree mean that
-a database and the messages may not agree, so a person must hear of it: once per transaction.
+The first decision stands. But if a producer and the pipeline disagree, a database and its messages
+may disagree too, so the broker alerts an operator, once per transaction.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 log = event_log(__name__)
 
 REMEMBERED_MAX = 10_000
-"""Transactions that were told of; forgetting one only means that it may be told of again."""
+"""Reported transactions to remember; a forgotten one may be reported again."""
 
 
 class Contradictions:
-    """All that were seen since the broker started."""
+    """Contradictions since the broker started."""
 
     def __init__(self) -> None:
-        #: Transactions, each counted once.
+        #: Number of transactions, each counted once.
         self.count = 0
         self._told_of: dict[int, None] = {}
 
@@ -39,7 +39,7 @@ class Contradictions:
         decided_by: str,
         decided_at_ms: int,
     ) -> None:
-        """Raise the alert, unless that was done before."""
+        """Report a contradiction, unless this transaction was reported before."""
         if half_offset in self._told_of:
             return
         if len(self._told_of) >= REMEMBERED_MAX:
@@ -59,7 +59,7 @@ class Contradictions:
         )
 
     def note_refused(self, command: End, refused: RequestRefused) -> None:
-        """A decision was refused because of an earlier one."""
+        """Report a decision that was refused because of an earlier one."""
         self.note(
             command.half_offset,
             command.resolution,

@@ -1,8 +1,7 @@
-"""What happened since the broker started, as numbers: added up where it happens, read by a scrape.
+"""Counters since the broker started: updated where events happen, and read by a scrape.
 
-On the way of a message or a request nothing is done but to add to numbers that are already there.
-What is durable is counted by the writer, a batch at a time, from the records themselves: so a count
-never tells of what may be lost.
+The path of a message or a request only adds to existing numbers. The writer counts durable batches
+from their records, so a counter never includes anything that may still be lost.
 """
 
 from __future__ import annotations
@@ -46,34 +45,34 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: RocketMQ's bounds: of message sizes in bytes, of a commit's age in seconds, of answers in ms.
+#: RocketMQ's bounds: message sizes in bytes, ages at commit in seconds, answer times in ms.
 SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
 FINISH_BOUNDS = (5, 60, 600, 3_600, 43_200, 86_400)
 RPC_BOUNDS = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 FLUSH_BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-#: More than this of one request are counted by the column.
+#: Above this many half messages in one request, counting uses NumPy columns.
 FEW = 16
-#: Pairs of topic and group whose messages are counted apart; those beyond share one count.
+#: Pairs of topic and group with their own count; further pairs share one count.
 OUT_MAX = 10_000
 OTHERS = "(others)"
-#: Who can decide.
+#: Sources of decisions.
 SOURCES = ("producer", "check", "settle", "batch", "hand")
-#: RocketMQ's names of the types of messages.
+#: RocketMQ's names of message types.
 NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
 COMMITTED, ROLLED_BACK = State.COMMITTED.label, State.ROLLED_BACK.label
-# As a plain number, and texts above: an enum is compared and hashed by a call.
+# Plain numbers and strings, because comparing and hashing an enum costs a call.
 _COMMITTED = int(State.COMMITTED)
 
 
 class Histogram:
-    """How many values lie at or below each bound."""
+    """Histogram of values with fixed upper bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        #: Those at or below a bound and above the one before it; the last ones are above all.
+        #: Values above the previous bound, up to and including this one; the last are above all.
         self.counts = [0] * (len(bounds) + 1)
         self.total: float = 0
 
@@ -91,45 +90,45 @@ class Histogram:
 
 
 class Out:
-    """What one group was given of one topic."""
+    """Messages of one topic that were delivered to one group."""
 
     __slots__ = ("bytes", "messages", "pulled")
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
-        #: By queue: the next offset after what was given.
+        #: The next offset to deliver, by queue.
         self.pulled: dict[int, int] = {}
 
     def add(self, queue_id: int, messages: Sequence[bytes], next_offset: int) -> None:
-        """Some were given."""
+        """Count a delivery."""
         self.messages += len(messages)
         self.bytes += sum(map(len, messages))
         self.pulled[queue_id] = next_offset
 
 
 class OfTopic:
-    """What came in for one topic, and what became of its half messages."""
+    """Messages that came in for one topic, and the outcomes of its half messages."""
 
     __slots__ = ("committed", "finished", "rolled_back", "sizes")
 
     def __init__(self) -> None:
-        #: Of messages as they were stored, by type.
+        #: Sizes of stored messages, by message type.
         self.sizes: dict[str, Histogram] = {}
         self.committed = 0
         self.rolled_back = 0
-        #: After how many seconds half messages were committed.
+        #: Ages of half messages at their commit, in seconds.
         self.finished: Histogram | None = None
 
     def size(self, kind: str) -> Histogram:
-        """Where messages of this type are counted."""
+        """Return the size histogram of a message type."""
         found = self.sizes.get(kind)
         if found is None:
             found = self.sizes[kind] = Histogram(SIZE_BOUNDS)
         return found
 
     def commit(self, age_s: int, count: int) -> None:
-        """Count half messages of this age."""
+        """Count half messages that were committed at this age."""
         self.committed += count
         finished = self.finished
         if finished is None:
@@ -139,7 +138,7 @@ class OfTopic:
 
 
 class _ByQueue(dict[int, OfTopic]):
-    """By the number of a queue; all queues of a topic share theirs."""
+    """Counts by queue number; all queues of a topic share one ``OfTopic``."""
 
     def __init__(self, store: Store, topics: dict[str, OfTopic]) -> None:
         super().__init__()
@@ -153,44 +152,44 @@ class _ByQueue(dict[int, OfTopic]):
 
 
 class Rpcs:
-    """Requests by code, answer and how long it took."""
+    """Answer times of requests, by request code and response code."""
 
     def __init__(self) -> None:
-        #: Those that are counted by their codes; all others share one count.
+        #: Request codes with their own count; all others share one count.
         self.codes: Container[int] = ()
-        #: By code, answer and flags, in one number.
+        #: By request code, response code and flags, packed into one number.
         self.latencies: dict[int, Histogram] = {}
-        #: By the codes of errors.
+        #: Refused requests by error code.
         self.refused: Counter[str] = Counter()
 
     def note(self, code: int, response: int, began: float, flags: int) -> None:
-        """One was answered; with ``perf_counter`` as it was when it came."""
+        """Count an answered request; ``began`` is the ``perf_counter`` value at its arrival."""
         key = (code << 24) | (response << 2) | flags
         known = self.latencies.get(key)
         if known is None:
             if code not in self.codes:
                 key = (NO_CODE << 24) | (response << 2) | flags
             known = self.latencies.setdefault(key, Histogram(RPC_BOUNDS))
-        # Not by ``add``: a call takes as long as all the rest.
+        # Inlined, because a call to ``add`` would take as long as the rest of this method.
         took_ms = (perf_counter() - began) * 1_000
         known.counts[bisect_left(RPC_BOUNDS, took_ms)] += 1
         known.total += took_ms
 
 
-#: Stands for every request that nobody knows.
+#: Stands for all request codes without a handler.
 NO_CODE = 0
-#: Bits of a request: nobody waits for its answer; its answer had to wait.
+#: Flags of a request: it is one-way; its answer had to wait.
 ONE_WAY = 1
 LONG_POLL = 2
 
 
 def parts_of(key: int) -> tuple[int, int, int]:
-    """Request code, response code and flags of a key."""
+    """Return the request code, response code and flags of a key."""
     return key >> 24, (key >> 2) & 0x3FFFFF, key & 3
 
 
 class Counts:
-    """Everything that is counted in a broker."""
+    """All counters of a broker."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -199,10 +198,10 @@ class Counts:
         self._queues = _ByQueue(store, self.topics)
         #: By group and topic.
         self.out: dict[tuple[str, str], Out] = {}
-        #: Messages that a group could never handle, by group and the topic that they came from.
+        #: Dead letters, by group and original topic.
         self.dead: Counter[tuple[str, str]] = Counter()
-        #: Transactions, by who decided and how; answers to checks; outcomes of verdicts.
-        #: All that there can be from the start, so that the first one is seen as a change.
+        #: Transactions by source and decision, answers to back-checks, and outcomes of verdicts.
+        #: All keys exist from the start, so that the first event shows as a change.
         self.decisions = Counter(
             {(source, end): 0 for source in SOURCES for end in (COMMITTED, ROLLED_BACK)}
         )
@@ -223,7 +222,7 @@ class Counts:
         }
 
     def given(self, group: str, topic: str) -> Out:
-        """Where messages are counted that a group is given."""
+        """Return the counter of messages of a topic that are delivered to a group."""
         key = (group, topic)
         out = self.out.get(key)
         if out is None:
@@ -233,7 +232,7 @@ class Counts:
         return out
 
     def forget(self, topic: str, queues: Iterable[int]) -> None:
-        """A topic is gone, and with it what was counted for it."""
+        """Forget a removed topic's counts."""
         self.topics.pop(topic, None)
         for queue in queues:
             self._queues.pop(queue, None)
@@ -241,14 +240,14 @@ class Counts:
             del self.out[key]
 
     def forget_group(self, group: str) -> None:
-        """A consumer group is gone: others can be counted in its place."""
+        """Forget a removed consumer group's counts, which makes room for other groups."""
         counted: tuple[dict[tuple[str, str], Any], ...] = (self.out, self.dead)
         for counts in counted:
             for key in [key for key in counts if key[0] == group]:
                 del counts[key]
 
     def durable(self, batch: Sequence[Waiting], decisions: Sequence[Decision]) -> None:
-        """Count a batch that is on disk."""
+        """Count a durable batch."""
         try:
             for waiting, decision in zip(batch, decisions, strict=True):
                 command = waiting.command
@@ -259,7 +258,7 @@ class Counts:
                     if count is not None:
                         count(record, decision, command)
         except Exception:
-            # The writer must go on: a number that is not right is no reason to stop.
+            # A wrong count is no reason to stop the writer.
             if not self._has_failed:
                 log.exception("counting_failed", extra={"decisions": len(decisions)})
             self._has_failed = True
@@ -268,7 +267,7 @@ class Counts:
         placed = record.placed
         sizes = placed.sizes
         if len(sizes) == 1:
-            # As nearly all are.
+            # Nearly all records hold one message.
             self._queues[placed.queues[0]].size(TRANSACTION).add(sizes[0])
         else:
             self._count_halves(placed)
@@ -333,7 +332,7 @@ class Counts:
         else:
             half = table.get(head)
             stored_at_ms = self._store.last_at_ms if half is None else half.stored_at_ms
-        # Whole seconds, as RocketMQ's.
+        # Whole seconds, as in RocketMQ.
         age_s = max(self._store.last_at_ms - stored_at_ms, 0) // 1_000
         for span in record.given:
             self._queues[span.queue].commit(age_s, span.count)
@@ -357,7 +356,7 @@ class Counts:
 
 
 def source_of(command: Command) -> str:
-    """Which of the sources such a command is of."""
+    """Return the source of a command that decides."""
     if type(command) is End:
         if command.from_check:
             return "check"
@@ -369,7 +368,7 @@ def source_of(command: Command) -> str:
 
 
 def _counted(queues: Numbers, ages_s: Numbers | int) -> Iterator[tuple[int, int, int]]:
-    """Each queue and age that is there, and how often."""
+    """Yield each combination of queue and age, and its count."""
     pairs, counts = np.unique(
         queues.astype(np.int64) << 32 | np.minimum(ages_s, 2**32 - 1), return_counts=True
     )

@@ -1,7 +1,7 @@
-"""What became of transactions: END_TRANSACTION, on top of the core's one decision.
+"""END_TRANSACTION: brings a producer's decision to the core.
 
-Stock clients send it one-way and hear nothing.  Whoever waits for an answer is told the truth: what
-was decided, by whom and when, also if that is not what was asked for.
+Stock clients send it one-way and get no answer. A client that waits for an answer learns the
+actual decision, its author and its time, even if that differs from its own request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESOLUTIONS = {
     SYS_COMMITTED: Resolution.COMMIT,
     SYS_ROLLED_BACK: Resolution.ROLLBACK,
 }
-#: RocketMQ has codes for them, though its brokers never send them.
+#: RocketMQ defines these codes, but its brokers never send them.
 _CONTRADICTIONS = {
     "already_committed": ResponseCode.TRANSACTION_SHOULD_COMMIT,
     "already_rolled_back": ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
@@ -38,7 +38,7 @@ class EndTransactionResponseHeader(Header, frozen=True, kw_only=True):
     state: str
     by: str
     at_ms: Int64
-    #: It had been decided before this request.
+    #: The transaction was decided before this request.
     is_repeated: bool = False
 
 
@@ -49,11 +49,11 @@ class Ending:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {RequestCode.END_TRANSACTION: self.end}
 
     def end(self, request: Request) -> None:
-        """Decide, or note that nobody knows yet."""
+        """Decide a transaction, or note that its outcome is not known yet."""
         header = request.header(EndTransactionHeader)
         resolution = _RESOLUTIONS.get(header.resolution_bits)
         if resolution is None:
@@ -100,7 +100,7 @@ def _tell(request: Request, decision: Decision) -> None:
         return
     reply = decision.reply
     if not isinstance(reply, Settled):
-        # Not known: nothing was decided.
+        # The producer answered "unknown", so nothing was decided.
         request.answer(ResponseCode.SUCCESS)
         return
     header = EndTransactionResponseHeader(

@@ -1,7 +1,7 @@
-"""Names that nobody uses any more are let go: in the background, a few at a time.
+"""Expires unused names in the background, a few at a time.
 
-Candidates are found here; the core decides which of them may go, by its own time.  What a client
-did since the last note is written down first, so that nothing expires that is in use.
+This module finds candidates, and the core decides by its own time which of them may expire. The
+broker first records all uses since the last note, so that no name in use expires.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ log = event_log(__name__)
 T = TypeVar("T")
 
 LOOKED_AT_MAX = 4_096
-"""Names that are looked at in one piece: less than a millisecond."""
+"""Names to examine before other tasks run; this takes less than a millisecond."""
 KINDS = ("origins", "queries", "groups", "topics")
 EXPIRED_MAX = 1_024
-"""Names that one command lets go."""
+"""Names in one command."""
 
 
 class Expiring:
-    """Belongs to one event loop."""
+    """Expires unused names. Use it from one event loop only."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         #: Groups and topics that clients used since the last note.
         self._groups: set[str] = set()
         self._topics: set[str] = set()
-        #: By queue number, where it ended at the last look: a message in it is a use of its topic.
+        #: Queue ends at the last look, by queue number; a new message is a use of the topic.
         self._ends: dict[int, int] = dict(broker.store.core.queue_ends)
-        #: Names that went since the start, by kind; 0 for each, so that the first is a change.
+        #: Expired names since the start, by kind; each starts at 0, so that the first is a change.
         self.counts: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
 
     def note(self, group: str, topic: str) -> None:
-        """A consumer group reads a topic, or tells how far it is."""
+        """Note that a consumer group reads a topic or reports its offset."""
         self._groups.add(group)
         self._topics.add(topic)
 
     def note_topics(self, topics: Iterable[str]) -> None:
-        """Clients ask for these topics, which are there."""
+        """Note that clients ask for these existing topics."""
         self._topics.update(topics)
 
     async def run(self) -> None:
-        """Let go of all that is unused now, and look how near the limits are."""
+        """Expire all names that are unused now, and check how near the limits are."""
         await self._note_uses()
         if self.may_delete:
             await self._expire_origins()
@@ -72,12 +72,12 @@ class Expiring:
 
     @property
     def may_delete(self) -> bool:
-        """Whether time is known well enough to let go of anything by it."""
+        """Whether the clock is certain enough to expire names by age."""
         return self._broker.clock.may_delete
 
     @property
     def since_ms(self) -> int:
-        """A name that was last used before this may expire."""
+        """Names that were last used before this time may expire."""
         return unused_since_ms(self._broker.store.core, self._now_ms)
 
     @property
@@ -134,7 +134,7 @@ class Expiring:
             await self._submit(NoteUses(topics=names))
 
     async def _unused(self, uses: dict[str, int]) -> list[str]:
-        """Names whose last note is so old that they may expire."""
+        """Return the names whose last recorded use is old enough for them to expire."""
         since_ms = noted_since_ms(self._broker.store.core, self._now_ms)
         unused: list[str] = []
         for names in sliced(list(uses), LOOKED_AT_MAX):
@@ -145,7 +145,7 @@ class Expiring:
     async def _expire_groups(self) -> None:
         broker = self._broker
         if not broker.groups.are_made_by_use:
-            # One that went could not come back by itself.
+            # An expired group could not come back by itself.
             return
         known = broker.store.core.catalog.groups
         for name in await self._unused(broker.store.core.uses.groups):
@@ -157,7 +157,7 @@ class Expiring:
                 self._count("groups", len(decision.records))
 
     async def _has_backlog(self, group: str) -> bool:
-        """Whether the next message of any of its queues is still there."""
+        """Whether the store still has the group's next message in any of its queues."""
         meta, queues = self._broker.meta, self._broker.queues
         for keys in sliced(list(meta.index.of_group(group)), EXPIRED_MAX):
             for key in keys:
@@ -193,7 +193,7 @@ class Expiring:
 
 
 def sliced(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """These values, so many at a time."""
+    """Yield the values in slices of this size."""
     left = iter(values)
     while part := tuple(islice(left, size)):
         yield part

@@ -1,7 +1,7 @@
-"""Numbers in the text that Prometheus reads (version 0.0.4 of its format).
+"""Metrics in Prometheus's text format, version 0.0.4.
 
 A metric is declared once, with its labels; a sample gives a value for each label, in their order.
-There is a limit to the lines of one metric, and what it leaves out is counted.
+The number of lines per metric is limited, and the exposition counts the lines it leaves out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 LINES_MAX = 10_000
-"""Lines of one metric: beyond this many topics, groups or clients, a scrape leaves some out."""
+"""Lines of one metric; a scrape leaves out further topics, groups or clients."""
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Kind(StrEnum):
-    """What a metric is to Prometheus."""
+    """Type of a metric in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -31,13 +31,13 @@ class Kind(StrEnum):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric."""
+    """Declaration of one metric."""
 
     name: str
     kind: Kind
     meaning: str
     labels: tuple[str, ...] = ()
-    #: Another name under which the same is given.
+    #: A second name under which the same samples appear.
     also: str = ""
 
 
@@ -46,29 +46,29 @@ class Buckets(Protocol):
 
     @property
     def bounds(self) -> Iterable[float]:
-        """Upper bounds, rising."""
+        """Upper bounds in ascending order."""
         ...
 
     @property
     def counts(self) -> Iterable[int]:
-        """How many values each holds, and those above the last one."""
+        """Number of values in each bucket, and then of those above the last bound."""
         ...
 
     @property
     def total(self) -> float:
-        """All values added up."""
+        """Sum of all values."""
         ...
 
 
 Sample = tuple[tuple[str, ...], "float | Buckets"]
-"""The values of the labels, and the value."""
+"""Label values, and the sample's value."""
 
 
 class Exposition:
-    """Makes one page."""
+    """Builds one page."""
 
     def __init__(self, common: Mapping[str, Mapping[str, str]]) -> None:
-        #: By the first word of a metric's name: labels that all of them have.
+        #: Labels that all metrics share, by the first word of the metric's name.
         self._common = {
             word: ",".join(
                 f'{name}="{_escaped(value)}"'.replace("%", "%%") for name, value in labels.items()
@@ -76,11 +76,11 @@ class Exposition:
             for word, labels in common.items()
         }
         self._escaped: dict[str, str] = {}
-        #: By metric: lines that were one too many.
+        #: Lines left out because of the limit, by metric.
         self.left_out: Counter[str] = Counter()
 
     def lines(self, metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
-        """The lines of one metric; none at all, if it has no samples."""
+        """Yield the lines of one metric; without samples there are none."""
         made: list[str] = []
         for line in self._limited(metric, samples):
             if not made:
@@ -103,7 +103,7 @@ class Exposition:
                 if isinstance(value, int | float)
                 else _bucket_lines(value, inner)
             )
-            # All lines of a histogram, or none.
+            # Keep all lines of a histogram, or none.
             left -= len(lines)
             if left < 0:
                 self.left_out[metric.name] += len(lines)
@@ -111,7 +111,7 @@ class Exposition:
                 yield from lines
 
     def _escape(self, text: str) -> str:
-        """The same few names stand on thousands of lines."""
+        """Escape a label value; cached, because a few names appear on thousands of lines."""
         known = self._escaped.get(text)
         if known is None:
             known = self._escaped[text] = _escaped(text)

@@ -1,4 +1,4 @@
-"""How long flushes take: all of them by size, and the last thousand as they were."""
+"""Flush times: a histogram of all, and the values of the last thousand."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from escrowmq.broker.counting import FLUSH_BOUNDS, Histogram
 KEPT = 1_000
 
 QUICK_S = 0.000_3
-"""A flush that is over so soon is not worth another thread."""
+"""A flush faster than this is not worth another thread."""
 
 SLOW_S = 0.001
-"""A flush that takes longer counts as if it took so long: one that stalls does not tell much."""
+"""Slower flushes enter the average as this value, so that one stall changes it little."""
 
 TAKEN_INTO_ACCOUNT = 16
 
 
 class FlushTimes(Histogram):
-    """In seconds."""
+    """Flush times in seconds."""
 
     def __init__(self) -> None:
         super().__init__(FLUSH_BOUNDS)
         self._last: deque[float] = deque(maxlen=KEPT)
-        #: A moving average.
+        #: Moving average.
         self._usual_s = SLOW_S
 
     def add(self, value: float, count: int = 1) -> None:
@@ -34,11 +34,11 @@ class FlushTimes(Histogram):
 
     @property
     def are_quick(self) -> bool:
-        """Whether the last ones were over so soon that the next one can be waited for."""
+        """Whether recent flushes were so fast that the event loop can wait for the next one."""
         return self._usual_s < QUICK_S
 
     def quantile_ms(self, part: float) -> float:
-        """How long so large a part of the last ones took at most; 0 if there was none."""
+        """Return this quantile of the last flush times, or 0 if there was no flush."""
         ordered = sorted(self._last)
         if not ordered:
             return 0.0

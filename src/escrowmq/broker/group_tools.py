@@ -1,4 +1,4 @@
-"""What tools ask about consumer and producer groups: made, changed, removed, who, and how far."""
+"""Requests of RocketMQ's tools about groups: their settings, members, and offsets."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class GroupTools:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.remove_group,
@@ -75,7 +75,7 @@ class GroupTools:
     # Groups.
 
     def put_group(self, request: Request) -> None:
-        """Make a consumer group, or change it."""
+        """Create a consumer group, or change it."""
         config = read_body(GroupConfig, request.frame.body)
         command = self._broker.groups.put(
             Group(
@@ -90,24 +90,24 @@ class GroupTools:
         self._broker.submit(request, command, lambda _: request.answer())
 
     def remove_group(self, request: Request) -> None:
-        """Forget a consumer group and its offsets."""
+        """Remove a consumer group and its offsets."""
         group = request.header(DeleteGroupHeader).consumer_group
         command = RemoveGroup(name=group, by=request.connection.peer)
         self._broker.submit(request, command, lambda _: request.answer())
 
     def group(self, request: Request) -> None:
-        """How a consumer group is set up."""
+        """Answer with a consumer group's configuration."""
         found = self._broker.groups.named(request.header(GroupHeader).consumer_group)
         request.answer(body=encode_body(_config(found)))
 
     def groups(self, request: Request) -> None:
-        """How all consumer groups are set up."""
+        """Answer with the configuration of all consumer groups."""
         kept = self._broker.catalog.groups
         found = {name: _config(one.group) for name, one in kept.items()}
         request.answer(body=encode_body(GroupConfigs(version=DataVersion(), groups=found)))
 
     def consume_stats(self, request: Request) -> None:
-        """How far a group is in every queue of the topics that it has read."""
+        """Answer with a group's offsets in every queue of the topics that it has read."""
         header = request.header(ConsumeStatsHeader)
         broker = self._broker
         group = header.consumer_group
@@ -117,7 +117,7 @@ class GroupTools:
             found = broker.topics.get(topic)
             for queue_id in range(found.read_queue_count if found is not None else 0):
                 queue = broker.queues.get(topic, queue_id)
-                # One that it never committed anything of counts as well: all of it lags.
+                # A queue without a committed offset counts too: all of its messages lag.
                 offset = broker.meta.offsets.get((group, topic, queue_id), 0)
                 name = Queue(broker_name=broker.config.name, queue_id=queue_id, topic=topic)
                 stats[name] = ConsumeQueueStats(
@@ -129,7 +129,7 @@ class GroupTools:
         request.answer(body=encode_consume_stats(stats, 0.0))
 
     def groups_of_topic(self, request: Request) -> None:
-        """Which groups read a topic."""
+        """Answer with the groups that read a topic."""
         topic = request.header(TopicHeader).topic
         groups = {group for group, known, _ in self._broker.meta.offsets if known == topic}
         for name in self._broker.clients.consumer_groups():
@@ -139,13 +139,13 @@ class GroupTools:
         request.answer(body=encode_body(GroupList(groups=tuple(sorted(groups)))))
 
     def topics_of_group(self, request: Request) -> None:
-        """Which topics a group has read."""
+        """Answer with the topics that a group has read."""
         wanted = request.header(GroupHeader).consumer_group
         topics = {topic for group, topic, _ in self._broker.meta.offsets if group == wanted}
         request.answer(body=encode_body(TopicList(topics=tuple(sorted(topics)))))
 
     def time_spans(self, request: Request) -> None:
-        """From when the messages of a topic are, and up to when a group has read them."""
+        """Answer with the times of a topic's first, last and last consumed message, by queue."""
         header = request.header(GroupTopicHeader)
         broker = self._broker
         topic = broker.topics.named(header.topic)
@@ -159,7 +159,7 @@ class GroupTools:
         request.answer(body=encode_body(TimeSpans(spans=tuple(spans))))
 
     def subscription(self, request: Request) -> None:
-        """What a group that is online wants of a topic; nothing if it wants none."""
+        """Answer with an online group's subscription to a topic, or with none."""
         header = request.header(GroupTopicHeader)
         group = self._broker.clients.consumers(header.consumer_group)
         known = group.subscriptions.get(header.topic) if group is not None else None
@@ -173,7 +173,7 @@ class GroupTools:
     # Clients.
 
     def producers(self, request: Request) -> None:
-        """Who is online of a producer group."""
+        """Answer with the online members of a producer group."""
         group = request.header(ProducerGroupHeader).producer_group
         members = self._broker.clients.producers(group)
         if not members:
@@ -183,7 +183,7 @@ class GroupTools:
         request.answer(body=encode_body(body))
 
     def consumers(self, request: Request) -> None:
-        """Who is online of a consumer group, and what they subscribe to."""
+        """Answer with the online members of a consumer group and their subscriptions."""
         group = self._broker.clients.consumers(request.header(ConsumerGroupHeader).consumer_group)
         if group is None:
             _nobody(request)
@@ -241,7 +241,7 @@ def _time_span(name: Queue, queue: ReadQueue | None, offset: int, now_ms: int) -
 
 
 def _consumed_at_ms(queue: ReadQueue | None, offset: int) -> int:
-    """When the last message that was consumed had become visible; 0 if none is known."""
+    """Return when the last consumed message became visible, or 0 if that is unknown."""
     if queue is None or not queue.start < offset <= queue.end:
         return 0
     return queue.at_ms(offset - 1)

@@ -1,7 +1,7 @@
-"""Which consumer groups there are, and how one comes to be.
+"""Consumer groups, and how the broker creates them.
 
-A group that nobody made is made when it is first seen, as RocketMQ does, unless its operator
-forbids that.  Groups of RocketMQ's own tools are always welcome.
+The broker creates an unknown group at its first use, as RocketMQ does, unless the operator forbids
+that. It always creates groups of RocketMQ's own tools.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _OF_TOOLS_PREFIX = "CID_RMQ_SYS_"
 
 
 class Groups:
-    """The owner's consumer groups."""
+    """Consumer groups of a broker."""
 
     def __init__(self, catalog: Catalog, config: TopicsConfig) -> None:
         self._catalog = catalog
         self._config = config
-        #: By name, so that a pull looks it up once; ``note`` keeps it.
+        #: Pauses by group name, for a quick lookup by pulls; ``note`` keeps them up to date.
         self.paused: dict[str, Pause] = {}
         for kept in catalog.groups.values():
             self.note(kept.group)
 
     @property
     def are_made_by_use(self) -> bool:
-        """Whether a group that does not exist is made when a member of it is seen."""
+        """Whether the first use of a group that does not exist creates it."""
         return self._config.auto_create_groups
 
     def welcome(self, name: str) -> Group | None:
-        """The group; ``Wanted`` first if it may be made, None if it may not."""
+        """Return the group, None if it may not be created, or raise ``Wanted`` to create it."""
         group = self._catalog.group(name)
         if group is None and self._may_make(name):
             raise Wanted(PutGroup(group=Group(name=name), is_only_made=True))
@@ -66,41 +66,41 @@ class Groups:
         return True
 
     def made(self, name: str) -> Group:
-        """The group, made if it may be; refused if it may not."""
+        """Return the group as ``welcome`` does, but refuse one that may not be created."""
         group = self.welcome(name)
         if group is None:
             raise _unknown(name)
         return group
 
     def to_read(self, name: str) -> Group:
-        """The group of somebody who wants to read; made if it may be."""
+        """Return the group of a reader as ``made`` does; refuse one that may not consume."""
         group = self.made(name)
         if not group.may_consume:
             raise RequestRefused("group_forbidden", "its owner forbids it", consumer_group=name)
         return group
 
     def named(self, name: str) -> Group:
-        """The group; refused if it is not there."""
+        """Return the group; refuse one that does not exist."""
         group = self._catalog.group(name)
         if group is None:
             raise _unknown(name)
         return group
 
     def note(self, group: Group) -> None:
-        """This group is durable as it is here."""
+        """Note the durable state of a group."""
         if group.pause is None:
             self.paused.pop(group.name, None)
         else:
             self.paused[group.name] = group.pause
 
     def put(self, group: Group) -> PutGroup:
-        """The command that makes the group, or changes it."""
+        """Return the command that creates or changes the group."""
         check_name(group.name)
         return PutGroup(group=group)
 
 
 def check_name(name: str) -> None:
-    """Refuse a group that could have no retry topic."""
+    """Refuse a group name for which no retry topic can exist."""
     try:
         validate_topic(retry_topic(name) if name else "")
     except RequestRefused:

@@ -1,4 +1,4 @@
-"""Clients that come and go: HEART_BEAT, UNREGISTER_CLIENT, and who must be told of it."""
+"""HEART_BEAT and UNREGISTER_CLIENT, and notices to consumer groups whose members change."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class Heartbeats:
-    """Handles what clients say of themselves."""
+    """Handles requests in which clients register and unregister."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
     def handlers(self) -> Handlers:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.beat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -48,7 +48,7 @@ class Heartbeats:
         }
 
     def beat(self, request: Request) -> None:
-        """Know the client for two minutes more."""
+        """Take a heartbeat; the broker then knows the client for two more minutes."""
         said = read_body(Heartbeat, request.frame.body)
         broker, connection = self._broker, request.connection
         connection.client_id = said.client_id
@@ -63,7 +63,7 @@ class Heartbeats:
             is_binary=request.frame.is_binary,
         )
         consumers = [one for one in said.consumers if self._is_welcome(one, now_ms)]
-        # A client that leaves its subscriptions out must send them if they are not known here.
+        # A client that omits its subscriptions must send them if the broker does not know them.
         is_news = said.fingerprint == 0 or any(
             broker.clients.fingerprint(one.group) != said.fingerprint for one in consumers
         )
@@ -86,7 +86,7 @@ class Heartbeats:
         return True
 
     def unregister(self, request: Request) -> None:
-        """Forget a client's groups."""
+        """Remove a client from its groups."""
         header = request.header(UnregisterHeader)
         changed = self._broker.clients.leave(
             header.client_id, header.producer_group, header.consumer_group
@@ -95,7 +95,7 @@ class Heartbeats:
         request.answer(ResponseCode.SUCCESS)
 
     def check_config(self, request: Request) -> None:
-        """Tell a consumer at its start what it would otherwise wonder about for ever."""
+        """Refuse an invalid subscription at the consumer's start, not only at its pulls."""
         if request.frame.body:
             wanted = read_body(CheckClientRequest, request.frame.body).subscription
             check_expression_type(wanted.expression_type)
@@ -103,7 +103,7 @@ class Heartbeats:
         request.answer(ResponseCode.SUCCESS)
 
     def list_consumers(self, request: Request) -> None:
-        """Who shares the queues of a group."""
+        """Answer with the members of a group, which share its queues."""
         header = request.header(ConsumerGroupHeader)
         group = self._broker.clients.consumers(header.consumer_group)
         if group is None:
@@ -113,15 +113,15 @@ class Heartbeats:
         request.answer(ResponseCode.SUCCESS, body=body)
 
     def drop(self, connection: Connection) -> None:
-        """A connection is closed."""
+        """Forget the clients of a closed connection."""
         self.tell_changed(self._broker.clients.drop(connection))
 
     def expire(self) -> None:
-        """Forget the silent."""
+        """Forget clients that were silent for too long."""
         self.tell_changed(self._broker.clients.expire(self._broker.clock.monotonic_ms()))
 
     def tell_changed(self, groups: Iterable[str]) -> None:
-        """Let the members of these groups share out their queues at once."""
+        """Notify the members of these groups, so that they rebalance their queues at once."""
         for name in groups:
             known = self._broker.catalog.group(name)
             if known is not None and not known.is_change_notified:

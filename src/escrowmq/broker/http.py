@@ -1,8 +1,8 @@
-"""A few read-only pages over HTTP/1.1: for probes, and for people with a browser or curl.
+"""A few read-only pages over HTTP/1.1, for probes, browsers and curl.
 
-One request per connection, answered and closed; GET and HEAD only.  Whoever sends more than a
-small head, or takes longer than a moment, is cut off; what comes beyond the limit of connections
-is told to come back.
+Each connection serves one GET or HEAD request and is then closed. The server refuses a head that
+is too large, cuts a connection that takes too long, and answers 503 above the limit of
+connections.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from escrowmq.model.event_log import event_log
 log = event_log(__name__)
 
 HEAD_BYTES_MAX = 8_192
-#: From connecting to having read the answer.
+#: Time from connecting until the peer has read the answer, in seconds.
 TIME_S_MAX = 10.0
 CONNECTIONS_MAX = 64
 
 _END = b"\r\n\r\n"
 WRONG_PORT = "this port speaks HTTP/1.1 only; clients use broker.port or broker.name_port"
-#: An HTTP method begins with one of these; a frame of the remoting protocol does not.
+#: An HTTP method begins with one of these letters; a remoting frame does not.
 _METHOD_LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _METHODS = ("GET", "HEAD")
 _REQUEST_LINE_PARTS = 3
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page says."""
+    """Content of a page."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -40,44 +40,44 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Pages = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
-"""By path.  A page that takes long is made aside."""
+"""Pages by path. A slow page returns an awaitable."""
 
 
 def text(line: str, status: HTTPStatus = HTTPStatus.OK) -> Answer:
-    """One line."""
+    """Return a page of one line of text."""
     return Answer(body=f"{line}\n".encode(), status=status)
 
 
 def html(body: bytes) -> Answer:
-    """A page for a browser."""
+    """Return an HTML page."""
     return Answer(body=body, content_type="text/html; charset=utf-8")
 
 
 def json(value: object) -> Answer:
-    """A value as JSON, for people too."""
+    """Return a value as indented JSON."""
     body = msgspec.json.format(msgspec.json.encode(value), indent=2)
     return Answer(body=body + b"\n", content_type="application/json")
 
 
 class HttpConnections:
-    """Makes a protocol for each connection, and counts them."""
+    """Creates a protocol for each connection, and tracks open connections."""
 
     def __init__(self, pages: Pages) -> None:
         self.pages = pages
         self.open: set[HttpConnection] = set()
 
     def __call__(self) -> HttpConnection:
-        """Somebody connects."""
+        """Return the protocol for a new connection."""
         return HttpConnection(self)
 
     def close(self) -> None:
-        """Let everybody go."""
+        """Cut all connections."""
         for connection in list(self.open):
             connection.cut()
 
 
 class HttpConnection(asyncio.Protocol):
-    """One request."""
+    """Connection for one request."""
 
     def __init__(self, owner: HttpConnections) -> None:
         self._owner = owner
@@ -88,8 +88,8 @@ class HttpConnection(asyncio.Protocol):
         self._making: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
-        # uvloop's have all that a transport has, and are none by type.
+        """Set up a new connection; refuse it if there are too many."""
+        # uvloop's transports have the methods of asyncio.Transport, but not its type.
         self._transport = cast("asyncio.Transport", transport)
         self._timer = asyncio.get_running_loop().call_later(TIME_S_MAX, self.cut)
         self._owner.open.add(self)
@@ -97,13 +97,13 @@ class HttpConnection(asyncio.Protocol):
             self._answer(text("too many connections", HTTPStatus.SERVICE_UNAVAILABLE))
 
     def data_received(self, data: bytes) -> None:
-        """Gather the head; a body is not read."""
+        """Collect the request's head, and ignore any body."""
         if self._is_answered:
             return
         self._head += data
         head, end, _ = self._head.partition(_END)
         if self._head[0] not in _METHOD_LETTERS:
-            # Answer now: a client of the broker's port would wait until it is cut off.
+            # Answer now: otherwise a client meant for the broker's port waits until it is cut.
             self._answer(text(WRONG_PORT, HTTPStatus.BAD_REQUEST))
         elif len(head) > HEAD_BYTES_MAX:
             self._answer(text("the head is too long", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
@@ -116,7 +116,7 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(answer, Answer):
             self._answer(answer, is_head=is_head)
             return
-        # Nothing more is expected of the peer.
+        # Ignore further bytes from the peer.
         self._is_answered = True
         page = head.split(b" ")[1].partition(b"?")[0].decode("latin-1")
         self._making = asyncio.ensure_future(self._answer_later(page, answer, is_head=is_head))
@@ -133,16 +133,16 @@ class HttpConnection(asyncio.Protocol):
         assert self._transport is not None
         self._is_answered = True
         self._transport.write(encode(answer, is_head=is_head))
-        # With the rest of what was asked unread, the peer might get a reset before the answer.
+        # Close only our side: closing with unread input may reset the connection too early.
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def eof_received(self) -> bool:
-        """The peer will say no more: answered or not, that is the end, unless it is under way."""
+        """Return whether to keep the connection open: only while a page is being made."""
         return self._making is not None and not self._making.done()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """Clean up after the connection has closed."""
         del exc
         self._owner.open.discard(self)
         if self._making is not None:
@@ -151,13 +151,13 @@ class HttpConnection(asyncio.Protocol):
             self._timer.cancel()
 
     def cut(self) -> None:
-        """End it at once."""
+        """Abort the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def respond(head: bytes, pages: Pages) -> tuple[str, Answer | Awaitable[Answer]]:
-    """The method of a request, and what it is answered."""
+    """Return a request's method and its answer."""
     line, _, _ = head.partition(b"\r\n")
     parts = line.decode("latin-1").split(" ")
     if len(parts) != _REQUEST_LINE_PARTS or parts[2] not in ("HTTP/1.1", "HTTP/1.0"):
@@ -173,7 +173,7 @@ def respond(head: bytes, pages: Pages) -> tuple[str, Answer | Awaitable[Answer]]
 
 
 def encode(answer: Answer, *, is_head: bool) -> bytes:
-    """The bytes of an answer."""
+    """Return an answer as bytes."""
     status = answer.status
     head = [
         f"HTTP/1.1 {status.value} {status.phrase}",

@@ -1,9 +1,9 @@
-"""Commands that wait for the writer, fair to those who sent them.
+"""Queue of commands that wait for the writer, fair to all senders.
 
-What shares a batch waits for all of it, so one who sends very much must not fill the batches of the
-others.  Whoever has little waiting gets all of it into the next batch; those who have much share a
-few places in it, in turn.  The same holds for the room in the inbox: it is full for those who fill
-it before it is full for the others.
+A command waits for its whole batch, so one heavy sender must not fill the batches of the others.
+A light sender gets all of its commands into the next batch. Heavy senders share a few places in
+it, in turn. The same holds for room in the inbox: it is full for heavy senders before it is full
+for light ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from escrowmq.broker.config import WriterConfig
 from escrowmq.transaction.commands import Append, Command, Decision, Prepare
 
 Tell = Callable[[Decision | BaseException], None]
-"""Is told how a command ended."""
+"""Callback that gets the decision on a command, or its error."""
 
-#: Who has more waiting than this has much; a stock client with 64 threads has not.
+#: Senders with more queued commands than this, or more bytes than the next limit, count as
+#: heavy. A stock client with 64 threads does not.
 LITTLE = 64
 LITTLE_BYTES = 1024 * 1024
-#: Places in a batch for all who have much.
+#: Places in a batch for all heavy senders together.
 MUCH_TAKEN = 16
 
 
@@ -38,7 +39,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class _Source:
-    """What one sender has waiting."""
+    """Queued commands of one sender."""
 
     waiting: deque[Waiting] = field(default_factory=deque)
     size: int = 0
@@ -49,26 +50,26 @@ class _Source:
 
 
 class Depths(NamedTuple):
-    """How much waits for the writer."""
+    """Queue depths of the writer."""
 
     decisions: int
     messages: int
     questions: int
-    #: Of the messages.
+    #: Bytes of the waiting messages.
     bytes: int
 
 
 class Lane:
-    """Commands of one kind, by who sent them."""
+    """Commands of one kind, by sender."""
 
     def __init__(self) -> None:
-        #: Whose turn is next is first.
+        #: The sender whose turn is next comes first.
         self._sources: dict[Hashable, _Source] = {}
         self.count = 0
         self.size = 0
 
     def put(self, waiting: Waiting, source: Hashable) -> None:
-        """Let one wait."""
+        """Queue a command."""
         known = self._sources.get(source)
         if known is None:
             known = self._sources[source] = _Source()
@@ -78,16 +79,16 @@ class Lane:
         self.size += waiting.size
 
     def held_by(self, source: Hashable) -> tuple[int, int]:
-        """How many commands and bytes somebody has waiting."""
+        """Return the number and bytes of a sender's queued commands."""
         known = self._sources.get(source)
         return (len(known.waiting), known.size) if known is not None else (0, 0)
 
     def take(self, room: int) -> list[Waiting]:
-        """The next ones: all of those who have little, a few of the others."""
+        """Take the next commands: all of light senders, a few of heavy ones."""
         batch: list[Waiting] = []
         much = []
         for key, source in list(self._sources.items()):
-            # What nobody in particular sends is our own, or comes in measured slices.
+            # Commands without a sender are the broker's own, or come in bounded slices.
             if source.has_much and key is not None:
                 much.append(key)
             elif len(batch) + len(source.waiting) <= room:
@@ -100,7 +101,7 @@ class Lane:
         if much:
             self._take_a_few(much, min(room - len(batch), MUCH_TAKEN), batch)
         elif not batch and self._sources:
-            # Not even the first fits as a whole.
+            # Even the first sender's commands do not all fit.
             self._take_a_few([next(iter(self._sources))], room, batch)
         return batch
 
@@ -110,7 +111,7 @@ class Lane:
         for key in keys:
             if room <= 0 or size > LITTLE_BYTES:
                 return
-            # To the end of the queue of senders.
+            # Removed here and added again below, the sender goes to the end of the queue.
             source = self._sources.pop(key)
             for _ in range(min(share, room, len(source.waiting))):
                 waiting = source.waiting.popleft()
@@ -126,7 +127,7 @@ class Lane:
                 self._sources[key] = source
 
     def clear(self) -> list[Waiting]:
-        """Take all of them out."""
+        """Remove and return all commands."""
         every = [one for source in self._sources.values() for one in source.waiting]
         self._sources.clear()
         self.count = self.size = 0
@@ -134,11 +135,11 @@ class Lane:
 
 
 class Inbox:
-    """Everything that waits for the writer: decisions go before messages."""
+    """All commands that wait for the writer; decisions go before messages."""
 
     def __init__(self, config: WriterConfig, *, are_decisions_alone: bool = False) -> None:
         self._config = config
-        #: Where a batch costs no flush, decisions need not wait for messages to be written.
+        #: If a batch costs no flush, decisions get their own batches and do not wait for messages.
         self._are_decisions_alone = are_decisions_alone
         self._decisions = Lane()
         self._messages = Lane()
@@ -148,27 +149,28 @@ class Inbox:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of the messages that wait."""
+        """Bytes of the waiting messages."""
         return self._messages.size
 
     def depths(self, questions: int) -> Depths:
-        """How much waits; questions wait elsewhere."""
+        """Return the queue depths; the caller counts the questions, which wait elsewhere."""
         messages = self._messages
         return Depths(self._decisions.count, messages.count, questions, messages.size)
 
     def put(
         self, command: Command, size: int | None, tell: Tell, source: Hashable = None
     ) -> Waiting:
-        """Let a command wait; ``size`` as of ``size_of``."""
+        """Queue a command; ``size`` comes from ``size_of``."""
         waiting = Waiting(command, tell, size or 0)
         (self._decisions if size is None else self._messages).put(waiting, source)
         return waiting
 
     def has_room(self, size: int | None, source: Hashable = None) -> bool:
-        """Whether one more may wait.
+        """Whether one more command may wait.
 
-        When others have filled the room for messages, who has little may still use what is kept
-        for decisions: half of the places, and once more the bytes.
+        If others have filled the room for messages, a light sender may still use half of the places
+        that are kept for decisions. If the bytes are used up, a sender that holds none may use as
+        many bytes again.
         """
         config, count = self._config, len(self)
         if size is None:
@@ -185,7 +187,7 @@ class Inbox:
         return held < LITTLE
 
     def take(self) -> list[Waiting]:
-        """The next batch."""
+        """Take the next batch."""
         room = self._config.batch_max
         batch = self._decisions.take(room) if self._decisions.count else []
         if batch and self._are_decisions_alone:
@@ -195,12 +197,12 @@ class Inbox:
         return [waiting for waiting in batch if waiting.is_wanted]
 
     def clear(self) -> list[Waiting]:
-        """Take all of them out."""
+        """Remove and return all commands."""
         return self._messages.clear() + self._decisions.clear()
 
 
 def size_of(command: Command) -> int | None:
-    """Bytes that a command brings; None for one that brings no messages."""
+    """Return the message bytes of a command, or None if it brings no messages."""
     if not isinstance(command, Prepare | Append):
         return None
     if isinstance(command, Prepare) and command.columns is not None:

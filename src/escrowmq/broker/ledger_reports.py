@@ -1,6 +1,6 @@
-"""What pipelines report about ledgers, for as long as the reports count.
+"""Pipelines' reports about ledgers, kept while they are valid.
 
-Reports are in memory only: after a restart the next round of each pipeline brings them again.
+Reports are only in memory: after a restart, the next round of each pipeline brings them again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from escrowmq.protocol.own_ledgers import LedgerReportRow
 
 PIPELINES_MAX = 16
-"""Pipelines whose reports are kept; the one that was silent for longest goes first."""
+"""Pipelines whose reports are kept; the broker drops the oldest report first."""
 
 VALID_MS_MAX = 600_000
-"""No report counts for longer than this, whatever its pipeline says."""
+"""Longest validity of a report, whatever its pipeline asks for."""
 
 
 class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline found out about a ledger; times are the broker's monotonic clock."""
+    """A pipeline's findings about a ledger; times are on the broker's monotonic clock."""
 
     #: NAME of the section `[ledger.NAME]`.
     name: str
-    #: Empty if its database never told it.
+    #: Empty if the pipeline never read it from the database.
     uuid: str
     pipeline: str
     is_reachable: bool
@@ -41,18 +41,18 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one pipeline said at once."""
+    """One report of one pipeline."""
 
     pipeline: str
     reported_at_ms: int
     valid_until_ms: int
-    #: When its last settle round of this broker ended.
+    #: When the pipeline's last settle round for this broker ended.
     round_ended_at_ms: int | None
     ledgers: tuple[LedgerFacts, ...]
 
 
 class LedgerReports:
-    """The reports that a broker holds; every question says what time it is."""
+    """The reports that a broker holds; callers pass the current time."""
 
     def __init__(self) -> None:
         #: By pipeline, the newest last.
@@ -67,7 +67,7 @@ class LedgerReports:
         valid_for_ms: int,
         round_ended_ago_ms: int | None = None,
     ) -> None:
-        """Take a report in place of the last one of the same pipeline."""
+        """Store a report in place of the pipeline's previous one."""
         self._reports.pop(pipeline, None)
         if valid_for_ms <= 0:
             return
@@ -82,17 +82,17 @@ class LedgerReports:
             del self._reports[next(iter(self._reports))]
 
     def current(self, now_ms: int) -> list[Report]:
-        """Reports that count, the newest last; the others are forgotten."""
+        """Return the valid reports, the newest last, and forget the others."""
         self._reports = {
             name: report for name, report in self._reports.items() if now_ms < report.valid_until_ms
         }
         return list(self._reports.values())
 
     def ledgers(self, now_ms: int) -> list[LedgerFacts]:
-        """Each ledger once, as the newest report has it.
+        """Return each ledger once, from the newest report.
 
-        A pipeline that was restarted reports under another name, and its last report before that
-        counts for a while: a configured name stands for one ledger, unless two UUIDs are known.
+        A restarted pipeline reports under a new name, while its last report before that is still
+        valid. So a configured name stands for one ledger, unless the reports give it two UUIDs.
         """
         found: dict[tuple[str, str], LedgerFacts] = {}
         for report in self.current(now_ms):
@@ -105,7 +105,7 @@ class LedgerReports:
         return list(found.values())
 
     def reached(self, now_ms: int) -> frozenset[str]:
-        """UUIDs of the ledgers that some pipeline reaches."""
+        """Return the UUIDs of the ledgers that some pipeline reaches."""
         return frozenset(
             facts.uuid
             for report in self.current(now_ms)

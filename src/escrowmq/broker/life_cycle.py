@@ -1,8 +1,8 @@
-"""RocketMQ's names for the stages of a transactional message, and what each is here.
+"""RocketMQ's names for the stages of a transactional message, and what each one means here.
 
-RocketMQ tells one line from the producer to the deleted file.  Here four things move on their own:
-the transaction's state, the message's place in its queue, how far each consumer group is, and
-what retention has deleted.  A stage is a place where these four stand.
+RocketMQ describes one line from the producer to the deleted file. Here four things change
+independently: the transaction's state, the message's place in its queue, the progress of each
+consumer group, and what retention has deleted. A stage is one combination of these four.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Place(StrEnum):
 
 
 class Progress(StrEnum):
-    """How far a consumer group is."""
+    """Progress of a consumer group."""
 
     NONE = "none"
     BEFORE = "its offset is at the message or before it"
@@ -31,10 +31,10 @@ class Progress(StrEnum):
 
 
 class Stage(NamedTuple):
-    """One name of RocketMQ's, and where our four things stand then."""
+    """One of RocketMQ's stages, and the values of our four things in it."""
 
     name: str
-    #: None: there is no transaction, not yet or no longer.
+    #: None: the transaction does not exist yet, or no longer exists.
     states: tuple[State | None, ...]
     place: Place
     progress: Progress
@@ -108,11 +108,11 @@ LIFE_CYCLE: tuple[Stage, ...] = (
         remark="its retention is over; one that is pending is carried forward and stays",
     ),
 )
-"""In the order in which a message goes through them."""
+"""The stages in the order in which a message passes through them."""
 
 
 def life_cycle_table() -> str:
-    """The table of the reference page."""
+    """Return the table of the reference page."""
     rows = [
         "| RocketMQ's name | Transaction | For consumers | Group's progress | Stored | Remark |",
         "|---|---|---|---|---|---|",

@@ -1,13 +1,14 @@
-"""What all connections together may hold of the broker's memory, and who goes when it is used up.
+"""Limits on the memory of all connections together, and which connections to cut at a limit.
 
-Two things pile up at a connection: what came in and waits (the start of a frame whose rest does
-not come, frames whose turn has not come), and answers that the peer does not read.  A limit for
-each connection is no bound for twenty thousand, so each kind has a budget over all of them.
+Two things pile up at a connection: received bytes that wait (an incomplete frame, or frames whose
+turn has not come), and answers that the peer does not read. A limit per connection does not bound
+twenty thousand connections, so each kind has a budget over all of them.
 
-When a budget is used up, those are cut that have taken most of it for the longest time: bytes times
-seconds.  Whoever sends and reads at its own pace holds its bytes for milliseconds, and stays.
+When a budget is used up, the broker cuts the connections that held the most bytes for the longest
+time (bytes times seconds). A connection that keeps sending and reading holds its bytes for
+milliseconds, so the broker keeps it.
 
-The loop's time is shared as well: who asks for much at once is handled in turns.
+The event loop's time is shared too: connections with much to handle take turns.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 
 log = event_log(__name__)
 
-#: How long a connection is handled when its bytes come, and nobody is behind.
+#: Time to handle a connection when its bytes arrive and no other connection is behind.
 TURN_S = 0.002
-#: How long those who are behind are handled before the loop does something else.  Whoever is not
-#: behind waits for it some three times: to be read, to be written, to be answered.
+#: Time to handle connections that are behind before the loop does other work. A connection that
+#: is not behind waits about three times this long: to be read, to be written, to be answered.
 LATE_S = 0.0005
-#: How long one of them is handled before it is the next one's turn.
+#: Time to handle one of them before the next one's turn.
 QUANTUM_S = 0.00025
-#: After a cut this much of a budget is in use at most, so that the next one is not at once.
+#: Share of a budget that may stay in use after a cut, so that the next cut is not immediate.
 KEPT = 7 / 8
-#: Lines of one event in one second; the rest is only counted.
+#: Log lines of one event in one second; further events are only counted.
 LINES_MAX = 10
 
 
@@ -46,20 +47,20 @@ class Holder(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """What came in and waits."""
+        """Received bytes that are not handled yet."""
         ...
 
     @property
     def unread_bytes(self) -> int:
-        """What was written and not read."""
+        """Written bytes that the peer has not read."""
         ...
 
     def cut(self, event: str, **facts: object) -> None:
-        """End it now."""
+        """Abort the connection at once."""
         ...
 
     def end_if_stalled(self, now: float) -> None:
-        """End it if it has held on for too long."""
+        """Cut the connection if it has made no progress for too long."""
         ...
 
 
@@ -70,7 +71,7 @@ class _Share:
 
 
 class Budget:
-    """Bytes that connections hold, of one kind."""
+    """Budget for one kind of bytes that connections hold."""
 
     def __init__(self, event: str, bytes_max: int, measure: Callable[[Holder], int]) -> None:
         self._event = event
@@ -83,7 +84,7 @@ class Budget:
         return iter(list(self._shares))
 
     def hold(self, holder: Holder, size: int, now: float, *, anew: bool = False) -> None:
-        """Somebody holds so much now; ``anew`` if nothing of it was there before."""
+        """Set what a connection holds; ``anew`` if it holds none of its earlier bytes."""
         share = self._shares.get(holder)
         if share is None:
             share = self._shares[holder] = _Share(0, now)
@@ -95,17 +96,17 @@ class Budget:
             self._cut_the_worst(now)
 
     def drop(self, holder: Holder) -> None:
-        """Somebody holds nothing any more."""
+        """Note that a connection holds nothing."""
         share = self._shares.pop(holder, None)
         if share is not None:
             self.bytes -= share.size
 
     def _cut_the_worst(self, now: float) -> None:
         for holder, share in self._shares.items():
-            # Peers read on without our hearing of it.
+            # Peers may have read more since the last measurement.
             share.size = self._measure(holder)
         self.bytes = sum(share.size for share in self._shares.values())
-        # Not 0 seconds: of those who came this moment the largest goes first.
+        # Add 1 ms, so that among connections that came just now the largest goes first.
         by_offence = sorted(
             self._shares.items(),
             key=lambda one: one[1].size * (now - one[1].since + 0.001),
@@ -123,33 +124,33 @@ class Late(Protocol):
     """A connection that has more to be handled than fits into one turn."""
 
     def take_turn(self, until: float) -> None:
-        """Handle something, until then at most, and ask for another turn if that is not all."""
+        """Handle frames until this time at most, and ask for another turn if some are left."""
         ...
 
 
 class Turns:
-    """Connections that are behind take turns, and all of them together leave time for others."""
+    """Turns of connections that are behind; together they leave time for other work."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._late: deque[Late] = deque()
 
     def ask(self, late: Late) -> None:
-        """Somebody wants to go on."""
+        """Queue a connection for a turn."""
         if not self._late:
             self._loop.call_soon(self._take)
         self._late.append(late)
 
     @property
     def is_any_behind(self) -> bool:
-        """Whether somebody waits for a turn."""
+        """Whether any connection waits for a turn."""
         return bool(self._late)
 
     def _take(self) -> None:
         now = self._loop.time()
         until = now + LATE_S
         while self._late and now < until:
-            # Still in the queue meanwhile, so that it is not asked for once more.
+            # It stays in the queue during its turn, so that ``ask`` does not schedule ``_take``.
             self._late[0].take_turn(now + QUANTUM_S)
             self._late.popleft()
             now = self._loop.time()
@@ -158,7 +159,7 @@ class Turns:
 
 
 class Limits:
-    """One for all connections of a broker."""
+    """Limits and counts shared by all connections of a broker."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
@@ -175,7 +176,7 @@ class Limits:
         self._second = 0
 
     def note(self, event: str, now: float, **facts: object) -> None:
-        """A limit was reached: count it, and say so unless that was said often enough."""
+        """Count a reached limit, and log it unless this second's lines are used up."""
         self.counts[event] += 1
         if int(now) != self._second:
             self._second = int(now)

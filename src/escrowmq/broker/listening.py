@@ -1,4 +1,4 @@
-"""Sockets that a broker listens on, the address that it tells, and how many files it may open."""
+"""Listening sockets of a broker, the address that it tells clients, and its open-files limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_files_max() -> int:
-    """How many files this process may have open; as many as the system lets it."""
+    """Raise the limit of open files as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with suppress(OSError, ValueError):
@@ -27,7 +27,7 @@ def open_files_max() -> int:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound there; port 0 means any."""
+    """Return a socket bound to this address; port 0 means any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -46,7 +46,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def own_address(bound: socket.socket) -> str:
-    """Where this machine itself reaches a socket, also if it listens on every address."""
+    """Return the address at which this machine reaches the socket, even if it listens on all."""
     host, port = bound.getsockname()[:2]
     if ip_address(host).is_unspecified:
         host = "::1" if ":" in host else "127.0.0.1"
@@ -54,7 +54,7 @@ def own_address(bound: socket.socket) -> str:
 
 
 def address_to_tell(config: BrokerConfig) -> str:
-    """The address that clients connect to: stored messages name it, so it is a number."""
+    """Return the address for clients: an IP address, because stored messages hold it."""
     host = config.advertise_host or config.host
     try:
         ip = ip_address(host)

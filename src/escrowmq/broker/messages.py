@@ -1,7 +1,7 @@
-"""How a message comes to be of what its sender gave: one way, whoever brings it.
+"""Makes messages from what their senders sent, for all kinds of requests.
 
-What is stored is what the producer sent, and a few properties that RocketMQ's brokers add.  A half
-message keeps its real topic and queue: that it is one is a bit in the stored layout.
+The broker stores what the producer sent, and adds a few properties as RocketMQ's brokers do. A
+half message keeps its real topic and queue; a bit in the stored layout marks it as a half message.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 REGION = "DefaultRegion"
 QUEUE_COUNT_ANY = 2**31 - 1
-"""As many queues for a new topic as the one that lends its settings has."""
+"""Gives a new topic as many queues as its template topic has."""
 
 SHARDING_MARK = b"__SHARDINGKEY\x01"
-"""What the properties of an ordered message have in them."""
+"""The properties of an ordered message contain this."""
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
-    """What a message says of its sender, besides its topic, body and properties."""
+    """Facts about the sending of a message, besides its topic, body and properties."""
 
     flag: int
     sys_flag: int
@@ -49,7 +49,7 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
 
 
 class Messages:
-    """Makes messages, and topics for them."""
+    """Makes messages, and asks for their topics to be created."""
 
     def __init__(self, broker: Broker) -> None:
         self._topics = broker.topics
@@ -69,9 +69,9 @@ class Messages:
         queue_count: int = QUEUE_COUNT_ANY,
         turn: int | None = None,
     ) -> tuple[Topic, int]:
-        """The topic and queue for a message; a queue below 0 lets the broker choose, in turns.
+        """Return the topic and queue of a message; for a queue below 0 the broker takes turns.
 
-        Whoever may send the same again says which turn it is, to get the same queue.
+        A caller that may send the same message again passes ``turn``, to get the same queue.
         """
         topics = self._topics
         if name.startswith(OWN_PREFIXES):
@@ -86,18 +86,18 @@ class Messages:
         return topic, queue_id
 
     def waits_ms(self, facts: SentFacts, born_at_ms: int) -> int:
-        """How long a message is to wait before it is visible."""
+        """Return how long a message waits before it is visible."""
         waits_ms = self._topics.delay_levels.delay_ms(facts.delay_level) or facts.deliver_after_ms
         if waits_ms or not facts.deliver_at_ms:
             return waits_ms
         return self._clock.wait_ms(facts.deliver_at_ms, born_at_ms)
 
     def check_type(self, topic: Topic, sent: MessageType) -> None:
-        """Refuse a message that is not of its topic's type, if that is asked for."""
+        """Refuse a message that does not have its topic's type, if the config asks for that."""
         self._topics.check_type(topic, sent)
 
     def half_suffix(self, transaction_id: str, topic: str, queue_id: int) -> bytes:
-        """What a broker adds to the properties of a half message that has an id."""
+        """Return what the broker adds to the properties of a half message that has an id."""
         return half_properties(transaction_id, topic, queue_id) + self._added
 
     def make(
@@ -112,7 +112,7 @@ class Messages:
         is_half: bool,
         transaction_id: str = "",
     ) -> Message:
-        """The message; without a transaction id of its own a half message has its unique key."""
+        """Return the message; a half message without a transaction id uses its unique key."""
         topic, queue_id = place
         self._topics.check_type(topic, _type_of(facts, properties, is_half=is_half))
         unique_key = facts.unique_key
@@ -124,7 +124,7 @@ class Messages:
             properties = join_properties(properties, real)
         waits_ms = self.waits_ms(facts, sender.born_at_ms)
         if topic.name.startswith(DLQ_PREFIX):
-            # It was sent as a retry, which would have waited.
+            # A dead letter was sent as a retry, but a retry's delay does not apply to it.
             waits_ms = 0
         return Message(
             topic=topic.name,

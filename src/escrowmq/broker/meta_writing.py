@@ -1,4 +1,4 @@
-"""Writes ``meta.db`` beside the event loop: what has changed is taken here, written elsewhere."""
+"""Writes ``meta.db`` in a thread: the event loop collects changes and the thread writes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MetaWriting:
-    """One write at a time.  Belongs to one event loop."""
+    """Writes ``meta.db``, one write at a time. Use it from one event loop only."""
 
     def __init__(self, meta: Meta, store: Store) -> None:
         self._meta = meta
@@ -42,10 +42,10 @@ class MetaWriting:
             self._store.meta_at = meta.standing
 
     async def copy(self) -> tuple[Path, int]:
-        """Write a copy beside the file; where that is, and which log offset it stands at."""
+        """Write a copy beside the file; return its path and the log offset that it includes."""
         standing = self._store.settled
         await self.write()
-        # Beside the thread that writes, which goes on; a stop ends it.
+        # Another thread copies, so that writes continue. Closing the file aborts the copy.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, self._meta.copy_file), standing
 
@@ -55,12 +55,12 @@ class MetaWriting:
         done: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Do it, then tell."""
+        """Run the work in a task, then call ``done`` or ``failed``."""
 
         async def do() -> None:
             try:
                 await work
-            except Exception as error:  # noqa: BLE001 - it is told
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 failed(error)
             else:
                 done()
@@ -70,7 +70,7 @@ class MetaWriting:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Write what has changed, and give the file back."""
+        """Write all changes, and close the file."""
         try:
             await self.write()
         finally:

@@ -1,15 +1,15 @@
-"""Every metric of a broker, once: the page, its reference and the alert rules are held to this.
+"""All metrics of a broker; the page, its reference and the alert rules must match this list.
 
-Names that begin with ``rocketmq_`` are those that a broker of RocketMQ 5 gives, with its labels,
-units and bounds, so that what was made for it can be used.  Where its exporter puts the unit into
-the name and its documentation does not, both names are given.
+Names that begin with ``rocketmq_`` are those of a RocketMQ 5 broker, with its labels, units and
+bounds, so that dashboards made for it work. Where RocketMQ's exporter puts the unit into the name
+and its documentation does not, the page has both names.
 """
 
 from __future__ import annotations
 
 from escrowmq.broker.exposition import Kind, Metric
 
-#: Labels that all of RocketMQ's metrics have.
+#: Labels of all RocketMQ metrics.
 COMMON_LABELS = ("cluster", "node_type", "node_id")
 
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
@@ -30,7 +30,7 @@ def _histogram(name: str, meaning: str, *labels: str, also: str = "") -> Metric:
     return Metric(name=name, kind=Kind.HISTOGRAM, meaning=meaning, labels=labels, also=also)
 
 
-# RocketMQ's.
+# Metrics of RocketMQ.
 
 WATERMARK = _gauge(
     "rocketmq_processor_watermark",
@@ -134,7 +134,7 @@ RPC_MS = _histogram(
     also="rocketmq_rpc_latency",
 )
 
-# Our own.
+# Our own metrics.
 
 BUILD = _gauge("escrowmq_build_info", "1, with what runs", "version", "python")
 IS_READY = _gauge("escrowmq_ready", "1 if it serves; 0 while the store recovers, or has failed")
@@ -283,7 +283,7 @@ FILES = _gauge("process_open_fds", "Open files of the process, connections inclu
 STARTED = _gauge("process_start_time_seconds", "When the broker began to serve")
 
 METRICS: tuple[Metric, ...] = tuple(one for one in globals().values() if isinstance(one, Metric))
-"""All of them, in the order of this module."""
+"""All metrics, in the order of this module."""
 
 NOT_GIVEN: dict[str, str] = {
     "rocketmq_storage_dispatch_behind_bytes": "places in queues are written with the message",
@@ -296,4 +296,4 @@ NOT_GIVEN: dict[str, str] = {
     "rocketmq_tiered_store_*": "the lake is written by the pipeline, which has its own page",
     "rocketmq_proxy_up": "there is no proxy",
 }
-"""What a broker of RocketMQ has and ours has not, and why."""
+"""Metrics of a RocketMQ broker that ours lacks, and why."""

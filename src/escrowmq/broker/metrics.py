@@ -1,6 +1,6 @@
-"""The page ``/metrics``: what was counted, and what is looked up for it.
+"""The page ``/metrics``: counters, and values that are looked up for each scrape.
 
-It is made a slice at a time, so that nobody waits for it, and only once for all who ask meanwhile.
+The page is made in slices, so that it does not delay requests. Concurrent scrapes share one page.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from escrowmq.broker.status import Status
 
 SLICE_S = 0.002
-"""How long the loop is held before others have their turn."""
+"""Time that a slice may hold the event loop."""
 SLICE_LINES = 32
-"""Lines between two looks at the clock."""
+"""Lines between two checks of the clock."""
 
 _REMOTING = "remoting"
 _LOCAL_DISK = ("local", "disk")
-#: RocketMQ does not count what goes in and out of these.
+#: RocketMQ does not count messages in and out of these topics.
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 _REQUESTS = {int(code): code.name.lower() for code in (*RequestCode, *OwnCode)}
 _RESPONSES = {int(code): code.name.lower() for code in ResponseCode}
@@ -58,7 +58,7 @@ Family = tuple["Metric", "Iterable[Sample]"]
 
 
 class MetricsPage:
-    """One for a server; ``broker`` is there once the store has recovered."""
+    """The page of one server; ``broker`` returns None until the store has recovered."""
 
     def __init__(self, broker: Callable[[], Broker | None], *, cluster: str, name: str) -> None:
         self._broker = broker
@@ -66,15 +66,15 @@ class MetricsPage:
             "rocketmq": dict(zip(table.COMMON_LABELS, (cluster, "broker", name), strict=True))
         }
         self._making: asyncio.Task[Answer] | None = None
-        #: What the last one took.
+        #: How long the last page took, in seconds.
         self._seconds = 0.0
 
     async def __call__(self) -> Answer:
-        """The page, as of now."""
+        """Return the page, or join the one that is being made."""
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())
             self._making.add_done_callback(self._made)
-        # Whoever hangs up must not take it from the others.
+        # A client that disconnects must not cancel the page for the others.
         return await asyncio.shield(self._making)
 
     def _made(self, _making: asyncio.Task[Answer]) -> None:
@@ -123,12 +123,12 @@ class MetricsPage:
 
 
 def _text(lines: list[str]) -> bytes:
-    # What is no text was never checked to be: a client's word.
+    # Client strings may be invalid UTF-8.
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
 
 def one(value: float) -> list[Sample]:
-    """The only sample of a metric without labels."""
+    """Return the only sample of a metric without labels."""
     return [((), value)]
 
 
@@ -136,11 +136,11 @@ def _by(counts: Mapping[str, int]) -> list[Sample]:
     return [((name,), counts[name]) for name in sorted(counts)]
 
 
-def _truth(is_so: bool) -> str:  # noqa: FBT001 - it is only written down
+def _truth(is_so: bool) -> str:  # noqa: FBT001 - the value is only formatted
     return "true" if is_so else "false"
 
 
-# One part of a broker each.
+# Each function has the metrics of one part of the broker.
 
 
 def _of_state(broker: Broker, told: Status) -> Iterator[Family]:
@@ -313,7 +313,7 @@ def _of_topics(broker: Broker) -> Iterator[Family]:
 
 
 def _by_topic(broker: Broker, by_queue: Mapping[int, int]) -> Counter[str]:
-    """Those of all queues of a topic, added up."""
+    """Add up the counts of all queues of a topic."""
     found: Counter[str] = Counter()
     for number, count in by_queue.items():
         found[broker.store.core.names.named(number).topic] += count
@@ -347,7 +347,7 @@ def _program(client: Client[Connection]) -> tuple[str, str]:
 
 def _of_lags(broker: Broker) -> Iterator[Family]:
     now_ms = broker.clock.now_ms()
-    # Looked up as the first of them is written; the others are written of the same.
+    # The lags are computed while the first metric is written; the other metrics reuse them.
     several = iter(
         tee(
             (

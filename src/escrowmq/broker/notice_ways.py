@@ -1,4 +1,4 @@
-"""How a notice leaves: a POST request, or a program; each ends within its time."""
+"""Sends a notice by a POST request or a program, each with a timeout."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 END_S = 5.0
-"""The kernel ends a killed program in less than this."""
+"""Longest wait for a killed program to end."""
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
-    """Post, and raise unless the web server answers with a code from 200 to 299 in time."""
+    """Post the body; raise unless the web server answers with 200 to 299 in time."""
     request = urllib.request.Request(  # noqa: S310 - the config takes http and https only
         url, data=body, method="POST", headers=dict(headers)
     )
@@ -36,16 +36,16 @@ def post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) ->
             raise
     finally:
         timer.cancel()
-    # Also if an answer was read: one that is cut off among its headers looks whole.
+    # Checked even if an answer was read: one that is cut within its headers looks complete.
     if cut.is_cut:
         raise TimeoutError
 
 
 class _Cut:
-    """Ends a connection at a deadline.
+    """Cuts a connection at a deadline.
 
-    The timeout of a socket is for each read alone: a web server that sends a byte now and then
-    would never reach it.
+    A socket's timeout applies to each read, so a web server that sends a byte now and then would
+    never reach it.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Cut:
                 self._shut()
 
     def now(self) -> None:
-        """The deadline has come."""
+        """Cut the connection, because the deadline has passed."""
         with self._lock:
             self.is_cut = True
             self._shut()
@@ -69,7 +69,7 @@ class _Cut:
     def _shut(self) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # Not that of TLS, which takes its state away from the thread that reads.
+                # Not the TLS socket's shutdown, which drops state that the reader still uses.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
@@ -106,7 +106,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: urllib would follow it with GET, and without the notice."""
+    """Treats a redirect as an error: urllib would follow it with GET and drop the notice."""
 
     def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - the library's arguments
         return None
@@ -115,14 +115,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def execute(
     command: Sequence[str], body: bytes, environ: Mapping[str, str], timeout_s: float
 ) -> None:
-    """Run a program, and raise unless it ends with 0 in time; otherwise end all it started."""
+    """Run a program; raise unless it ends with 0 in time. On a timeout, kill its process group."""
     program = subprocess.Popen(  # noqa: S603 - the operator's own program, without a shell
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **environ},
-        # A process group of its own, so that its children can be ended with it.
+        # Its own process group, so that its children can be killed with it.
         start_new_session=True,
     )
     try:
