@@ -102,7 +102,7 @@ _REFUSING_SQLSTATES = {
 def is_commit_refused(error: Exception, *, is_still_open: bool) -> bool:
     """Whether a driver's error, raised by COMMIT itself, means that nothing was committed.
 
-    SQLite's error counts only while the transaction is still open, to be rolled back.
+    SQLite's error counts only while the transaction is still open; the caller must roll it back.
     """
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if isinstance(state, str):
