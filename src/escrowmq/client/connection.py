@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
                 cause=str(error) or "no answer in time",
             ) from None
         except BaseException:
-            # The socket may be connected already, and no caller has it to close it.
+            # The socket may be connected already, and no caller could close it.
             connection.abort()
             raise
         return connection

@@ -1,7 +1,7 @@
 """A member of a consumer group: it shares queues with the other members and reads its share.
 
 Queues are reassigned when a member joins or leaves, when topics change, and every ``SHARE_S``. The
-member finishes a queue before it gives it up: it waits for running handlers and stores the group's
+member finishes a queue before giving it up: it waits for running handlers and stores the group's
 offset.
 """
 

@@ -201,7 +201,7 @@ class AsyncProducer(_Producer):
 
 
 class Producer(_Producer):
-    """Producer for programs without an event loop. Threads may share it; so may a forked child.
+    """Producer for programs without an event loop. Threads may share it; a forked child may use it.
 
     One background thread does the network I/O. The database, and a listener's local transaction,
     are used on the caller's thread.

@@ -110,9 +110,9 @@ class ProducerChecks:
             for check in checks
         ]
         # Apache's broker does not send its time, so the deadline is on its clock, and "now" is on
-        # ours. If our clock is ahead, a slow transaction is fenced early: it cannot write its row,
-        # and rolls back, as the broker is told. If our clock is behind, the fence comes late. Both
-        # are safe, because the fence and the row have the same primary key in one table.
+        # ours. If our clock is ahead, a slow transaction is fenced early: it cannot write its row
+        # and rolls back, which is also what the broker is told. If our clock is behind, the fence
+        # comes late. Both are safe: the fence and the row have the same primary key in one table.
         found = await ledger.settle_async(
             questions, ledger_uuid=ledger_uuid, now_ms=int(time.time() * 1_000), sight=sight
         )

@@ -96,7 +96,7 @@ class _Block(Generic[DatabaseT]):
         return number
 
     def _check_may_hold(self) -> None:
-        """Refuse where a rollback to a savepoint could still withdraw a held message."""
+        """Refuse inside a savepoint: its rollback could not withdraw a held message."""
         if not self._is_begun:
             raise RequestRefused("transaction_not_begun", "hold within its with block")
         if self._order.is_inside:
